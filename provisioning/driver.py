@@ -1,0 +1,81 @@
+"""The contract of a driver. `tests/provisioning/test_driver_contract.py` holds every driver to it.
+
+1. The external name derives from the workspace's UUID and stands on the backend too. Look before
+   creating.
+2. Existing with the same spec digest is success; with another, `Conflict`. Deleting what is missing
+   is success.
+3. Return promptly, never sleep: the reconciler calls again.
+4. A failed start leaves nothing behind. Argument vectors only; every client call has a time-out.
+5. Stopping or deleting a generation closes it, even when nothing was there: a later
+   `ensure_started` with the same or a lower generation raises `Stale`.
+6. Only what has been seen to be gone is ABSENT or STOPPED; what cannot be seen is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from enum import StrEnum
+from typing import ClassVar
+
+from provisioning.types import (
+    Inventory,
+    Observation,
+    Placement,
+    PoolConfig,
+    WorkspaceRef,
+    WorkspaceSpec,
+)
+
+
+class Plane(StrEnum):
+    """Which worker runs a driver's calls: the one on the node itself, or any that has the engine's API."""
+
+    NODE = "node"
+    ENGINE = "engine"
+
+
+class Driver(ABC):
+    """How one pool is operated. Instances are cheap; state lives on the backend, not in them."""
+
+    name: ClassVar[str]
+    plane: ClassVar[Plane]
+    simulated: ClassVar[bool] = False
+
+    def __init__(self, pool: PoolConfig) -> None:
+        self.pool = pool
+
+    @abstractmethod
+    def validate(self, spec: WorkspaceSpec) -> None:
+        """Raise `InvalidSpec` when this pool can never run `spec`. No I/O: called within a request."""
+
+    @abstractmethod
+    def inventory(self) -> Inventory:
+        """The nodes and devices that are there now. Raises `BackendUnavailable`."""
+
+    @abstractmethod
+    def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
+        """Start the workspace unless it runs already; STARTING or RUNNING on success.
+
+        Raises `Stale` for a closed generation, `Conflict` when the name is taken by another
+        specification, `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.
+        """
+
+    @abstractmethod
+    def observe(self, ref: WorkspaceRef) -> Observation:
+        """What is there now, of whichever generation; `observation.ref` names the one seen."""
+
+    @abstractmethod
+    def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
+        """Ask the workspace to end and close its generation; STOPPING until it has been seen to end."""
+
+    @abstractmethod
+    def ensure_deleted(self, ref: WorkspaceRef) -> Observation:
+        """End the workspace and remove all that belongs to it but its home; STOPPING until ABSENT."""
+
+    @abstractmethod
+    def list_owned(self) -> tuple[Observation, ...]:
+        """Everything on the backend that carries one of our names, for the orphan sweep."""
+
+    @abstractmethod
+    def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
+        """The last lines that the app wrote, newest last; empty when there are none."""

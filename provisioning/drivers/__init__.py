@@ -1,0 +1,1 @@
+"""One folder a driver. Drivers never import each other."""

@@ -1,0 +1,40 @@
+"""Finds a driver by its name. Drivers are imported only when a pool uses them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from provisioning.driver import Driver
+from provisioning.errors import MissingDependency, UnknownDriver
+from provisioning.types import PoolConfig
+
+DRIVERS: dict[str, str] = {
+    "local": "provisioning.drivers.local.driver:LocalDriver",
+    "simulated": "provisioning.drivers.simulated.driver:SimulatedDriver",
+}
+
+
+def driver_class(name: str) -> type[Driver]:
+    """The class registered under `name`. Raises `UnknownDriver` or `MissingDependency`."""
+    try:
+        path = DRIVERS[name]
+    except KeyError:
+        known = ", ".join(sorted(DRIVERS))
+        raise UnknownDriver(
+            f"No driver is called “{name}”. Choose one of: {known}."
+        ) from None
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"The {name} driver needs the Python module “{error.name}”. Install it on this host.",
+            detail=str(error),
+        ) from error
+    found: type[Driver] = getattr(module, attribute)
+    return found
+
+
+def driver_for(pool: PoolConfig) -> Driver:
+    """A driver that operates `pool`."""
+    return driver_class(pool.driver)(pool)

@@ -1,0 +1,308 @@
+"""Values that cross the boundary between the control plane and the node plane.
+
+All are frozen; integers only (milli-CPU, milli-GPU, MiB), times are UTC seconds since the epoch.
+`provisioning.messages` turns them into JSON and back, validated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+JsonScalar = str | int | float | bool | None
+WHOLE_DEVICE_MILLI = 1000
+
+
+class Capability(StrEnum):
+    """What a pool can do. Names follow DESIGN.md §5."""
+
+    WHOLE_GPU = "whole_gpu"
+    MIG = "mig"
+    SHARED_GPU = "shared_gpu"
+    MULTI_GPU = "multi_gpu"
+    MULTI_NODE = "multi_node"
+    HOT_ATTACH = "hot_attach"
+    LIVE_MIGRATION = "live_migration"
+    RDMA = "rdma"
+    DPU_OFFLOAD = "dpu_offload"
+    MEMORY_TIERS = "memory_tiers"
+    SNAPSHOTS = "snapshots"
+
+
+class DeviceKind(StrEnum):
+    """What an accelerator is to the scheduler."""
+
+    GPU = "gpu"
+    MIG = "mig"
+
+
+class Isolation(StrEnum):
+    """How a node keeps tenants apart."""
+
+    NONE = "none"
+    SANDBOX = "sandbox"
+    CONTAINER = "container"
+    VM = "vm"
+
+
+class LimitEnforcement(StrEnum):
+    """How a node holds a workspace to its CPU and memory."""
+
+    CGROUP = "cgroup"
+    RLIMIT = "rlimit"
+    NONE = "none"
+
+
+class ObservedState(StrEnum):
+    """What was seen of a workspace on its backend. UNKNOWN never means dead."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Op(StrEnum):
+    """What the control plane asks of a driver."""
+
+    START = "start"
+    OBSERVE = "observe"
+    STOP = "stop"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolConfig:
+    """A pool as its driver sees it. `config` holds the driver's own settings."""
+
+    slug: str
+    driver: str
+    config: Mapping[str, JsonScalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRef:
+    """Names one incarnation of a workspace on a backend.
+
+    `generation` grows with every start. Stopping or deleting closes a generation: a later start
+    with the same or a lower one is refused as stale, so a late message cannot revive anything.
+    """
+
+    workspace_id: str
+    generation: int
+
+    @property
+    def external_name(self) -> str:
+        """The name on the backend, derived from the workspace's UUID alone."""
+        return external_name(self.workspace_id)
+
+
+def external_name(workspace_id: str) -> str:
+    """`ws-` and the 32 hexadecimal digits of the UUID: a legal DNS label, unique by itself."""
+    return "ws-" + workspace_id.replace("-", "").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorRequest:
+    """`count` devices, each with `share_milli` of a device (1000 is a whole one).
+
+    `model` empty means any model.
+    """
+
+    count: int = 0
+    model: str = ""
+    share_milli: int = WHOLE_DEVICE_MILLI
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRequest:
+    """What has to be found free, per node, on `nodes` nodes at once."""
+
+    cpu_milli: int
+    memory_mib: int
+    disk_mib: int = 0
+    nodes: int = 1
+    accelerators: AcceleratorRequest = AcceleratorRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class AppSpec:
+    """The program of a workspace.
+
+    `argv` may hold the placeholders `{port}`, `{home}`, `{token}` and `{name}`; they are replaced
+    inside the workspace, argument by argument, with no shell in between. `env` likewise.
+    `ready_path` is the HTTP path on the app's port whose answer (any status below 500) means ready.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_path: str = "/"
+    activity: str = ""
+    start_timeout_s: int = 120
+    stop_timeout_s: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """How the agent inside the workspace calls back. `token` is good for this workspace alone."""
+
+    url: str
+    token: str = field(repr=False)
+    heartbeat_s: int = 15
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceSpec:
+    """Everything a driver needs to start one workspace. `app_token` is the upstream secret."""
+
+    ref: WorkspaceRef
+    name: str
+    owner: str
+    team: str
+    template: str
+    app: AppSpec
+    resources: ResourceRequest
+    agent: AgentSpec
+    app_token: str = field(repr=False)
+
+    @property
+    def home_key(self) -> str:
+        """Relative path of the home volume: one for each user in each team."""
+        return f"{self.team}/{self.owner}"
+
+    def digest(self) -> str:
+        """SHA-256 of the specification without its secrets; equal digests mean equal workspaces."""
+        body = asdict(self)
+        body.pop("app_token")
+        body["agent"].pop("token")
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGrant:
+    """A device, or a share of one, given to a workspace."""
+
+    uuid: str
+    milli: int = WHOLE_DEVICE_MILLI
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlacement:
+    """What a workspace gets on one node."""
+
+    node: str
+    devices: tuple[DeviceGrant, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a workspace goes: one entry for each node."""
+
+    nodes: tuple[NodePlacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a driver saw of one workspace.
+
+    `ready` is set when the app has been seen to answer. `endpoint` is the URL at which the gateway
+    reaches the app. `code` and `message` explain FAILED and UNKNOWN; `log_tail` holds the app's
+    last lines when it failed.
+    """
+
+    ref: WorkspaceRef
+    state: ObservedState
+    ready: bool = False
+    endpoint: str = ""
+    spec_digest: str = ""
+    exit_code: int | None = None
+    code: str = ""
+    message: str = ""
+    log_tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One accelerator as inventory saw it. `nodes` are the device files that a tenant needs."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    kind: DeviceKind = DeviceKind.GPU
+    parent_uuid: str = ""
+    healthy: bool = True
+    health_note: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One host as inventory saw it.
+
+    `programs` maps each program that a template may start to its path, or to the empty string
+    where it is not installed. `warnings` are sentences for the operator, each with its fix.
+    """
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    disk_mib: int
+    devices: tuple[DeviceInfo, ...] = ()
+    programs: Mapping[str, str] = field(default_factory=dict)
+    isolation: Isolation = Isolation.NONE
+    limits: LimitEnforcement = LimitEnforcement.NONE
+    accelerator_note: str = ""
+    warnings: tuple[str, ...] = ()
+    online: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a pool has, seen at `observed_at`."""
+
+    nodes: tuple[NodeInfo, ...]
+    capabilities: frozenset[Capability]
+    observed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A `ProvisioningError` on its way back to the control plane."""
+
+    code: str
+    message: str
+    retryable: bool
+    blame: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One request to a driver. It is refused after `expires_at`, and its result carries `lease`."""
+
+    op: Op
+    pool: PoolConfig
+    ref: WorkspaceRef
+    lease: str
+    expires_at: float
+    spec: WorkspaceSpec | None = None
+    placement: Placement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to a `Command`: an observation or a failure, never both."""
+
+    op: Op
+    ref: WorkspaceRef
+    lease: str
+    observation: Observation | None = None
+    failure: Failure | None = None
