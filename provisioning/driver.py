@@ -8,7 +8,9 @@
 4. A failed start leaves nothing behind. Argument vectors only; every client call has a time-out.
 5. Stopping or deleting a generation closes it, even when nothing was there: a later
    `ensure_started` with the same or a lower generation raises `Stale`.
-6. Only what has been seen to be gone is ABSENT or STOPPED; what cannot be seen is UNKNOWN.
+6. Stopping or deleting with a lower generation than the one that runs raises `Stale` and touches
+   nothing: an old message cannot end a newer incarnation.
+7. Only what has been seen to be gone is ABSENT or STOPPED; what cannot be seen is UNKNOWN.
 """
 
 from __future__ import annotations
