@@ -1,0 +1,33 @@
+"""The control plane's Celery application: it has the database and never blocks on a backend."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+from celery.signals import setup_logging
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+
+from django.conf import settings  # noqa: E402  (needs the line above)
+
+from provisioning.transport import configure  # noqa: E402
+
+app = Celery("berth-control")
+configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
+app.autodiscover_tasks(["portal.inventory", "portal.workspaces"])
+app.conf.beat_schedule = {
+    "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
+    "refresh-inventories": {"task": "control.refresh_inventories", "schedule": 5.0},
+    "sweep-orphans": {"task": "control.sweep_orphans", "schedule": float(settings.ORPHAN_SWEEP_INTERVAL_S)},
+    "sync-gateway": {"task": "control.sync_gateway", "schedule": 10.0},
+    "clean-up": {"task": "control.clean_up", "schedule": 3600.0},
+}
+
+
+@setup_logging.connect
+def _keep_our_logging(**_: object) -> None:
+    """Celery leaves the logging set-up to Django's settings."""
+    import django
+
+    django.setup()

@@ -1,0 +1,24 @@
+"""Who does something: a signed-in user, or the system itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from portal.accounts.models import User
+
+
+@dataclass(frozen=True, slots=True)
+class SystemActor:
+    """The portal acting by itself; `label` stands in the audit log."""
+
+    label: str = "Berth"
+
+
+SYSTEM = SystemActor()
+
+
+def label_of(actor: User | SystemActor) -> str:
+    """The name under which the actor stands in the audit log."""
+    return actor.label if isinstance(actor, SystemActor) else actor.get_username()

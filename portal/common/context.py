@@ -1,0 +1,18 @@
+"""What every template may use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest
+
+
+def portal(request: HttpRequest) -> dict[str, Any]:
+    """`theme` is `light`, `dark` or empty (the system's choice); `request_id` stands on error pages."""
+    theme = request.COOKIES.get("berth-theme", "")
+    return {
+        "theme": theme if theme in {"light", "dark"} else "",
+        "request_id": getattr(request, "request_id", ""),
+        "multiuser": settings.BERTH_MULTIUSER,
+    }

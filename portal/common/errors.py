@@ -1,0 +1,72 @@
+"""Errors that services raise. The API turns them into problem details, the UI into messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PortalError(Exception):
+    """Base: a stable `code`, an HTTP status, a sentence for the user, and one next action.
+
+    `extra` holds members that the API's problem document carries beside the standard ones.
+    """
+
+    code = "error"
+    status = 500
+    title = "Something went wrong"
+
+    def __init__(self, message: str, *, next_action: str = "", code: str = "", **extra: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_action = next_action
+        self.extra = extra
+        if code:
+            self.code = code
+
+
+class InvalidInput(PortalError):
+    """The request cannot be understood or breaks a rule; `extra["errors"]` maps fields to sentences."""
+
+    code = "invalid"
+    status = 400
+    title = "The request is not valid"
+
+
+class NotAllowed(PortalError):
+    """The actor may see the thing but not do this with it."""
+
+    code = "not_allowed"
+    status = 403
+    title = "You may not do this"
+
+
+class NotFound(PortalError):
+    """It does not exist, or the actor may not know that it does."""
+
+    code = "not_found"
+    status = 404
+    title = "Not found"
+
+
+class StateConflict(PortalError):
+    """The thing is in a state in which this cannot be done, or somebody else was faster."""
+
+    code = "conflict"
+    status = 409
+    title = "Not possible in the present state"
+
+
+class NotPossible(PortalError):
+    """No pool can ever run this as it was asked for."""
+
+    code = "impossible"
+    status = 422
+    title = "No pool can run this"
+
+
+class Unavailable(PortalError):
+    """A part of the system does not answer at present."""
+
+    code = "unavailable"
+    status = 503
+    title = "Temporarily unavailable"

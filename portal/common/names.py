@@ -1,0 +1,15 @@
+"""Rules for names that become parts of paths, host names and URLs."""
+
+from __future__ import annotations
+
+from django.core.validators import RegexValidator
+
+# A leading letter or digit and no dots in front: safe as one component of a path.
+slug_validator = RegexValidator(
+    r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\Z",
+    "Use lower-case letters, digits and hyphens; begin and end with a letter or digit.",
+)
+username_validator = RegexValidator(
+    r"^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\Z",
+    "Use lower-case letters, digits, dots, hyphens and underscores; begin and end with a letter or digit.",
+)

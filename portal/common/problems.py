@@ -1,0 +1,102 @@
+"""Problem details (RFC 9457) for every error of the API."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.core.exceptions import ValidationError as DjangoValidationError
+from django.http import Http404, HttpRequest
+from django.http import JsonResponse
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from portal.common.errors import PortalError
+
+CONTENT_TYPE = "application/problem+json"
+log = logging.getLogger(__name__)
+
+_TITLES = {
+    400: "The request is not valid",
+    401: "Not signed in",
+    403: "You may not do this",
+    404: "Not found",
+    405: "Method not allowed",
+    406: "Not acceptable",
+    409: "Conflict",
+    412: "Changed meanwhile",
+    415: "Unsupported media type",
+    429: "Too many requests",
+    500: "Internal error",
+    503: "Temporarily unavailable",
+}
+
+
+def document(
+    status: int, code: str, detail: str, request: Any = None, *, title: str = "", **extra: Any
+) -> dict[str, Any]:
+    """The members of one problem: RFC 9457's, and `code`, `next_action`, `request_id`, `errors`."""
+    body: dict[str, Any] = {
+        "type": f"urn:berth:problem:{code}",
+        "title": title or _TITLES.get(status, "Error"),
+        "status": status,
+        "code": code,
+        "detail": detail,
+        **extra,
+    }
+    if request is not None:
+        body["instance"] = request.path
+        request_id = getattr(getattr(request, "_request", request), "request_id", "")
+        if request_id:
+            body["request_id"] = request_id
+    return body
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's hook: every exception becomes a problem, an unknown one a 500 without its insides."""
+    request = context.get("request")
+    if isinstance(error, PortalError):
+        set_rollback()
+        extra = dict(error.extra)
+        if error.next_action:
+            extra["next_action"] = error.next_action
+        return _response(document(error.status, error.code, error.message, request, title=error.title, **extra))
+    if isinstance(error, Http404):
+        error = exceptions.NotFound()
+    elif isinstance(error, PermissionDenied):
+        error = exceptions.PermissionDenied()
+    elif isinstance(error, DjangoValidationError):
+        error = exceptions.ValidationError(
+            error.message_dict if hasattr(error, "error_dict") else error.messages
+        )
+    if not isinstance(error, exceptions.APIException):
+        return None
+    set_rollback()
+    headers: dict[str, str] = {}
+    extra = {}
+    if isinstance(error, exceptions.ValidationError):
+        code, detail = "invalid", "One or more fields are not valid."
+        extra["errors"] = error.detail if isinstance(error.detail, dict) else {"": error.detail}
+    else:
+        code, detail = str(error.default_code), str(error.detail)
+    if getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = error.auth_header
+    wait = getattr(error, "wait", None)
+    if wait:
+        headers["Retry-After"] = str(int(wait))
+    return _response(document(error.status_code, code, detail, request, **extra), headers)
+
+
+def _response(body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    response = Response(body, status=body["status"], headers=headers)
+    response.content_type = CONTENT_TYPE
+    return response
+
+
+def plain_response(status: int, code: str, detail: str, request: HttpRequest, **extra: Any) -> JsonResponse:
+    """A problem from outside DRF: middleware, handlers, agent endpoints."""
+    return JsonResponse(
+        document(status, code, detail, request, **extra), status=status, content_type=CONTENT_TYPE
+    )

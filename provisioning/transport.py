@@ -1,0 +1,48 @@
+"""How both planes use Redis through Celery. Redis carries hints: the database is the queue of truth."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+KEY_PREFIX = "berth:q:"
+REPLY_PREFIX = "berth:reply:"
+ENGINE_QUEUE = "engine"
+CONTROL_QUEUE = "control"
+
+
+def node_queue(node_name: str) -> str:
+    """The queue that the worker on one node consumes."""
+    return f"node.{node_name}"
+
+
+def configure(app: Celery, *, broker_url: str, default_queue: str) -> None:
+    """Settings that hold for the control plane and the node plane alike."""
+    app.conf.update(
+        broker_url=broker_url,
+        task_default_queue=default_queue,
+        broker_transport_options={
+            "global_keyprefix": KEY_PREFIX,
+            # A message whose worker died comes back after this; the sweep is faster anyway.
+            "visibility_timeout": 120,
+            "socket_timeout": 10,
+            "socket_connect_timeout": 3,
+            "socket_keepalive": True,
+            "health_check_interval": 15,
+        },
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        # Sending fails fast: the row stays due, and the sweep sends again.
+        task_publish_retry=False,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        task_acks_late=True,
+        task_reject_on_worker_lost=False,
+        task_time_limit=60,
+        task_soft_time_limit=50,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        timezone="UTC",
+        enable_utc=True,
+    )
