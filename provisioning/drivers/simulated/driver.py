@@ -1,0 +1,347 @@
+"""A pool of pretended nodes and devices. No process is started; time alone moves a workspace on.
+
+The capacity is checked for real: a placement that would grant a device, or the CPU or memory of a
+node, twice is refused with `NoCapacity` and kept in `over_grants()`, so that a trial or a test finds
+a scheduler that places twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from provisioning.driver import Driver, Plane
+from provisioning.drivers.simulated import hardware, rows
+from provisioning.drivers.simulated.script import InvalidConfig, Script, Selector, Topology, check_keys
+from provisioning.drivers.simulated.state import Store
+from provisioning.errors import (
+    BackendUnavailable,
+    Conflict,
+    InvalidSpec,
+    NoCapacity,
+    ProvisioningError,
+    Stale,
+    StartFailed,
+)
+from provisioning.types import (
+    WHOLE_DEVICE_MILLI,
+    Inventory,
+    Observation,
+    ObservedState,
+    Placement,
+    PoolConfig,
+    WorkspaceRef,
+    WorkspaceSpec,
+)
+
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_EXTERNAL_NAME = re.compile(r"ws-[0-9a-f]{32}")
+
+
+class SimulatedDriver(Driver):
+    """Operates a pool whose settings are those of `provisioning.drivers.simulated.script`.
+
+    `clock` gives UTC seconds since the epoch; `sleep` is used for `call_delay_ms` alone. Making a
+    driver does no I/O and raises `InvalidConfig` for wrong settings.
+    """
+
+    name: ClassVar[str] = "simulated"
+    plane: ClassVar[Plane] = Plane.ENGINE
+    simulated: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        pool: PoolConfig,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(pool)
+        check_keys(pool.config)
+        self.topology = Topology.parse(pool.config)
+        self.script = Script.parse(pool.config)
+        self._store = Store(_state_folder(pool))
+        self._clock = clock
+        self._sleep = sleep
+
+    # The contract
+
+    def validate(self, spec: WorkspaceSpec) -> None:
+        want, have = spec.resources, self.topology
+        gpus = want.accelerators
+        if not _EXTERNAL_NAME.fullmatch(spec.ref.external_name):
+            raise InvalidSpec(f"“{spec.ref.workspace_id}” is not a UUID. Give the workspace's own UUID.")
+        if not spec.app.argv:
+            raise InvalidSpec("The template has no start command. Choose another template.")
+        if min(want.cpu_milli, want.memory_mib) < 1 or min(want.disk_mib, gpus.count) < 0 or want.nodes < 1:
+            raise InvalidSpec("CPU, memory and nodes must be at least one. Choose another flavor.")
+        if not 1 <= gpus.share_milli <= WHOLE_DEVICE_MILLI:
+            raise InvalidSpec("A share of a device is from 1 to 1000 thousandths. Choose another flavor.")
+        for asked, there, what in (
+            (want.nodes, have.nodes, "nodes in this pool"),
+            (want.cpu_milli, have.cpu_milli, "milli-CPU on a node"),
+            (want.memory_mib, have.memory_mib, "MiB of memory on a node"),
+            (want.disk_mib, have.disk_mib, "MiB of disk on a node"),
+            (gpus.count, have.gpus, "accelerators on a node"),
+            (gpus.memory_mib if gpus.count else 0, have.gpu_memory_mib, "MiB of memory on an accelerator"),
+        ):
+            if asked > there:
+                raise InvalidSpec(f"{asked} asked, but there are {there} {what}. Choose a smaller flavor.")
+        if gpus.count and gpus.model and gpus.model.lower() not in have.reported_model.lower():
+            raise InvalidSpec(
+                f"This pool has {have.reported_model} accelerators, not {gpus.model}. Choose another flavor."
+            )
+
+    def inventory(self) -> Inventory:
+        with self._call():
+            now = self._clock()
+            with self._store.read(now) as connection:
+                epoch = rows.epoch(connection)
+            offline = {node for node in self.script.vanish_nodes if self._vanished(node, epoch, now)}
+            return Inventory(hardware.nodes(self.topology, frozenset(offline)), hardware.CAPABILITIES, now)
+
+    def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
+        self.validate(spec)
+        with self._call():
+            now = self._clock()
+            with self._store.write(now) as connection:
+                call = rows.count_call(connection, spec.ref.external_name, now)
+                outcome = self._start(rows.Book(connection, now), spec, placement, call)
+            return self._answer(outcome, spec.ref, spec.name, call)
+
+    def observe(self, ref: WorkspaceRef) -> Observation:
+        with self._call():
+            now = self._clock()
+            with self._store.read(now) as connection:
+                return self._look(rows.Book(connection, now), ref)
+
+    def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
+        return self._end(ref, deleting=False)
+
+    def ensure_deleted(self, ref: WorkspaceRef) -> Observation:
+        return self._end(ref, deleting=True)
+
+    def list_owned(self) -> tuple[Observation, ...]:
+        with self._call():
+            now = self._clock()
+            with self._store.read(now) as connection:
+                book = rows.Book(connection, now)
+                offline = self._offline_names(book)
+                return tuple(row.observation(now, offline.get(row.name, "")) for row in book.rows())
+
+    def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
+        with self._call():
+            now = self._clock()
+            with self._store.read(now) as connection:
+                row = rows.Book(connection, now).row(ref.external_name)
+        return row.log(now, tail_lines) if row else ""
+
+    # For trials and tests
+
+    def usage(self) -> dict[str, int]:
+        """Thousandths held of each device that is held at all, by UUID."""
+        now = self._clock()
+        with self._store.read(now) as connection:
+            return rows.Book(connection, now).usage()
+
+    def over_grants(self) -> tuple[str, ...]:
+        """Every start that would have granted something twice: empty under a sound scheduler."""
+        with self._store.read(self._clock()) as connection:
+            return tuple(row["reason"] for row in connection.execute("SELECT reason FROM over_grants"))
+
+    def homes(self) -> frozenset[str]:
+        """The keys of all home volumes; they outlive workspaces."""
+        with self._store.read(self._clock()) as connection:
+            return frozenset(row["home_key"] for row in connection.execute("SELECT home_key FROM homes"))
+
+    # How it is done
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        if self.script.call_delay_ms:
+            self._sleep(self.script.call_delay_ms / 1000)
+        if self.script.unavailable:
+            raise BackendUnavailable(
+                "This simulated pool is scripted not to answer. Remove “unavailable” from its settings."
+            )
+        yield
+
+    def _vanished(self, node: str, epoch: float, now: float) -> bool:
+        return self.script.vanished(node, epoch=epoch, now=now)
+
+    def _offline_names(self, book: rows.Book) -> dict[str, str]:
+        """The workspaces with a part on an offline node, each with that node."""
+        if not self.script.vanish_nodes:
+            return {}
+        epoch = rows.epoch(book.connection)
+        away = [node for node in self.script.vanish_nodes if self._vanished(node, epoch, book.now)]
+        return {name: node for node in sorted(away) for name in book.names_on(node)}
+
+    def _look(self, book: rows.Book, ref: WorkspaceRef) -> Observation:
+        row = book.row(ref.external_name)
+        if row is None:
+            return Observation(ref, ObservedState.ABSENT)
+        return row.observation(book.now, self._offline_names(book).get(row.name, ""))
+
+    def _start(
+        self, book: rows.Book, spec: WorkspaceSpec, placement: Placement, call: int
+    ) -> Observation | ProvisioningError:
+        ref, name = spec.ref, spec.ref.external_name
+        if ref.generation <= book.closed_generation(name):
+            return Stale("This start belongs to a run that has been ended. Start the workspace again.")
+        row = book.row(name)
+        if row is not None:
+            if row.generation > ref.generation:
+                return Stale("A later run of this workspace is there. Look at that one.")
+            if row.generation == ref.generation and row.digest == spec.digest():
+                return self._look(book, ref)
+            if row.ended_at is None:
+                return Conflict(
+                    f"{name} is there with another specification. Delete the workspace and create it again.",
+                    detail=f"generation {row.generation} digest {row.digest}",
+                )
+            if book.now < row.ended_at:
+                return StartFailed("The last run of this workspace is still ending. Try again in a moment.")
+        problem = self._misplaced(spec, placement, rows.epoch(book.connection), book.now)
+        if problem is None and self._picks(self.script.refuse_capacity, "refuse_capacity", spec, call):
+            problem = NoCapacity("This simulated pool is scripted to refuse this start. Try again.")
+        if problem is None:
+            problem = self._over_granted(book, spec, placement)
+        if problem is None and self._picks(self.script.fail_starts, "fail_starts", spec, call):
+            problem = StartFailed("This simulated pool is scripted to fail this start. Try again.")
+        if problem is not None:
+            return problem
+        script = self.script
+        ready_at: float | None = book.now + script.start_delay_s
+        failed_at, code, exit_code = None, "", None
+        if self._picks(script.never_ready, "never_ready", spec, call):
+            ready_at, code = None, "start_timeout"
+            failed_at = book.now + spec.app.start_timeout_s
+        if script.crash_after_s is not None and self._picks(script.crashes, "crashes", spec, call):
+            crash_at = book.now + script.crash_after_s
+            if failed_at is None or crash_at <= failed_at:
+                failed_at, code, exit_code = crash_at, "app_exited", script.crash_exit_code
+        book.insert(
+            spec,
+            placement,
+            ready_at=ready_at,
+            failed_at=failed_at,
+            failure_code=code,
+            exit_code=exit_code,
+        )
+        return self._look(book, ref)
+
+    def _end(self, ref: WorkspaceRef, *, deleting: bool) -> Observation:
+        name = ref.external_name
+        with self._call():
+            now = self._clock()
+            with self._store.write(now) as connection:
+                call = rows.count_call(connection, name, now)
+                book = rows.Book(connection, now)
+                book.close(name, ref.generation)
+                row = book.row(name)
+                # A late request about an older run must not touch the one that has followed it.
+                if row is not None and row.generation <= ref.generation:
+                    book.end(row, self.script.stop_delay_s, deleting=deleting)
+                outcome = self._look(book, ref)
+            return self._answer(outcome, ref, row.display_name if row else "", call)
+
+    def _answer(
+        self, outcome: Observation | ProvisioningError, ref: WorkspaceRef, name: str, call: int
+    ) -> Observation:
+        if self.script.lose_replies.picks(
+            seed=self.script.seed,
+            kind="lose_replies",
+            name=name,
+            external_name=ref.external_name,
+            call=call,
+        ):
+            raise BackendUnavailable(
+                "The answer of this simulated pool was lost, as scripted. Try again.", detail=repr(outcome)
+            )
+        if isinstance(outcome, ProvisioningError):
+            raise outcome
+        return outcome
+
+    def _picks(self, selector: Selector, kind: str, spec: WorkspaceSpec, call: int) -> bool:
+        return selector.picks(
+            seed=self.script.seed,
+            kind=kind,
+            name=spec.name,
+            external_name=spec.ref.external_name,
+            call=call,
+        )
+
+    def _misplaced(
+        self, spec: WorkspaceSpec, placement: Placement, epoch: float, now: float
+    ) -> ProvisioningError | None:
+        """What is wrong with a placement whatever else runs."""
+        want = spec.resources
+        names = [part.node for part in placement.nodes]
+        if len(names) != want.nodes or len(set(names)) != len(names):
+            return StartFailed(
+                f"The placement names {len(set(names))} nodes, the flavor wants {want.nodes}. Place it again."
+            )
+        for part in placement.nodes:
+            if not hardware.has_node(self.topology, part.node):
+                return StartFailed(f"This pool has no node {part.node}. Refresh the inventory and try again.")
+            if self._vanished(part.node, epoch, now):
+                return BackendUnavailable(
+                    f"Node {part.node} does not answer. Bring it back or cordon it.", detail="scripted"
+                )
+            for grant in part.devices:
+                if not hardware.has_device(self.topology, part.node, grant.uuid):
+                    return StartFailed(
+                        f"Node {part.node} has no device {grant.uuid}. Refresh the inventory and try again."
+                    )
+            grants = sorted(grant.milli for grant in part.devices)
+            if grants != [want.accelerators.share_milli] * want.accelerators.count or len(
+                {grant.uuid for grant in part.devices}
+            ) != len(grants):
+                return StartFailed(
+                    f"The devices placed on {part.node} are not what the flavor asks for. Place it again.",
+                    detail=f"granted {grants}, asked {want.accelerators}",
+                )
+        return None
+
+    def _over_granted(
+        self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
+    ) -> ProvisioningError | None:
+        """`NoCapacity` when something would be granted twice; the try is recorded."""
+        have, want = self.topology, spec.resources
+        for part in placement.nodes:
+            cpu, memory, disk = book.used_on(part.node)
+            sums = [
+                (cpu + want.cpu_milli, have.cpu_milli, f"milli-CPU of {part.node}"),
+                (memory + want.memory_mib, have.memory_mib, f"MiB of memory of {part.node}"),
+                (disk + want.disk_mib, have.disk_mib, f"MiB of disk of {part.node}"),
+            ]
+            sums += [
+                (book.used_of(grant.uuid) + grant.milli, WHOLE_DEVICE_MILLI, f"thousandths of {grant.uuid}")
+                for grant in part.devices
+            ]
+            for total, limit, what in sums:
+                if total > limit:
+                    reason = f"{spec.ref.external_name}: {total} of {limit} {what}"
+                    book.record_over_grant(spec.ref.external_name, reason)
+                    return NoCapacity(
+                        f"{part.node} has no room for this workspace. Place it elsewhere or wait.",
+                        detail=reason,
+                    )
+        return None
+
+
+def _state_folder(pool: PoolConfig) -> Path:
+    folder = pool.config.get("state")
+    if folder is not None and (not isinstance(folder, str) or not folder.strip()):
+        raise InvalidConfig(f"The setting “state” must be the path of a folder, not {folder!r}. Correct it.")
+    if folder:
+        return Path(folder)
+    if not _SLUG.fullmatch(pool.slug):
+        raise InvalidConfig(f"“{pool.slug}” cannot name a folder. Give the pool a plain slug.")
+    return Path(os.environ.get("BERTH_HOME") or "var") / "simulated" / pool.slug

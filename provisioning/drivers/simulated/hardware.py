@@ -1,0 +1,74 @@
+"""The pretended hardware as inventory reports it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import lru_cache
+
+from provisioning.drivers.simulated.script import Topology
+from provisioning.types import Capability, DeviceInfo, NodeInfo
+
+CAPABILITIES = frozenset(
+    {Capability.WHOLE_GPU, Capability.SHARED_GPU, Capability.MULTI_GPU, Capability.MULTI_NODE}
+)
+PROGRAMS = ("bash", "code-server", "jupyter-lab", "marimo")
+NOTE = "Simulated accelerators: there is no hardware behind them."
+
+
+def node_name(number: int) -> str:
+    """The name of node `number`, counted from one."""
+    return f"sim-{number:03d}"
+
+
+def device_uuid(node: str, index: int) -> str:
+    """Always the same for the same place, and marked so that nobody takes it for a real device."""
+    digest = hashlib.sha256(f"{node}/{index}".encode()).hexdigest()
+    return f"SIM-GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+
+
+@lru_cache(maxsize=32)
+def _layout(topology: Topology) -> dict[str, NodeInfo]:
+    programs = {program: f"/simulated/bin/{program}" for program in PROGRAMS}
+    return {
+        name: NodeInfo(
+            name=name,
+            cpu_milli=topology.cpu_milli,
+            memory_mib=topology.memory_mib,
+            disk_mib=topology.disk_mib,
+            devices=tuple(
+                DeviceInfo(
+                    uuid=device_uuid(name, index),
+                    index=index,
+                    model=topology.reported_model,
+                    memory_mib=topology.gpu_memory_mib,
+                )
+                for index in range(topology.gpus)
+            ),
+            programs=programs,
+            accelerator_note=NOTE,
+        )
+        for name in map(node_name, range(1, topology.nodes + 1))
+    }
+
+
+@lru_cache(maxsize=32)
+def _devices(topology: Topology) -> dict[str, str]:
+    return {device.uuid: name for name, node in _layout(topology).items() for device in node.devices}
+
+
+def nodes(topology: Topology, offline: frozenset[str]) -> tuple[NodeInfo, ...]:
+    """All nodes, those in `offline` marked so."""
+    return tuple(
+        replace(node, online=False) if name in offline else node for name, node in _layout(topology).items()
+    )
+
+
+def has_node(topology: Topology, node: str) -> bool:
+    """Whether the pool has a node of this name."""
+    return node in _layout(topology)
+
+
+def has_device(topology: Topology, node: str, uuid: str) -> bool:
+    """Whether the device is on that node."""
+    return _devices(topology).get(uuid) == node

@@ -1,0 +1,238 @@
+"""What is written about simulated workspaces, and what it means at a given time."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from provisioning.types import Observation, ObservedState, Placement, WorkspaceRef, WorkspaceSpec
+
+FAILURES = {
+    "app_exited": "The app ended by itself, as scripted. Look at its log, then start it again.",
+    "start_timeout": "The app did not answer within its start time-out, as scripted. Start it again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One workspace as it is written. Times are seconds since the epoch, `None` is never."""
+
+    name: str
+    workspace_id: str
+    generation: int
+    digest: str
+    display_name: str
+    template: str
+    started_at: float
+    ready_at: float | None
+    failed_at: float | None
+    failure_code: str
+    exit_code: int | None
+    ended_at: float | None
+    deleting: int
+
+    def state(self, now: float) -> ObservedState:
+        """Time alone moves a workspace on."""
+        if self.ended_at is not None:
+            if now < self.ended_at:
+                return ObservedState.STOPPING
+            return ObservedState.ABSENT if self.deleting else ObservedState.STOPPED
+        if self.failed_at is not None and now >= self.failed_at:
+            return ObservedState.FAILED
+        if self.ready_at is not None and now >= self.ready_at:
+            return ObservedState.RUNNING
+        return ObservedState.STARTING
+
+    def observation(self, now: float, offline_node: str = "") -> Observation:
+        """`offline_node` names a node of this workspace that cannot be seen now."""
+        ref = WorkspaceRef(self.workspace_id, self.generation)
+        if offline_node:
+            return Observation(
+                ref,
+                ObservedState.UNKNOWN,
+                code="node_offline",
+                message=f"Node {offline_node} does not answer. Wait for it to return, or check it.",
+            )
+        state = self.state(now)
+        failed = state is ObservedState.FAILED
+        return Observation(
+            ref,
+            state,
+            ready=state is ObservedState.RUNNING,
+            spec_digest=self.digest,
+            exit_code=self.exit_code if failed else None,
+            code=self.failure_code if failed else "",
+            message=FAILURES.get(self.failure_code, "") if failed else "",
+            log_tail=self.log(now, 50) if failed else "",
+        )
+
+    def log(self, now: float, tail_lines: int) -> str:
+        """The last lines of what the app would have written by `now`."""
+        lines = [(self.started_at, f"Simulated {self.template} for “{self.display_name}”: no process runs.")]
+        ended = min((at for at in (self.failed_at, self.ended_at) if at is not None), default=now)
+        if self.ready_at is not None and self.ready_at <= min(now, ended):
+            lines.append((self.ready_at, "The app answers."))
+        if self.failed_at is not None and self.failed_at <= now and self.failed_at <= ended:
+            text = "The app did not answer." if self.exit_code is None else f"Exit code {self.exit_code}."
+            lines.append((self.failed_at, text))
+        if self.ended_at is not None and self.ended_at <= now:
+            lines.append((self.ended_at, "Ended on request."))
+        tail = lines[-tail_lines:] if tail_lines > 0 else []
+        return "".join(
+            f"{datetime.fromtimestamp(at, UTC).isoformat(timespec='milliseconds')} {text}\n"
+            for at, text in tail
+        )
+
+
+def epoch(connection: sqlite3.Connection) -> float:
+    """When the pool was first used."""
+    return float(connection.execute("SELECT epoch FROM pool").fetchone()[0])
+
+
+def count_call(connection: sqlite3.Connection, name: str, now: float) -> int:
+    """The number of this call about `name`, counted from one."""
+    row = connection.execute(
+        "INSERT INTO marks (name, calls, changed_at) VALUES (?, 1, ?) "
+        "ON CONFLICT (name) DO UPDATE SET calls = calls + 1, changed_at = excluded.changed_at "
+        "RETURNING calls",
+        (name, now),
+    ).fetchone()
+    return int(row[0])
+
+
+class Book:
+    """The state of a pool within one transaction, as of `now`."""
+
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self.connection = connection
+        self.now = now
+
+    def row(self, name: str) -> Row | None:
+        """The workspace of this external name, unless it is gone."""
+        found = self.connection.execute("SELECT * FROM workspaces WHERE name = ?", (name,)).fetchone()
+        row = Row(*found) if found else None
+        return None if row is None or row.state(self.now) is ObservedState.ABSENT else row
+
+    def rows(self) -> Iterator[Row]:
+        """Every workspace that is not gone, by name."""
+        for found in self.connection.execute("SELECT * FROM workspaces ORDER BY name"):
+            row = Row(*found)
+            if row.state(self.now) is not ObservedState.ABSENT:
+                yield row
+
+    def closed_generation(self, name: str) -> int:
+        """The highest generation that has been closed; -1 where none has."""
+        found = self._one("SELECT closed_generation FROM marks WHERE name = ?", name)
+        return -1 if found is None else int(found)
+
+    def close(self, name: str, generation: int) -> None:
+        """Close `generation` and all below it. The mark is there: the call has been counted."""
+        self.connection.execute(
+            "UPDATE marks SET closed_generation = max(closed_generation, ?) WHERE name = ?",
+            (generation, name),
+        )
+
+    def insert(
+        self,
+        spec: WorkspaceSpec,
+        placement: Placement,
+        *,
+        ready_at: float | None,
+        failed_at: float | None,
+        failure_code: str,
+        exit_code: int | None,
+    ) -> None:
+        """Write a new run over the ended one of the same name."""
+        name, want = spec.ref.external_name, spec.resources
+        execute, executemany = self.connection.execute, self.connection.executemany
+        for table in ("workspaces", "parts", "grants"):
+            execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608 - names from this line
+        execute(
+            "INSERT INTO workspaces (name, workspace_id, generation, digest, display_name, template, "
+            "started_at, ready_at, failed_at, failure_code, exit_code) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                name,
+                spec.ref.workspace_id,
+                spec.ref.generation,
+                spec.digest(),
+                spec.name,
+                spec.template,
+                self.now,
+                ready_at,
+                failed_at,
+                failure_code,
+                exit_code,
+            ),
+        )
+        executemany(
+            "INSERT INTO parts VALUES (?, ?, ?, ?, ?)",
+            [(name, part.node, want.cpu_milli, want.memory_mib, want.disk_mib) for part in placement.nodes],
+        )
+        executemany(
+            "INSERT INTO grants VALUES (?, ?, ?, ?)",
+            [
+                (name, part.node, grant.uuid, grant.milli)
+                for part in placement.nodes
+                for grant in part.devices
+            ],
+        )
+        execute("INSERT OR IGNORE INTO homes VALUES (?)", (spec.home_key,))
+
+    def end(self, row: Row, delay_s: float, *, deleting: bool) -> None:
+        """Ask a run to end; one that is ending or over keeps its time, and a deletion is never undone."""
+        ended_at = row.ended_at
+        if ended_at is None:
+            ended_at = self.now if row.state(self.now) is ObservedState.FAILED else self.now + delay_s
+        self.connection.execute(
+            "UPDATE workspaces SET ended_at = ?, deleting = max(deleting, ?) WHERE name = ?",
+            (ended_at, int(deleting), row.name),
+        )
+
+    def names_on(self, node: str) -> list[str]:
+        """External names with a part on `node`, ended ones too."""
+        return [
+            found[0] for found in self.connection.execute("SELECT name FROM parts WHERE node = ?", (node,))
+        ]
+
+    # A run holds what it was given until it has ended; one that failed still does, until it is deleted.
+
+    def used_on(self, node: str) -> tuple[int, int, int]:
+        """Milli-CPU, MiB of memory and MiB of disk held on `node`."""
+        found = self.connection.execute(
+            "SELECT coalesce(sum(cpu_milli), 0), coalesce(sum(memory_mib), 0), coalesce(sum(disk_mib), 0) "
+            "FROM parts JOIN workspaces USING (name) WHERE node = ? AND (ended_at IS NULL OR ended_at > ?)",
+            (node, self.now),
+        ).fetchone()
+        return int(found[0]), int(found[1]), int(found[2])
+
+    def used_of(self, device: str) -> int:
+        """Thousandths held of one device."""
+        return int(
+            self._one(
+                "SELECT coalesce(sum(milli), 0) FROM grants JOIN workspaces USING (name) "
+                "WHERE device = ? AND (ended_at IS NULL OR ended_at > ?)",
+                device,
+                self.now,
+            )
+        )
+
+    def usage(self) -> dict[str, int]:
+        """Thousandths held, by device."""
+        found = self.connection.execute(
+            "SELECT device, sum(milli) FROM grants JOIN workspaces USING (name) "
+            "WHERE ended_at IS NULL OR ended_at > ? GROUP BY device",
+            (self.now,),
+        )
+        return {str(device): int(milli) for device, milli in found}
+
+    def record_over_grant(self, name: str, reason: str) -> None:
+        """Keep a start that would have granted something twice."""
+        self.connection.execute("INSERT INTO over_grants VALUES (?, ?, ?)", (self.now, name, reason))
+
+    def _one(self, query: str, *values: object) -> Any:
+        found = self.connection.execute(query, values).fetchone()
+        return None if found is None else found[0]

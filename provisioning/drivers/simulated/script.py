@@ -1,0 +1,311 @@
+"""What a simulated pool looks like and how it misbehaves, read from `PoolConfig.config`.
+
+Every setting is optional. A *selector* is a share from 0 to 1, `true`, or names of workspaces
+(display names or external names) separated by commas; shares are drawn from `seed`, the workspace's
+external name and the count of calls about it, so that a run can be repeated.
+
+========================  =======================================================================
+setting                   meaning
+========================  =======================================================================
+`nodes`                   number of nodes (1), called sim-001, sim-002, …
+`gpus`                    devices on each node (8)
+`model`                   any name; "H100" is reported as "Simulated H100"
+`gpu_memory_mib`          memory of a device; default by the model
+`cpu_milli`               per node (128000)
+`memory_mib`              per node (1048576)
+`disk_mib`                per node (4194304)
+`state`                   folder of the pool's state (`$BERTH_HOME/simulated/<slug>`)
+`seed`                    integer behind all shares (0)
+`start_delay_s`           from the start to RUNNING (0)
+`stop_delay_s`            from the request to STOPPED or ABSENT (0)
+`call_delay_ms`           how long each call takes to be answered (0)
+`unavailable`             true: the backend answers nothing at all
+`fail_starts`             selector: the start fails with `StartFailed`
+`refuse_capacity`         selector: the start is refused with `NoCapacity` though there is room
+`lose_replies`            selector: start, stop and delete do their work, then the answer is lost
+`never_ready`             selector: the app never answers; FAILED after its start time-out
+`crash_after_s`           the app ends by itself this long after the start (never)
+`crash_exit_code`         the exit code then (1)
+`crashes`                 selector: which workspaces `crash_after_s` is for (all)
+`vanish_nodes`            names of nodes, separated by commas, that go offline
+`vanish_after_s`          how long after the pool's first use they go (0)
+`vanish_for_s`            how long they stay away; 0 is for ever (0)
+========================  =======================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from provisioning.errors import Blame, ProvisioningError
+from provisioning.types import JsonScalar
+
+MAX_NODES = 10_000
+MAX_GPUS = 64
+MAX_SECONDS = 30 * 86_400
+MAX_CALL_DELAY_MS = 60_000
+UNKNOWN_MODEL_MEMORY_MIB = 16_384
+
+# As the vendor's management library reports them.
+MODEL_MEMORY_MIB: dict[str, int] = {
+    "A10": 23_028,
+    "A100": 81_920,
+    "A100-40GB": 40_960,
+    "A100-80GB": 81_920,
+    "B200": 183_359,
+    "B300": 275_040,
+    "GB200": 189_471,
+    "GH200": 97_871,
+    "H100": 81_559,
+    "H100-NVL": 95_830,
+    "H200": 143_771,
+    "L4": 23_034,
+    "L40S": 46_068,
+    "MI300X": 196_592,
+    "RTX-4090": 24_564,
+    "T4": 15_360,
+    "V100": 16_384,
+    "V100-32GB": 32_768,
+}
+
+
+class InvalidConfig(ProvisioningError):
+    """The settings of a pool are wrong; the message names the setting."""
+
+    code = "invalid_config"
+    retryable = False
+    blame = Blame.OPERATOR
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Picks workspaces by share or by name."""
+
+    share: float = 0.0
+    names: frozenset[str] = frozenset()
+
+    def picks(self, *, seed: int, kind: str, name: str, external_name: str, call: int) -> bool:
+        """Whether this selector is for call number `call` about the workspace."""
+        if self.names:
+            return name in self.names or external_name in self.names
+        if self.share <= 0:
+            return False
+        text = f"{seed}:{kind}:{external_name}:{call}".encode()
+        draw = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
+        return draw < self.share
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The hardware that is pretended. All nodes are alike."""
+
+    nodes: int = 1
+    gpus: int = 8
+    model: str = "H100"
+    gpu_memory_mib: int = MODEL_MEMORY_MIB["H100"]
+    cpu_milli: int = 128_000
+    memory_mib: int = 1_048_576
+    disk_mib: int = 4_194_304
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "nodes",
+        "gpus",
+        "model",
+        "gpu_memory_mib",
+        "cpu_milli",
+        "memory_mib",
+        "disk_mib",
+    )
+
+    @property
+    def reported_model(self) -> str:
+        """What inventory calls the devices, so that nobody takes them for real ones."""
+        return f"Simulated {self.model}"
+
+    @classmethod
+    def parse(cls, config: Mapping[str, JsonScalar]) -> Topology:
+        """Raises `InvalidConfig`."""
+        read = _Reader(config)
+        model = read.text("model", "H100").removeprefix("Simulated ").strip()
+        if not model or len(model) > 60:
+            raise _wrong("model", "a name of 1 to 60 characters", config.get("model"))
+        return cls(
+            nodes=read.integer("nodes", 1, 1, MAX_NODES),
+            gpus=read.integer("gpus", 8, 0, MAX_GPUS),
+            model=model,
+            gpu_memory_mib=read.integer(
+                "gpu_memory_mib",
+                MODEL_MEMORY_MIB.get(model.upper().replace(" ", "-"), UNKNOWN_MODEL_MEMORY_MIB),
+                1,
+                2**31,
+            ),
+            cpu_milli=read.integer("cpu_milli", 128_000, 1, 2**31),
+            memory_mib=read.integer("memory_mib", 1_048_576, 1, 2**40),
+            disk_mib=read.integer("disk_mib", 4_194_304, 0, 2**50),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How the pool behaves; the defaults are a backend that is fast and never fails."""
+
+    seed: int = 0
+    start_delay_s: float = 0.0
+    stop_delay_s: float = 0.0
+    call_delay_ms: int = 0
+    unavailable: bool = False
+    fail_starts: Selector = Selector()
+    refuse_capacity: Selector = Selector()
+    lose_replies: Selector = Selector()
+    never_ready: Selector = Selector()
+    crash_after_s: float | None = None
+    crash_exit_code: int = 1
+    crashes: Selector = field(default_factory=lambda: Selector(share=1.0))
+    vanish_nodes: frozenset[str] = frozenset()
+    vanish_after_s: float = 0.0
+    vanish_for_s: float = 0.0
+
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "seed",
+        "start_delay_s",
+        "stop_delay_s",
+        "call_delay_ms",
+        "unavailable",
+        "fail_starts",
+        "refuse_capacity",
+        "lose_replies",
+        "never_ready",
+        "crash_after_s",
+        "crash_exit_code",
+        "crashes",
+        "vanish_nodes",
+        "vanish_after_s",
+        "vanish_for_s",
+    )
+
+    @classmethod
+    def parse(cls, config: Mapping[str, JsonScalar]) -> Script:
+        """Raises `InvalidConfig`."""
+        read = _Reader(config)
+        crash_after_s = None
+        if config.get("crash_after_s") is not None:
+            crash_after_s = read.seconds("crash_after_s")
+        return cls(
+            seed=read.integer("seed", 0, -(2**62), 2**62),
+            start_delay_s=read.seconds("start_delay_s"),
+            stop_delay_s=read.seconds("stop_delay_s"),
+            call_delay_ms=read.integer("call_delay_ms", 0, 0, MAX_CALL_DELAY_MS),
+            unavailable=read.flag("unavailable"),
+            fail_starts=read.selector("fail_starts"),
+            refuse_capacity=read.selector("refuse_capacity"),
+            lose_replies=read.selector("lose_replies"),
+            never_ready=read.selector("never_ready"),
+            crash_after_s=crash_after_s,
+            crash_exit_code=read.integer("crash_exit_code", 1, -255, 255),
+            crashes=read.selector("crashes", 1.0),
+            vanish_nodes=read.names("vanish_nodes"),
+            vanish_after_s=read.seconds("vanish_after_s"),
+            vanish_for_s=read.seconds("vanish_for_s"),
+        )
+
+    def vanished(self, node: str, *, epoch: float, now: float) -> bool:
+        """Whether `node` is offline at `now`, in a pool first used at `epoch`."""
+        if node not in self.vanish_nodes:
+            return False
+        away_from = epoch + self.vanish_after_s
+        return now >= away_from and (not self.vanish_for_s or now < away_from + self.vanish_for_s)
+
+
+KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, "state"))
+
+
+def check_keys(config: Mapping[str, JsonScalar]) -> None:
+    """Raise `InvalidConfig` for a setting that does not exist, before its misspelling goes unnoticed."""
+    unknown = sorted(set(config) - KNOWN_KEYS)
+    if unknown:
+        raise InvalidConfig(
+            f"A simulated pool has no setting “{unknown[0]}”. Use one of: {', '.join(sorted(KNOWN_KEYS))}."
+        )
+
+
+def _wrong(key: str, wanted: str, value: JsonScalar) -> InvalidConfig:
+    return InvalidConfig(f"The setting “{key}” must be {wanted}, not {value!r}. Correct it in the pool.")
+
+
+class _Reader:
+    """Typed look-ups in a pool's settings. Texts are taken too, as forms and command lines send them."""
+
+    def __init__(self, config: Mapping[str, JsonScalar]) -> None:
+        self._config = config
+
+    def integer(self, key: str, default: int, low: int, high: int) -> int:
+        value = self._config.get(key)
+        if value is None:
+            return default
+        wanted = f"a whole number from {low} to {high}"
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+            raise _wrong(key, wanted, value)
+        try:
+            number = int(value)
+        except (ValueError, OverflowError):
+            raise _wrong(key, wanted, value) from None
+        if not low <= number <= high:
+            raise _wrong(key, wanted, value)
+        return number
+
+    def seconds(self, key: str) -> float:
+        value = self._config.get(key)
+        if value is None:
+            return 0.0
+        wanted = f"a number of seconds from 0 to {MAX_SECONDS}"
+        number = _number(value)
+        if number is None or not 0 <= number <= MAX_SECONDS:
+            raise _wrong(key, wanted, value)
+        return number
+
+    def flag(self, key: str) -> bool:
+        value = self._config.get(key)
+        if value in (None, False, 0, "0", "false", ""):
+            return False
+        if value in (True, 1, "1", "true"):
+            return True
+        raise _wrong(key, "true or false", value)
+
+    def text(self, key: str, default: str) -> str:
+        value = self._config.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise _wrong(key, "a text", value)
+        return value
+
+    def names(self, key: str) -> frozenset[str]:
+        names = self.text(key, "").split(",")
+        return frozenset(name.strip() for name in names if name.strip())
+
+    def selector(self, key: str, default: float = 0.0) -> Selector:
+        value = self._config.get(key)
+        if value is None:
+            return Selector(share=default)
+        if value in ("true", "false"):
+            value = value == "true"
+        number = float(value) if isinstance(value, bool) else _number(value)
+        if number is not None and 0 <= number <= 1:
+            return Selector(share=number)
+        if number is None and isinstance(value, str):
+            return Selector(names=self.names(key))
+        raise _wrong(key, "a share from 0 to 1 or names separated by commas", value)
+
+
+def _number(value: JsonScalar) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,149 @@
+"""The state of one simulated pool: an SQLite file that several worker processes use at once.
+
+Every change is one transaction, so a process that is killed at any point leaves either all of its
+change or nothing. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from provisioning.errors import BackendUnavailable
+
+SCHEMA_VERSION = 1
+# Below the two seconds in which every call of a driver has to return.
+BUSY_TIMEOUT_S = 1.5
+CLOSED_KEPT_S = 7 * 86_400
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS pool (epoch REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS workspaces (
+    name TEXT PRIMARY KEY, workspace_id TEXT NOT NULL, generation INTEGER NOT NULL, digest TEXT NOT NULL,
+    display_name TEXT NOT NULL, template TEXT NOT NULL, started_at REAL NOT NULL,
+    ready_at REAL, failed_at REAL, failure_code TEXT NOT NULL DEFAULT '', exit_code INTEGER,
+    ended_at REAL, deleting INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS deleting ON workspaces (ended_at) WHERE deleting = 1;
+CREATE TABLE IF NOT EXISTS parts (
+    name TEXT NOT NULL, node TEXT NOT NULL, cpu_milli INTEGER NOT NULL, memory_mib INTEGER NOT NULL,
+    disk_mib INTEGER NOT NULL, PRIMARY KEY (name, node)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS parts_by_node ON parts (node);
+CREATE TABLE IF NOT EXISTS grants (
+    name TEXT NOT NULL, node TEXT NOT NULL, device TEXT NOT NULL, milli INTEGER NOT NULL,
+    PRIMARY KEY (name, device)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS grants_by_device ON grants (device);
+CREATE TABLE IF NOT EXISTS marks (
+    name TEXT PRIMARY KEY, closed_generation INTEGER NOT NULL DEFAULT -1, calls INTEGER NOT NULL DEFAULT 0,
+    changed_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS marks_by_age ON marks (changed_at);
+CREATE TABLE IF NOT EXISTS homes (home_key TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS over_grants (at REAL NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL);
+"""
+
+
+class Store:
+    """Opens the state in `folder`, creating it on first use. Holds no connection between calls."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "state.sqlite3"
+
+    @contextmanager
+    def read(self, now: float) -> Iterator[sqlite3.Connection]:
+        """One consistent view. Raises `BackendUnavailable`."""
+        with self._transaction("BEGIN", now) as connection:
+            yield connection
+
+    @contextmanager
+    def write(self, now: float) -> Iterator[sqlite3.Connection]:
+        """One change by one process at a time, committed when the block ends without an error."""
+        with self._transaction("BEGIN IMMEDIATE", now) as connection:
+            self._purge(connection, now)
+            yield connection
+
+    @contextmanager
+    def _transaction(self, begin: str, now: float) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(self._connect(now)) as connection:
+                connection.execute(begin)
+                try:
+                    yield connection
+                except BaseException:
+                    connection.rollback()
+                    raise
+                connection.commit()
+        except (sqlite3.Error, OSError) as error:
+            raise self._unavailable(error) from error
+
+    def _connect(self, now: float) -> sqlite3.Connection:
+        if not self.path.exists():
+            self._create(now)
+        connection = self._open()
+        try:
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+        except sqlite3.Error:
+            connection.close()
+            raise
+        if version == 0:
+            # Somebody was killed, or is still busy, between making the file and filling it.
+            connection.close()
+            self._create(now)
+            connection = self._open()
+        elif version != SCHEMA_VERSION:
+            connection.close()
+            raise BackendUnavailable(
+                f"The state of the simulated pool in {self.folder} is of another version. "
+                "Remove that folder; simulated workspaces hold no data."
+            )
+        return connection
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection.row_factory = sqlite3.Row
+        # A killed process loses nothing in WAL mode with NORMAL; a power cut at most the last changes.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    def _create(self, now: float) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The lock is the kernel's: it is gone with the process that holds it.
+        with (self.folder / "create.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with closing(self._open()) as connection:
+                if connection.execute("PRAGMA user_version").fetchone()[0]:
+                    return
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
+                connection.execute("INSERT INTO pool (epoch) VALUES (?)", (now,))
+                connection.execute("COMMIT")
+
+    def _purge(self, connection: sqlite3.Connection, now: float) -> None:
+        for table in ("parts", "grants"):
+            connection.execute(
+                f"DELETE FROM {table} WHERE name IN "  # noqa: S608 - names from the line above
+                "(SELECT name FROM workspaces WHERE deleting = 1 AND ended_at <= ?)",
+                (now,),
+            )
+        connection.execute("DELETE FROM workspaces WHERE deleting = 1 AND ended_at <= ?", (now,))
+        connection.execute(
+            "DELETE FROM marks WHERE changed_at < ? AND name NOT IN (SELECT name FROM workspaces)",
+            (now - CLOSED_KEPT_S,),
+        )
+
+    def _unavailable(self, error: Exception) -> BackendUnavailable:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            message = "The simulated pool is busy. Try again in a moment."
+        else:
+            message = (
+                f"The state of the simulated pool in {self.folder} cannot be used. "
+                "Make that folder writable and see that its disk has room."
+            )
+        return BackendUnavailable(message, detail=text)
