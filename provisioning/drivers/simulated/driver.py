@@ -154,6 +154,12 @@ class SimulatedDriver(Driver):
         with self._store.read(self._clock()) as connection:
             return tuple(row["reason"] for row in connection.execute("SELECT reason FROM over_grants"))
 
+    def starts(self, ref: WorkspaceRef) -> int:
+        """How often the workspace has been started: once for each generation that ever ran."""
+        now = self._clock()
+        with self._store.read(now) as connection:
+            return rows.Book(connection, now).starts(ref.external_name)
+
     def homes(self) -> frozenset[str]:
         """The keys of all home volumes; they outlive workspaces."""
         with self._store.read(self._clock()) as connection:
@@ -243,12 +249,17 @@ class SimulatedDriver(Driver):
             with self._store.write(now) as connection:
                 call = rows.count_call(connection, name, now)
                 book = rows.Book(connection, now)
-                book.close(name, ref.generation)
                 row = book.row(name)
-                # A late request about an older run must not touch the one that has followed it.
-                if row is not None and row.generation <= ref.generation:
-                    book.end(row, self.script.stop_delay_s, deleting=deleting)
-                outcome = self._look(book, ref)
+                outcome: Observation | ProvisioningError
+                if row is not None and row.generation > ref.generation:
+                    outcome = Stale(
+                        "This request is about an earlier run. Look at the run that is there now."
+                    )
+                else:
+                    book.close(name, ref.generation)
+                    if row is not None:
+                        book.end(row, self.script.stop_delay_s, deleting=deleting)
+                    outcome = self._look(book, ref)
             return self._answer(outcome, ref, row.display_name if row else "", call)
 
     def _answer(

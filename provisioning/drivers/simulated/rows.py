@@ -135,6 +135,10 @@ class Book:
             (generation, name),
         )
 
+    def starts(self, name: str) -> int:
+        """How often this workspace has been started."""
+        return int(self._one("SELECT starts FROM marks WHERE name = ?", name) or 0)
+
     def insert(
         self,
         spec: WorkspaceSpec,
@@ -181,6 +185,7 @@ class Book:
             ],
         )
         execute("INSERT OR IGNORE INTO homes VALUES (?)", (spec.home_key,))
+        execute("UPDATE marks SET starts = starts + 1 WHERE name = ?", (name,))
 
     def end(self, row: Row, delay_s: float, *, deleting: bool) -> None:
         """Ask a run to end; one that is ending or over keeps its time, and a deletion is never undone."""

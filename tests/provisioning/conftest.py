@@ -1,0 +1,437 @@
+"""Harnesses for the driver contract suite: what a test needs to know about each driver beside the contract.
+
+To put a new driver under the suite, write a subclass of `Harness` and add it to `HARNESSES`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+import venv
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning import messages, registry
+from provisioning.driver import Driver
+from provisioning.errors import ProvisioningError
+from provisioning.types import (
+    AcceleratorRequest,
+    AgentSpec,
+    AppSpec,
+    JsonScalar,
+    NodePlacement,
+    Observation,
+    ObservedState,
+    Placement,
+    PoolConfig,
+    ResourceRequest,
+    WorkspaceRef,
+    WorkspaceSpec,
+)
+
+APPS = Path(__file__).parent / "apps"
+REPOSITORY = Path(__file__).parents[2]
+CALL_LIMIT_S = 2.0
+POLL_S = 0.02
+APP_KINDS = ("good", "slow", "never", "bad", "stubborn")
+STUBBORN_STOP_TIMEOUT_S = 1
+
+
+class TimedDriver:
+    """Passes calls on and keeps how long each took and which errors it raised."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.calls: list[tuple[str, float]] = []
+        self.errors: list[ProvisioningError] = []
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.driver, name)
+        if not callable(method):
+            return method
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun = time.monotonic()
+            try:
+                return method(*args, **kwargs)
+            except ProvisioningError as error:
+                self.errors.append(error)
+                raise
+            finally:
+                self.calls.append((name, time.monotonic() - begun))
+
+        return timed
+
+
+@dataclass
+class Caller:
+    """A process that is about to call the driver; see `apps/call_driver.py`."""
+
+    process: subprocess.Popen[str]
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any] | None:
+        """What the call came to; `None` when the process was killed."""
+        # The workspace may hold no pipe of ours: reading to the end proves that it does not.
+        out, err = self.process.communicate(timeout=30)
+        if self.process.returncode == -signal.SIGKILL:
+            return None
+        assert self.process.returncode == 0, err
+        return dict(json.loads(out.strip().splitlines()[-1]))
+
+
+@dataclass
+class Harness(ABC):
+    """One driver under test. `running` and `starts` look at the backend itself, never through the driver."""
+
+    tmp: Path
+    specs: list[WorkspaceSpec] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pool = PoolConfig("contract", self.driver_name, self.config())
+        self.driver: Any = TimedDriver(registry.driver_for(self.pool))
+
+    driver_name = ""
+    can_crash_itself = True
+
+    @abstractmethod
+    def config(self) -> dict[str, JsonScalar]: ...
+
+    @abstractmethod
+    def app(self, kind: str, tag: str) -> AppSpec: ...
+
+    @abstractmethod
+    def running(self, spec: WorkspaceSpec) -> int:
+        """How many copies of the workspace's app are alive on the backend."""
+
+    @abstractmethod
+    def starts(self, spec: WorkspaceSpec) -> int:
+        """How often the workspace's app has been started, ever."""
+
+    @abstractmethod
+    def home_exists(self, spec: WorkspaceSpec) -> bool: ...
+
+    @abstractmethod
+    def leftovers(self, spec: WorkspaceSpec) -> list[str]:
+        """What is still there of a workspace, beside its home and the mark of its closed generation."""
+
+    @abstractmethod
+    def places_of(self, secret: str) -> list[str]:
+        """Where others could read `secret`."""
+
+    @abstractmethod
+    def broken(self) -> Any:
+        """A driver of this kind whose state cannot be written; making it may raise already."""
+
+    def spec(self, kind: str = "good", *, generation: int = 1, **changes: Any) -> WorkspaceSpec:
+        workspace_id = str(uuid.uuid4())
+        spec = WorkspaceSpec(
+            ref=WorkspaceRef(workspace_id, generation),
+            name=f"{kind}-{workspace_id[:8]}",
+            owner="ada",
+            team="analysts",
+            template="test",
+            app=self.app(kind, workspace_id),
+            resources=ResourceRequest(cpu_milli=100, memory_mib=256, accelerators=AcceleratorRequest()),
+            # Nothing listens there: a workspace must live without its portal.
+            agent=AgentSpec(
+                url="http://127.0.0.1:9", token="agent-secret-" + uuid.uuid4().hex, heartbeat_s=1
+            ),
+            app_token="app-secret-" + uuid.uuid4().hex,
+        )
+        spec = replace(spec, **changes)
+        self.specs.append(spec)
+        return spec
+
+    def later(self, spec: WorkspaceSpec, *, by: int = 1) -> WorkspaceSpec:
+        """The same workspace's next incarnation, as the control plane asks for it: with new tokens."""
+        following = replace(
+            spec,
+            ref=replace(spec.ref, generation=spec.ref.generation + by),
+            agent=replace(spec.agent, token="agent-secret-" + uuid.uuid4().hex),
+            app_token="app-secret-" + uuid.uuid4().hex,
+        )
+        self.specs.append(following)
+        return following
+
+    def placement(self) -> Placement:
+        return Placement((NodePlacement(self.driver.inventory().nodes[0].name),))
+
+    def start(self, spec: WorkspaceSpec) -> Observation:
+        observation = self.driver.ensure_started(spec, self.placement())
+        self.observations.append(observation)
+        return observation
+
+    def wait(
+        self, call: Callable[[], Observation], *wanted: ObservedState, timeout_s: float = 20
+    ) -> Observation:
+        """Repeat a call, as the reconciler does, until it sees one of the `wanted` states."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            observation = call()
+            self.observations.append(observation)
+            if observation.state in wanted:
+                return observation
+            assert time.monotonic() < deadline, f"still {observation}, wanted {wanted}"
+            time.sleep(POLL_S)
+
+    def run(self, spec: WorkspaceSpec) -> Observation:
+        """Start and wait until it runs."""
+        self.start(spec)
+        return self.wait(lambda: self.driver.observe(spec.ref), ObservedState.RUNNING)
+
+    def stop(self, ref: WorkspaceRef) -> Observation:
+        return self.wait(lambda: self.driver.ensure_stopped(ref), ObservedState.STOPPED, ObservedState.ABSENT)
+
+    def delete(self, ref: WorkspaceRef) -> Observation:
+        return self.wait(lambda: self.driver.ensure_deleted(ref), ObservedState.ABSENT)
+
+    def retried(self, call: Callable[[], Observation], *, timeout_s: float = 20) -> Observation:
+        """Repeat a call while it fails in a way that says that trying again can help."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return call()
+            except ProvisioningError as error:
+                if not error.retryable or time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+
+    def caller(self, op: str, spec: WorkspaceSpec, *, kill_at: int = 0) -> Caller:
+        """A process of its own that stands ready to make one call."""
+        process = subprocess.Popen(
+            [sys.executable, str(APPS / "call_driver.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        )
+        order = {
+            "pool": messages.dump(self.pool),
+            "op": op,
+            "spec": messages.dump(spec),
+            "placement": messages.dump(self.placement()),
+            "kill_at": kill_at,
+        }
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(order) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "ready\n", process.communicate(timeout=10)[1]
+        return Caller(process)
+
+    def close(self) -> None:
+        """End all that the test has started, then hold the driver to what is true of every call."""
+        for spec in self.specs:
+            highest = max(s.ref.generation for s in self.specs if s.ref.workspace_id == spec.ref.workspace_id)
+            ref = replace(spec.ref, generation=highest + 100)
+            self.wait(lambda ref=ref: self.driver.ensure_deleted(ref), ObservedState.ABSENT)
+            assert self.running(spec) == 0, f"{spec.name} outlived its deletion"
+            assert self.leftovers(spec) == []
+        slow = [(name, round(took, 2)) for name, took in self.driver.calls if took >= CALL_LIMIT_S]
+        assert not slow, f"calls that did not return promptly: {slow}"
+        texts = [repr(observation) for observation in self.observations]
+        texts += [f"{error.message} {error.detail}" for error in self.driver.errors]
+        for spec in self.specs:
+            for secret in (spec.app_token, spec.agent.token):
+                assert not any(secret in text for text in texts), "a secret stands in an answer or an error"
+
+
+class SimulatedHarness(Harness):
+    driver_name = "simulated"
+
+    def config(self) -> dict[str, JsonScalar]:
+        return {"state": str(self.tmp / "simulated"), "gpus": 2, "start_delay_s": 0.02, "stop_delay_s": 0.02}
+
+    def spec(self, kind: str = "good", *, generation: int = 1, **changes: Any) -> WorkspaceSpec:
+        spec = super().spec(kind, generation=generation, **changes)
+        script: dict[str, dict[str, JsonScalar]] = {
+            "good": {},
+            "slow": {"start_delay_s": 1.0},
+            "never": {"never_ready": True},
+            "bad": {"crash_after_s": 0, "crash_exit_code": 3},
+            "stubborn": {"stop_delay_s": float(STUBBORN_STOP_TIMEOUT_S)},
+        }
+        if script[kind]:
+            self.pool = replace(self.pool, config={**self.pool.config, **script[kind]})
+            self.driver.driver = registry.driver_for(self.pool)
+        return spec
+
+    def app(self, kind: str, tag: str) -> AppSpec:
+        return AppSpec(argv=("simulated", kind, tag), start_timeout_s=2 if kind == "never" else 20)
+
+    def running(self, spec: WorkspaceSpec) -> int:
+        with self.database() as connection:
+            return int(
+                connection.execute(
+                    "SELECT count(*) FROM workspaces WHERE name = ? AND coalesce(ended_at, ?) >= ?"
+                    " AND coalesce(failed_at, ?) >= ?",
+                    (spec.ref.external_name, *[time.time()] * 4),
+                ).fetchone()[0]
+            )
+
+    def starts(self, spec: WorkspaceSpec) -> int:
+        return int(self.driver.starts(spec.ref))
+
+    def home_exists(self, spec: WorkspaceSpec) -> bool:
+        return spec.home_key in self.driver.homes()
+
+    def leftovers(self, spec: WorkspaceSpec) -> list[str]:
+        # The next change sweeps what has gone by then.
+        self.driver.ensure_deleted(WorkspaceRef(str(uuid.uuid4()), 1))
+        name, found = spec.ref.external_name, []
+        with self.database() as connection:
+            for table in ("workspaces", "parts", "grants"):
+                query = f"SELECT count(*) FROM {table} WHERE name = ?"
+                if connection.execute(query, (name,)).fetchone()[0]:
+                    found.append(table)
+        return found
+
+    def places_of(self, secret: str) -> list[str]:
+        folder = self.tmp / "simulated"
+        return [str(path) for path in folder.iterdir() if secret.encode() in path.read_bytes()]
+
+    def broken(self) -> Any:
+        blocked = self.tmp / "blocked"
+        blocked.write_text("a file where a folder should be")
+        return registry.driver_for(
+            replace(self.pool, config={**self.pool.config, "state": str(blocked / "state")})
+        )
+
+    def database(self) -> Any:
+        return closing(sqlite3.connect(self.tmp / "simulated" / "state.sqlite3", timeout=5))
+
+
+class LocalHarness(Harness):
+    driver_name = "local"
+
+    def __init__(self, tmp: Path, environment: Path) -> None:
+        self.environment = environment
+        super().__init__(tmp)
+
+    def config(self) -> dict[str, JsonScalar]:
+        return {
+            "home": str(self.tmp / "berth"),
+            "environment": str(self.environment),
+            "port_min": 29_100,
+            "port_max": 29_899,
+        }
+
+    def app(self, kind: str, tag: str) -> AppSpec:
+        source = (APPS / "workspace_app.py").read_text()
+        return AppSpec(
+            argv=("python3", "-c", source, kind, "{port}", "{home}", tag),
+            start_timeout_s=2 if kind == "never" else 20,
+            stop_timeout_s=STUBBORN_STOP_TIMEOUT_S if kind == "stubborn" else 10,
+        )
+
+    def pids(self, spec: WorkspaceSpec) -> list[int]:
+        """The processes of the app itself, by the kernel's own list."""
+        tag = spec.ref.workspace_id.encode()
+        found = []
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                argv = (folder / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                state = (folder / "stat").read_text().rpartition(") ")[2][:1]
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if argv[-1] == tag and b"python" in argv[0] and b"-c" in argv[1:2] and state not in "ZX":
+                found.append(int(folder.name))
+        return found
+
+    def running(self, spec: WorkspaceSpec) -> int:
+        return len(self.pids(spec))
+
+    def home(self, spec: WorkspaceSpec) -> Path:
+        return self.tmp / "berth" / "homes" / spec.team / spec.owner
+
+    def starts(self, spec: WorkspaceSpec) -> int:
+        marks = self.home(spec) / f"starts-{spec.ref.workspace_id}"
+        return len(marks.read_text().splitlines()) if marks.exists() else 0
+
+    def home_exists(self, spec: WorkspaceSpec) -> bool:
+        return self.home(spec).is_dir()
+
+    def leftovers(self, spec: WorkspaceSpec) -> list[str]:
+        name = spec.ref.external_name
+        found = [str(path) for path in (self.tmp / "berth" / "local").glob(f"{name}*")]
+        found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{name}*") if path.is_dir()]
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    environ = (folder / "environ").read_bytes()
+                except OSError:
+                    continue
+                if name.encode() in environ:
+                    found.append(f"process {folder.name}")
+        return found
+
+    def places_of(self, secret: str) -> list[str]:
+        places = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if secret.encode() in path.read_bytes():
+                    places.append(str(path))
+            except OSError:
+                continue
+        for path in (self.tmp / "berth").rglob("*"):
+            if path.is_file() and path.stat().st_mode & 0o077 and secret.encode() in path.read_bytes():
+                places.append(str(path))
+        return places
+
+    def broken(self) -> Any:
+        blocked = self.tmp / "blocked"
+        blocked.write_text("a file where a folder should be")
+        return registry.driver_for(
+            replace(self.pool, config={**self.pool.config, "home": str(blocked / "berth")})
+        )
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            for spec in self.specs:
+                for pid in self.pids(spec):
+                    os.kill(pid, signal.SIGKILL)
+
+
+HARNESSES = {"local": LocalHarness, "simulated": SimulatedHarness}
+
+
+@pytest.fixture(scope="session")
+def app_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bare virtual environment, apart from the one that the tests run in."""
+    folder = tmp_path_factory.mktemp("environment") / "env"
+    venv.create(folder, symlinks=True, with_pip=False)
+    return folder
+
+
+@pytest.fixture(params=sorted(registry.DRIVERS))
+def harness(
+    request: pytest.FixtureRequest, tmp_path: Path, app_environment: Path
+) -> Iterator[SimulatedHarness | LocalHarness]:
+    """Each registered driver in turn. A driver without a harness fails here: none goes untested."""
+    kind = HARNESSES[request.param]
+    made = LocalHarness(tmp_path, app_environment) if kind is LocalHarness else kind(tmp_path)
+    yield made
+    made.close()

@@ -1,0 +1,592 @@
+"""The contract of `provisioning.driver`, sentence by sentence, over every registered driver.
+
+What a test needs to know about a driver beside the contract stands in its harness (`conftest.py`). When a
+test ends, its harness deletes what was started and checks that nothing outlived it, that every call
+returned promptly and that no secret stood in an answer or an error.
+"""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from provisioning import messages, registry
+from provisioning.driver import Driver, Plane
+from provisioning.errors import Blame, Conflict, InvalidSpec, ProvisioningError, Stale
+from provisioning.types import Inventory, Observation, ObservedState, WorkspaceRef
+
+ABSENT, FAILED = ObservedState.ABSENT, ObservedState.FAILED
+RUNNING, STARTING = ObservedState.RUNNING, ObservedState.STARTING
+STOPPED, STOPPING = ObservedState.STOPPED, ObservedState.STOPPING
+# How many points inside a call are tried as the moment of sudden death.
+KILL_POINTS = 8
+
+
+def check_error(error: ProvisioningError) -> None:
+    assert error.code and error.code.replace("_", "").isalnum() and error.code.islower()
+    assert isinstance(error.blame, Blame)
+    assert isinstance(error.retryable, bool)
+    assert error.message.rstrip().endswith("."), error.message
+    assert len(error.message) > 20, "a message says what is wrong and names one next action"
+    assert "Traceback" not in error.message
+
+
+# What a driver is
+
+
+def test_is_registered_under_its_own_name(harness):
+    kind = registry.driver_class(harness.driver_name)
+    assert issubclass(kind, Driver)
+    assert kind.name == harness.driver_name
+    assert isinstance(kind.plane, Plane)
+
+
+def test_only_the_simulated_driver_says_that_it_is_simulated(harness):
+    assert harness.driver.simulated is (harness.driver_name == "simulated")
+
+
+def test_inventory_names_nodes_and_devices_once_in_integers(harness):
+    before = time.time()
+    inventory = harness.driver.inventory()
+    assert before - 1 <= inventory.observed_at <= time.time() + 1
+    assert inventory.nodes
+    names = [node.name for node in inventory.nodes]
+    assert len(set(names)) == len(names)
+    uuids = [device.uuid for node in inventory.nodes for device in node.devices]
+    assert len(set(uuids)) == len(uuids) and all(uuids)
+    for node in inventory.nodes:
+        assert node.cpu_milli > 0 and node.memory_mib > 0 and node.disk_mib >= 0
+        for amount in (node.cpu_milli, node.memory_mib, node.disk_mib):
+            assert type(amount) is int
+        assert all(device.memory_mib > 0 and device.model for device in node.devices)
+        if not node.devices:
+            assert node.accelerator_note, "a node without accelerators says why"
+
+
+def test_what_a_driver_answers_survives_the_way_through_a_message(harness):
+    inventory = harness.driver.inventory()
+    assert messages.load(messages.dump(inventory), Inventory) == inventory
+    spec = harness.spec()
+    observation = harness.run(spec)
+    assert messages.load(messages.dump(observation), Observation) == observation
+
+
+# validate
+
+
+def test_validate_takes_what_can_run(harness):
+    harness.driver.validate(harness.spec())
+
+
+@pytest.mark.parametrize("what", ["no command", "too many nodes", "no such model"])
+def test_validate_refuses_what_can_never_run_and_blames_the_user(harness, what):
+    spec = harness.spec()
+    accelerators = replace(spec.resources.accelerators, count=1, model="No Such Model 9000")
+    impossible = {
+        "no command": replace(spec, app=replace(spec.app, argv=())),
+        "too many nodes": replace(spec, resources=replace(spec.resources, nodes=1_000_000)),
+        "no such model": replace(spec, resources=replace(spec.resources, accelerators=accelerators)),
+    }[what]
+    if what == "no such model" and not any(node.devices for node in harness.driver.inventory().nodes):
+        # Whether a host has accelerators is not known without I/O; placement refuses there.
+        impossible = replace(spec, app=replace(spec.app, argv=()))
+    with pytest.raises(InvalidSpec) as caught:
+        harness.driver.validate(impossible)
+    check_error(caught.value)
+    assert caught.value.blame is Blame.USER
+    assert not caught.value.retryable
+
+
+# Starting
+
+
+def test_start_runs_the_app_and_says_where(harness):
+    spec = harness.spec()
+    first = harness.start(spec)
+    assert first.state in (STARTING, RUNNING)
+    assert first.ref == spec.ref
+    seen = harness.wait(lambda: harness.driver.observe(spec.ref), RUNNING)
+    assert seen.ready
+    assert seen.ref == spec.ref
+    assert seen.spec_digest == spec.digest()
+    assert harness.running(spec) == 1
+    if harness.driver.simulated:
+        assert seen.endpoint == ""
+    else:
+        with urllib.request.urlopen(seen.endpoint, timeout=5) as answer:
+            assert answer.read().decode() == spec.ref.workspace_id
+
+
+def test_starting_twice_is_one(harness):
+    spec = harness.spec()
+    assert harness.start(spec).state in (STARTING, RUNNING)
+    assert harness.start(spec).state in (STARTING, RUNNING)
+    harness.wait(lambda: harness.driver.observe(spec.ref), RUNNING)
+    assert harness.start(spec).state is RUNNING
+    assert harness.running(spec) == 1
+    assert harness.starts(spec) == 1
+
+
+def test_a_driver_made_anew_finds_what_another_started(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    fresh = registry.driver_for(harness.pool)
+    assert fresh.observe(spec.ref).state is RUNNING
+    assert fresh.ensure_started(spec, harness.placement()).state is RUNNING
+    assert harness.starts(spec) == 1
+
+
+def test_the_same_specification_with_other_secrets_is_success(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    renewed = replace(spec, app_token="app-other", agent=replace(spec.agent, token="agent-other"))
+    assert renewed.digest() == spec.digest()
+    assert harness.start(renewed).state is RUNNING
+    assert harness.starts(spec) == 1
+
+
+def test_another_specification_under_the_same_name_is_a_conflict(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    other = replace(spec, resources=replace(spec.resources, memory_mib=spec.resources.memory_mib + 1))
+    with pytest.raises(Conflict) as caught:
+        harness.start(other)
+    check_error(caught.value)
+    seen = harness.driver.observe(spec.ref)
+    assert seen.state is RUNNING and seen.spec_digest == spec.digest()
+    assert harness.running(spec) == 1
+
+
+def test_a_next_generation_does_not_start_beside_one_that_runs(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    following = harness.later(spec)
+    with pytest.raises(ProvisioningError) as caught:
+        harness.start(following)
+    check_error(caught.value)
+    assert harness.running(spec) == 1
+    assert harness.driver.observe(following.ref).ref == spec.ref
+
+
+def test_two_workspaces_run_beside_each_other(harness):
+    one, two = harness.spec(), harness.spec()
+    harness.run(one)
+    harness.run(two)
+    harness.delete(one.ref)
+    assert harness.running(one) == 0
+    assert harness.driver.observe(two.ref).state is RUNNING
+    assert harness.running(two) == 1
+
+
+def test_a_failed_start_leaves_nothing_and_says_what_to_do(harness):
+    spec = harness.spec()
+    placement = harness.placement()
+    with pytest.raises(ProvisioningError) as caught:
+        harness.broken().ensure_started(spec, placement)
+    check_error(caught.value)
+    assert harness.running(spec) == 0
+    assert harness.driver.observe(spec.ref).state is ABSENT
+    assert harness.leftovers(spec) == []
+    harness.run(spec)
+
+
+def test_a_start_placed_on_a_node_that_is_not_there_fails_and_leaves_nothing(harness):
+    spec = harness.spec()
+    (part,) = harness.placement().nodes
+    elsewhere = replace(harness.placement(), nodes=(replace(part, node="no-such-node"),))
+    with pytest.raises(ProvisioningError) as caught:
+        harness.driver.ensure_started(spec, elsewhere)
+    check_error(caught.value)
+    assert harness.running(spec) == 0
+    assert harness.leftovers(spec) == []
+
+
+# Apps that misbehave
+
+
+def test_an_app_that_answers_late_is_ready_only_then(harness):
+    spec = harness.spec("slow")
+    begun = time.monotonic()
+    first = harness.start(spec)
+    assert first.state is STARTING and not first.ready
+    early = harness.driver.observe(spec.ref)
+    if time.monotonic() - begun < 0.9:
+        assert early.state is STARTING and not early.ready
+    seen = harness.wait(lambda: harness.driver.observe(spec.ref), RUNNING)
+    assert seen.ready
+    assert time.monotonic() - begun >= 0.9
+
+
+def test_an_app_that_never_answers_fails_in_its_time_and_can_be_deleted(harness):
+    spec = harness.spec("never")
+    harness.start(spec)
+    seen = harness.wait(lambda: harness.driver.observe(spec.ref), FAILED)
+    assert not any(o.ready for o in harness.observations)
+    assert seen.code and seen.message.rstrip().endswith(".")
+    harness.delete(spec.ref)
+    assert harness.running(spec) == 0
+
+
+def test_an_app_that_never_answers_can_be_deleted_while_it_starts(harness):
+    spec = harness.spec("never")
+    harness.start(spec)
+    harness.delete(spec.ref)
+    assert harness.running(spec) == 0
+
+
+def test_an_app_that_exits_is_reported_with_its_code_and_last_lines(harness):
+    spec = harness.spec("bad")
+    harness.start(spec)
+    seen = harness.wait(lambda: harness.driver.observe(spec.ref), FAILED)
+    assert seen.exit_code == 3
+    assert seen.code and seen.message.rstrip().endswith(".")
+    assert seen.log_tail.strip()
+    assert harness.running(spec) == 0
+
+
+def test_a_late_duplicate_of_a_start_does_not_revive_an_app_that_exited(harness):
+    spec = harness.spec("bad")
+    harness.start(spec)
+    harness.wait(lambda: harness.driver.observe(spec.ref), FAILED)
+    try:
+        again = harness.start(spec)
+    except ProvisioningError as error:
+        check_error(error)
+    else:
+        assert again.state is FAILED
+    assert harness.starts(spec) == 1
+
+
+def test_a_failed_workspace_can_be_stopped_and_started_again(harness):
+    spec = harness.spec("bad")
+    harness.start(spec)
+    harness.wait(lambda: harness.driver.observe(spec.ref), FAILED)
+    harness.stop(spec.ref)
+    following = harness.later(spec)
+    harness.start(following)
+    seen = harness.wait(lambda: harness.driver.observe(following.ref), FAILED)
+    assert seen.ref == following.ref
+    assert harness.starts(spec) == 2
+
+
+def test_an_app_that_ignores_the_request_to_end_is_ended_all_the_same(harness):
+    spec = harness.spec("stubborn")
+    harness.run(spec)
+    assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
+    assert harness.running(spec) == 1
+    harness.stop(spec.ref)
+    assert harness.running(spec) == 0
+
+
+# Stopping
+
+
+def test_stop_ends_the_app_and_is_seen_to_have_ended_it(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    first = harness.driver.ensure_stopped(spec.ref)
+    assert first.state in (STOPPING, STOPPED)
+    assert first.ref == spec.ref
+    harness.stop(spec.ref)
+    assert harness.running(spec) == 0
+    assert harness.driver.observe(spec.ref).state in (STOPPED, ABSENT)
+    assert harness.driver.ensure_stopped(spec.ref).state in (STOPPED, ABSENT)
+
+
+def test_stop_closes_its_generation(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    harness.stop(spec.ref)
+    with pytest.raises(Stale) as caught:
+        harness.start(spec)
+    check_error(caught.value)
+    assert harness.running(spec) == 0
+    assert harness.starts(spec) == 1
+
+
+def test_stop_closes_its_generation_while_the_app_still_ends(harness):
+    spec = harness.spec("stubborn")
+    harness.run(spec)
+    assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
+    with pytest.raises(Stale):
+        harness.start(spec)
+    harness.stop(spec.ref)
+    assert harness.running(spec) == 0
+
+
+def test_stopping_what_is_missing_closes_the_generation_and_all_below(harness):
+    spec = harness.spec(generation=1)
+    third = harness.later(spec, by=2)
+    assert harness.driver.ensure_stopped(third.ref).state in (STOPPED, ABSENT)
+    for late in (spec, harness.later(spec), third):
+        with pytest.raises(Stale):
+            harness.start(late)
+    assert harness.running(spec) == 0
+    harness.run(harness.later(third))
+    assert harness.running(spec) == 1
+
+
+def test_a_higher_generation_starts_after_a_stop(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    harness.stop(spec.ref)
+    following = harness.later(spec)
+    seen = harness.run(following)
+    assert seen.ref == following.ref
+    assert seen.spec_digest == following.digest()
+    assert harness.running(spec) == 1
+    assert harness.starts(spec) == 2
+
+
+# Deleting
+
+
+def test_deleting_what_is_missing_is_success(harness):
+    spec = harness.spec()
+    assert harness.driver.ensure_deleted(spec.ref).state is ABSENT
+    assert harness.driver.ensure_deleted(spec.ref).state is ABSENT
+
+
+@pytest.mark.parametrize("before", ["missing", "running", "stopped"])
+def test_delete_closes_its_generation(harness, before):
+    spec = harness.spec()
+    if before != "missing":
+        harness.run(spec)
+    if before == "stopped":
+        harness.stop(spec.ref)
+    harness.delete(spec.ref)
+    with pytest.raises(Stale) as caught:
+        harness.start(spec)
+    check_error(caught.value)
+    assert harness.running(spec) == 0
+    assert harness.driver.observe(spec.ref).state is ABSENT
+
+
+def test_delete_leaves_nothing_but_the_home(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    harness.delete(spec.ref)
+    assert harness.running(spec) == 0
+    assert harness.leftovers(spec) == []
+    assert harness.home_exists(spec)
+    assert harness.driver.logs(spec.ref) == ""
+
+
+def test_a_workspace_starts_again_after_its_deletion_with_the_home_it_had(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    harness.delete(spec.ref)
+    harness.run(harness.later(spec))
+    assert harness.home_exists(spec)
+    assert harness.starts(spec) == 2
+
+
+def test_deletion_wins_over_a_stop_that_is_under_way(harness):
+    spec = harness.spec("stubborn")
+    harness.run(spec)
+    assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
+    harness.delete(spec.ref)
+    assert harness.running(spec) == 0
+    assert harness.leftovers(spec) == []
+
+
+# Old messages
+
+
+@pytest.mark.parametrize("op", ["ensure_stopped", "ensure_deleted"])
+def test_an_old_message_cannot_end_a_newer_incarnation(harness, op):
+    spec = harness.spec()
+    harness.run(spec)
+    harness.stop(spec.ref)
+    following = harness.later(spec)
+    harness.run(following)
+    with pytest.raises(Stale) as caught:
+        getattr(harness.driver, op)(spec.ref)
+    check_error(caught.value)
+    assert harness.driver.observe(following.ref).state is RUNNING
+    assert harness.running(spec) == 1
+
+
+def test_an_old_start_does_not_touch_a_newer_incarnation(harness):
+    spec = harness.spec()
+    following = harness.later(spec)
+    harness.run(following)
+    with pytest.raises((Stale, Conflict)):
+        harness.start(spec)
+    assert harness.driver.observe(following.ref).state is RUNNING
+    assert harness.starts(spec) == 1
+
+
+# Observing
+
+
+def test_what_is_unknown_is_absent(harness):
+    ref = WorkspaceRef(str(uuid.uuid4()), 7)
+    seen = harness.driver.observe(ref)
+    assert seen.state is ABSENT and not seen.ready and seen.endpoint == ""
+    assert seen.ref == ref
+    assert harness.driver.logs(ref) == ""
+
+
+@pytest.mark.parametrize("asked", [1, 9])
+def test_observe_names_the_generation_that_it_saw(harness, asked):
+    spec = harness.spec(generation=5)
+    harness.run(spec)
+    assert harness.driver.observe(replace(spec.ref, generation=asked)).ref == spec.ref
+
+
+def test_observing_changes_nothing(harness):
+    spec = harness.spec()
+    harness.driver.observe(spec.ref)
+    harness.driver.list_owned()
+    harness.driver.logs(spec.ref)
+    assert harness.leftovers(spec) == []
+    assert harness.run(spec).state is RUNNING
+
+
+def test_list_owned_sees_exactly_ours(harness):
+    assert harness.driver.list_owned() == ()
+    one, two = harness.spec(), harness.spec()
+    harness.run(one)
+    harness.run(two)
+    seen = {o.ref: o.state for o in harness.driver.list_owned()}
+    assert seen == {one.ref: RUNNING, two.ref: RUNNING}
+    harness.delete(one.ref)
+    assert {o.ref for o in harness.driver.list_owned()} == {two.ref}
+    harness.delete(two.ref)
+    assert harness.driver.list_owned() == ()
+
+
+def test_logs_are_the_last_lines_newest_last(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    deadline = time.monotonic() + 5
+    while len(harness.driver.logs(spec.ref).splitlines()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    lines = harness.driver.logs(spec.ref).splitlines()
+    assert len(lines) >= 2
+    assert harness.driver.logs(spec.ref, tail_lines=1).splitlines() == lines[-1:]
+    if not harness.driver.simulated:
+        assert lines[-2:] == [
+            f"first line of {spec.ref.workspace_id}",
+            f"app good of {spec.ref.workspace_id}",
+        ]
+    assert not any(secret in "\n".join(lines) for secret in (spec.app_token, spec.agent.token))
+
+
+# Secrets
+
+
+def test_secrets_stand_where_only_the_workspace_reads_them(harness):
+    spec = harness.spec()
+    other = replace(spec, app_token="x", agent=replace(spec.agent, token="y"))
+    assert spec.digest() == other.digest()
+    harness.run(spec)
+    for secret in (spec.app_token, spec.agent.token):
+        assert secret not in repr(spec)
+        assert harness.places_of(secret) == []
+
+
+# Races and sudden death
+
+
+def test_concurrent_starts_from_several_processes_are_one(harness):
+    spec = harness.spec()
+    callers = [harness.caller("start", spec) for _ in range(4)]
+    for caller in callers:
+        caller.go()
+    answers = [caller.answer() for caller in callers]
+    states = [answer.get("state") for answer in answers if answer]
+    assert len(states) == 4
+    assert {"starting", "running"} & set(states), answers
+    harness.wait(lambda: harness.driver.observe(spec.ref), RUNNING)
+    assert harness.running(spec) == 1
+    assert harness.starts(spec) == 1
+
+
+@pytest.mark.parametrize("op", ["stop", "delete"])
+def test_a_start_that_races_with_its_end_leaves_nothing_running(harness, op):
+    for _ in range(3):
+        spec = harness.spec()
+        callers = [harness.caller("start", spec), harness.caller(op, spec)]
+        for caller in callers:
+            caller.go()
+        assert all(caller.answer() for caller in callers)
+        (harness.stop if op == "stop" else harness.delete)(spec.ref)
+        with pytest.raises(Stale):
+            harness.start(spec)
+        assert harness.running(spec) == 0
+
+
+def test_a_workspace_outlives_the_process_that_started_it(harness):
+    spec = harness.spec()
+    caller = harness.caller("start", spec)
+    caller.go()
+    answer = caller.answer()
+    assert answer and answer["state"] in ("starting", "running")
+    harness.wait(lambda: harness.driver.observe(spec.ref), RUNNING)
+    assert harness.running(spec) == 1
+
+
+def kill_points(harness, op, spec):
+    """Points spread over the whole length of a call, which is measured on a workspace of its own."""
+    caller = harness.caller(op, spec)
+    caller.go()
+    answer = caller.answer()
+    assert answer and "state" in answer, answer
+    steps = int(answer["steps"])
+    assert steps > KILL_POINTS
+    return [1 + steps * part // KILL_POINTS for part in range(KILL_POINTS)]
+
+
+def test_a_start_killed_at_any_point_and_repeated_is_one(harness):
+    died = 0
+    for point in kill_points(harness, "start", harness.spec()):
+        spec = harness.spec()
+        caller = harness.caller("start", spec, kill_at=point)
+        caller.go()
+        died += caller.answer() is None
+        harness.retried(lambda spec=spec: harness.start(spec))
+        harness.wait(lambda spec=spec: harness.driver.observe(spec.ref), RUNNING)
+        assert harness.running(spec) == 1, f"killed at step {point}"
+        harness.delete(spec.ref)
+    assert died >= KILL_POINTS // 2
+
+
+def test_a_start_killed_at_any_point_can_be_deleted_for_good(harness):
+    died, deleted = 0, []
+    for point in kill_points(harness, "start", harness.spec()):
+        spec = harness.spec()
+        caller = harness.caller("start", spec, kill_at=point)
+        caller.go()
+        died += caller.answer() is None
+        harness.delete(spec.ref)
+        assert harness.running(spec) == 0, f"killed at step {point}"
+        deleted.append(spec)
+    assert died >= KILL_POINTS // 2
+    # Nothing that was under way when the deletion was confirmed may come up afterwards.
+    harness.run(harness.spec())
+    assert [harness.running(spec) for spec in deleted] == [0] * len(deleted)
+    assert {harness.driver.observe(spec.ref).state for spec in deleted} == {ABSENT}
+
+
+@pytest.mark.parametrize("op", ["stop", "delete"])
+def test_an_end_killed_at_any_point_and_repeated_ends(harness, op):
+    measured = harness.spec()
+    harness.run(measured)
+    died = 0
+    for point in kill_points(harness, op, measured)[::2]:
+        spec = harness.spec()
+        harness.run(spec)
+        caller = harness.caller(op, spec, kill_at=point)
+        caller.go()
+        died += caller.answer() is None
+        (harness.stop if op == "stop" else harness.delete)(spec.ref)
+        assert harness.running(spec) == 0, f"killed at step {point}"
+        with pytest.raises(Stale):
+            harness.start(spec)
+    assert died >= 2
