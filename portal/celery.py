@@ -9,9 +9,9 @@ from celery.signals import setup_logging
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
-from django.conf import settings  # noqa: E402  (needs the line above)
+from django.conf import settings
 
-from provisioning.transport import configure  # noqa: E402
+from provisioning.transport import configure
 
 app = Celery("berth-control")
 configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")

@@ -88,9 +88,7 @@ def run(command: Command, *, now: float) -> Result:
     try:
         if now > command.expires_at:
             raise Stale("This command came too late and was not carried out. It is sent again by itself.")
-        return Result(
-            op=command.op, ref=command.ref, lease=command.lease, observation=_call(command)
-        )
+        return Result(op=command.op, ref=command.ref, lease=command.lease, observation=_call(command))
     except Exception as error:
         return Result(op=command.op, ref=command.ref, lease=command.lease, failure=failure_of(error))
 
@@ -120,9 +118,7 @@ def failure_of(error: Exception) -> Failure:
         )
     elif error.detail:
         log.warning("%s: %s", error.code, error.detail)
-    return Failure(
-        code=error.code, message=error.message, retryable=error.retryable, blame=error.blame.value
-    )
+    return Failure(code=error.code, message=error.message, retryable=error.retryable, blame=error.blame.value)
 
 
 def _tell(task: str, **kwargs: Any) -> None:

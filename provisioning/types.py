@@ -306,3 +306,42 @@ class Result:
     lease: str
     observation: Observation | None = None
     failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """An accelerator in a placement snapshot; `free_milli` of 1000 are free."""
+
+    uuid: str
+    model: str
+    memory_mib: int
+    free_milli: int = WHOLE_DEVICE_MILLI
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node in a placement snapshot. `unusable` says why nothing may be placed here, or is empty."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    disk_mib: int
+    free_cpu_milli: int
+    free_memory_mib: int
+    free_disk_mib: int
+    devices: tuple[DeviceState, ...] = ()
+    unusable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The decision to place, and where."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable:
+    """The decision not to place, with the reason of each node in the snapshot's order."""
+
+    reasons: tuple[tuple[str, str], ...]

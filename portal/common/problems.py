@@ -7,8 +7,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.core.exceptions import ValidationError as DjangoValidationError
-from django.http import Http404, HttpRequest
-from django.http import JsonResponse
+from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -62,7 +61,9 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         extra = dict(error.extra)
         if error.next_action:
             extra["next_action"] = error.next_action
-        return _response(document(error.status, error.code, error.message, request, title=error.title, **extra))
+        return _response(
+            document(error.status, error.code, error.message, request, title=error.title, **extra)
+        )
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     elif isinstance(error, PermissionDenied):

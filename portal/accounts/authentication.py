@@ -1,0 +1,58 @@
+"""How programs and browsers prove who they are to the REST API, and what a token's scopes allow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rest_framework import authentication, exceptions, permissions
+from rest_framework.request import Request
+
+from portal.accounts import services
+from portal.accounts.models import ApiToken, Scope, User
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+
+
+class TokenAuthentication(authentication.BaseAuthentication):
+    """`Authorization: Bearer berth_…`. A bad token is a 401 that says what to do."""
+
+    def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
+        kind, _, secret = request.headers.get("Authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            return None
+        found = services.user_of_token(secret.strip())
+        if found is None:
+            raise exceptions.AuthenticationFailed(
+                "This token is unknown, expired or revoked. Make a new one on your account's token page."
+            )
+        return found
+
+    def authenticate_header(self, request: Request) -> str:
+        return 'Bearer realm="Berth"'
+
+
+class SessionAuthentication(authentication.SessionAuthentication):
+    """The browser's session, with CSRF protection; tokens come first, so a 401 names the bearer scheme."""
+
+
+class HasScope(permissions.IsAuthenticated):
+    """A view names its scopes: `scopes = {"GET": Scope.…, "*": Scope.…}`; a session has all of them."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        token: Any = request.auth
+        if not isinstance(token, ApiToken) or Scope.ALL in token.scopes:
+            return True
+        needed = scope_for(view, request.method or "GET")
+        if needed in token.scopes:
+            return True
+        raise exceptions.PermissionDenied(f"This token lacks the scope “{needed}”.")
+
+
+def scope_for(view: APIView, method: str) -> str:
+    """The scope that `view` asks for `method`; reading methods share the GET entry."""
+    scopes: dict[str, str] = getattr(view, "scopes", {})
+    key = "GET" if method in permissions.SAFE_METHODS else method
+    return scopes.get(key) or scopes["*"]

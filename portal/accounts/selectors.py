@@ -1,0 +1,45 @@
+"""Reads of teams, members and tokens, as the actor may see them."""
+
+from __future__ import annotations
+
+from django.db.models import Count, Prefetch, Q, QuerySet
+
+from portal.accounts.models import ApiToken, Membership, Role, Team, User
+from portal.common.errors import NotFound
+
+
+def teams_for(actor: User) -> QuerySet[Team]:
+    """Teams the actor may see, with `member_count`: one's own, or all for an operator."""
+    teams = Team.objects.annotate(member_count=Count("memberships", distinct=True)).order_by("slug")
+    return teams if actor.operates else teams.filter(memberships__user=actor)
+
+
+def own_teams(actor: User) -> QuerySet[Team]:
+    """Teams that the actor may charge."""
+    return Team.objects.filter(memberships__user=actor).order_by("slug")
+
+
+def team_by_slug(actor: User, slug: str) -> Team:
+    """The team, or `NotFound` when there is none or the actor may not see it."""
+    visible = Q() if actor.operates else Q(memberships__user=actor)
+    team = (
+        Team.objects.filter(visible, slug=slug)
+        .prefetch_related(
+            Prefetch("memberships", Membership.objects.select_related("user").order_by("user__username"))
+        )
+        .first()
+    )
+    if team is None:
+        raise NotFound(
+            f"There is no team “{slug}” that you may see.", next_action="Choose one of your teams."
+        )
+    return team
+
+
+def owners_of(team: Team) -> QuerySet[User]:
+    return User.objects.filter(memberships__team=team, memberships__role=Role.OWNER)
+
+
+def tokens_of(actor: User) -> QuerySet[ApiToken]:
+    """The actor's tokens that have not been revoked, newest first; expired ones too, to explain a 401."""
+    return ApiToken.objects.filter(user=actor, revoked_at=None).order_by("-created_at")

@@ -1,0 +1,195 @@
+"""Writes of teams, members and tokens. Every one leaves an event in the same transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils import timezone
+
+from portal.accounts import policies
+from portal.accounts.models import ApiToken, Membership, Role, Scope, Team, User
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.events import services as events
+
+TOKEN_PREFIX = "berth_"
+LAST_USED_RESOLUTION = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken:
+    """A token just made. `secret` is shown once and never stored."""
+
+    token: ApiToken
+    secret: str = field(repr=False)
+
+
+def digest_of(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@transaction.atomic
+def create_token(
+    *,
+    actor: User | SystemActor,
+    user: User,
+    name: str,
+    scopes: Sequence[str] = (Scope.ALL,),
+    expires_at: datetime | None = None,
+) -> NewToken:
+    """Make a token of `user`'s; only the user or the system may. Raises `InvalidInput`."""
+    if not isinstance(actor, SystemActor) and actor.pk != user.pk:
+        raise NotAllowed("Tokens can only be made for yourself.", next_action="Sign in as that user.")
+    wanted = sorted(set(scopes))
+    unknown = [scope for scope in wanted if scope not in Scope.values]
+    if unknown or not wanted:
+        raise InvalidInput(
+            f"Unknown scope: {', '.join(unknown)}." if unknown else "Choose at least one scope.",
+            next_action=f"Use some of: {', '.join(Scope.values)}.",
+            errors={"scopes": [f"Choose from {', '.join(Scope.values)}."]},
+        )
+    if expires_at is not None and expires_at <= timezone.now():
+        raise InvalidInput(
+            "The expiry lies in the past.",
+            next_action="Choose a later day.",
+            errors={"expires_at": ["Choose a day in the future."]},
+        )
+    name = name.strip()
+    if not name:
+        raise InvalidInput("A token needs a name.", errors={"name": ["Say what the token is for."]})
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token = ApiToken(
+        user=user,
+        name=name[:80],
+        prefix=secret[: len(TOKEN_PREFIX) + 6],
+        digest=digest_of(secret),
+        scopes=wanted,
+        expires_at=expires_at,
+    )
+    token.save()
+    events.record(
+        actor=actor,
+        kind="token.created",
+        message=f"made the token “{token.name}”",
+        data={"token": str(token.pk), "scopes": wanted},
+    )
+    return NewToken(token=token, secret=secret)
+
+
+@transaction.atomic
+def revoke_token(*, actor: User, token_id: UUID) -> None:
+    """End one of the actor's tokens at once. Ending it twice is success."""
+    token = ApiToken.objects.filter(pk=token_id, user=actor).first()
+    if token is None:
+        raise NotFound("There is no such token of yours.", next_action="Look at your list of tokens.")
+    if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
+        events.record(
+            actor=actor,
+            kind="token.revoked",
+            message=f"revoked the token “{token.name}”",
+            data={"token": str(token.pk)},
+        )
+
+
+def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
+    """The owner of a valid token, or None: unknown, revoked, expired, or the user is not active."""
+    if not secret.startswith(TOKEN_PREFIX):
+        return None
+    now = timezone.now()
+    token = ApiToken.objects.select_related("user").filter(digest=digest_of(secret), revoked_at=None).first()
+    if token is None or not token.user.is_active or (token.expires_at and token.expires_at <= now):
+        return None
+    if token.last_used_at is None or now - token.last_used_at > LAST_USED_RESOLUTION:
+        ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
+    return token.user, token
+
+
+@transaction.atomic
+def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User | None = None) -> Team:
+    """Make a team; operators only. Raises `InvalidInput`."""
+    policies.require_operator(actor)
+    team = Team(slug=slug, name=name.strip() or slug)
+    try:
+        team.full_clean()
+    except ValidationError as error:
+        raise InvalidInput("The team cannot be made like this.", errors=error.message_dict) from error
+    team.save()
+    if owner is not None:
+        Membership.objects.create(team=team, user=owner, role=Role.OWNER)
+    events.record(actor=actor, kind="team.created", team=team, message=f"made the team {team.name}")
+    return team
+
+
+@transaction.atomic
+def set_member(*, actor: User | SystemActor, team: Team, username: str, role: str) -> Membership:
+    """Add a user to a team or change the role. A team keeps at least one owner."""
+    policies.require_manage_team(actor, team)
+    if role not in Role.values:
+        raise InvalidInput(f"“{role}” is no role.", errors={"role": ["Choose member or owner."]})
+    user = User.objects.filter(username=username.strip().lower(), is_active=True).first()
+    if user is None:
+        raise InvalidInput(
+            f"There is no user “{username}”.",
+            next_action="Check the spelling, or ask an operator to add the user.",
+            errors={"username": ["No user has this name."]},
+        )
+    Team.objects.select_for_update().get(pk=team.pk)
+    membership = Membership.objects.filter(team=team, user=user).first()
+    if membership is None:
+        membership = Membership.objects.create(team=team, user=user, role=role)
+        message = f"added {user.username} to {team.name} as {role}"
+    elif membership.role == role:
+        return membership
+    else:
+        if membership.role == Role.OWNER:
+            _keep_an_owner(team, besides=user)
+        membership.role = role
+        membership.save(update_fields=["role"])
+        message = f"made {user.username} {role} of {team.name}"
+    events.record(
+        actor=actor, kind="team.member_set", team=team, message=message, data={"user": user.username}
+    )
+    return membership
+
+
+@transaction.atomic
+def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> None:
+    """Take a user out of a team; members may leave by themselves. Workspaces have to go first."""
+    leaving_oneself = not isinstance(actor, SystemActor) and actor.username == username
+    if not leaving_oneself:
+        policies.require_manage_team(actor, team)
+    Team.objects.select_for_update().get(pk=team.pk)
+    membership = Membership.objects.select_related("user").filter(team=team, user__username=username).first()
+    if membership is None:
+        raise NotFound(f"{username} is not in {team.name}.", next_action="Reload the list of members.")
+    if membership.role == Role.OWNER:
+        _keep_an_owner(team, besides=membership.user)
+    live = membership.user.workspaces.live().filter(team=team).count()
+    if live:
+        raise StateConflict(
+            f"{username} still has {live} workspace{'s' if live > 1 else ''} charged to {team.name}.",
+            next_action="Delete them first; home folders stay.",
+        )
+    membership.delete()
+    events.record(
+        actor=actor,
+        kind="team.member_removed",
+        team=team,
+        message=f"took {username} out of {team.name}",
+        data={"user": username},
+    )
+
+
+def _keep_an_owner(team: Team, *, besides: User) -> None:
+    if not team.memberships.filter(role=Role.OWNER).exclude(user=besides).exists():
+        raise StateConflict(
+            f"{besides.username} is the only owner of {team.name}.",
+            next_action="Make somebody else an owner first.",
+        )

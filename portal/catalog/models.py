@@ -1,0 +1,103 @@
+"""What can be run (templates) and how big (flavors)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from portal.common.names import slug_validator
+
+
+class UpstreamAuth(models.TextChoices):
+    """How the gateway signs in to the app on the user's behalf, with the app's token."""
+
+    NONE = "none", "Not at all"
+    TOKEN = "token", "Authorization: token …"
+    BEARER = "bearer", "Authorization: Bearer …"
+    BASIC = "basic", "Authorization: Basic …"
+    CODE_SERVER = "code-server", "Cookie of code-server"
+
+
+class Template(models.Model):
+    """A program that a workspace runs. `argv` and `env` may hold `{port}`, `{home}`, `{token}`, `{name}`."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
+    name = models.CharField(max_length=80)
+    description = models.CharField(max_length=200, blank=True)
+    icon = models.CharField(max_length=40, blank=True, help_text="Name of a symbol in the icon sprite.")
+    program = models.CharField(
+        max_length=80, help_text="The program that a node must have; inventory reports it."
+    )
+    install_hint = models.CharField(
+        max_length=200, blank=True, help_text="What an operator does where the program is missing."
+    )
+    argv = models.JSONField(default=list)
+    env = models.JSONField(default=dict, blank=True)
+    ready_path = models.CharField(max_length=200, default="/")
+    open_path = models.CharField(max_length=200, default="/")
+    upstream_auth = models.CharField(max_length=20, choices=UpstreamAuth, default=UpstreamAuth.NONE)
+    activity = models.CharField(
+        max_length=20, blank=True, help_text="How the agent asks the app what it does."
+    )
+    start_timeout_s = models.PositiveIntegerField(default=120, validators=[MinValueValidator(5)])
+    stop_timeout_s = models.PositiveIntegerField(default=10, validators=[MaxValueValidator(300)])
+    enabled = models.BooleanField(default=True)
+    position = models.PositiveIntegerField(default=100)
+
+    class Meta:
+        ordering = ["position", "name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Flavor(models.Model):
+    """A size. With `pool` set it can only be had there, which is the only way into a simulated pool."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.CharField(max_length=60, unique=True, validators=[slug_validator])
+    name = models.CharField(max_length=80)
+    description = models.CharField(max_length=200, blank=True)
+    cpu_milli = models.PositiveIntegerField(validators=[MinValueValidator(100)])
+    memory_mib = models.PositiveIntegerField(validators=[MinValueValidator(128)])
+    disk_mib = models.PositiveIntegerField(default=0)
+    nodes = models.PositiveIntegerField(default=1, validators=[MinValueValidator(1)])
+    accelerator_count = models.PositiveIntegerField(default=0)
+    accelerator_model = models.CharField(max_length=80, blank=True)
+    accelerator_milli = models.PositiveIntegerField(
+        default=1000, validators=[MinValueValidator(1), MaxValueValidator(1000)]
+    )
+    pool = models.ForeignKey(
+        "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="flavors"
+    )
+    enabled = models.BooleanField(default=True)
+    position = models.PositiveIntegerField(default=100)
+
+    class Meta:
+        ordering = ["position", "name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def simulated(self) -> bool:
+        return self.pool is not None and self.pool.simulated
+
+    def as_request(self) -> dict[str, Any]:
+        """The JSON form of `provisioning.types.ResourceRequest`, kept with each workspace."""
+        return {
+            "cpu_milli": self.cpu_milli,
+            "memory_mib": self.memory_mib,
+            "disk_mib": self.disk_mib,
+            "nodes": self.nodes,
+            "accelerators": {
+                "count": self.accelerator_count,
+                "model": self.accelerator_model,
+                "share_milli": self.accelerator_milli,
+                "memory_mib": 0,
+            },
+        }

@@ -1,0 +1,84 @@
+"""Writes of the catalog: the starting entries, and flavors that follow the accelerators found."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from django.db import transaction
+
+from portal.catalog.models import Flavor, Template
+from portal.catalog.starting import FLAVORS, TEMPLATES
+
+if TYPE_CHECKING:
+    from portal.inventory.models import Pool
+
+GPU_COUNTS = (1, 2, 4, 8)
+
+
+@transaction.atomic
+def ensure_starting_catalog() -> None:
+    """Add the entries of the starting catalog that are missing; what an operator changed is kept."""
+    for template in TEMPLATES:
+        Template.objects.get_or_create(slug=template["slug"], defaults=template)
+    for flavor in FLAVORS:
+        Flavor.objects.get_or_create(slug=flavor["slug"], defaults=flavor)
+
+
+def ensure_accelerator_flavors(pool: Pool) -> None:
+    """Offer 1, 2, 4 and 8 whole accelerators of each model in the pool, as far as one node has them.
+
+    CPU and memory are the node's, in proportion. A simulated pool's flavors are bound to it, and it
+    gets one without accelerators too: nothing else may be placed there.
+    """
+    for model, (most, cpu_milli, memory_mib) in _models(pool).items():
+        for count in (n for n in GPU_COUNTS if n <= most):
+            _ensure(
+                slug=f"{_slug(pool)}{_word(model.removeprefix('Simulated '))}-x{count}",
+                name=f"{count} × {model}",
+                cpu_milli=max(cpu_milli * count // most // 1000 * 1000, 1000),
+                memory_mib=max(memory_mib * count // most // 1024 * 1024, 1024),
+                accelerator_count=count,
+                accelerator_model=model,
+                pool=pool if pool.simulated else None,
+                position=200 + count,
+            )
+    if pool.simulated:
+        _ensure(
+            slug=f"{_slug(pool)}cpu",
+            name=f"Simulated CPU in {pool.slug}",
+            cpu_milli=1000,
+            memory_mib=2048,
+            accelerator_count=0,
+            accelerator_model="",
+            pool=pool,
+            position=300,
+        )
+
+
+def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
+    """For each model: most devices on one node, and that node's CPU and memory."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for node in pool.nodes.prefetch_related("devices"):
+        counts: dict[str, int] = {}
+        for device in node.devices.all():
+            if device.present:
+                counts[device.model] = counts.get(device.model, 0) + 1
+        for model, count in counts.items():
+            best = found.get(model)
+            if best is None or count > best[0]:
+                found[model] = (count, node.cpu_milli, node.memory_mib)
+    return found
+
+
+def _slug(pool: Pool) -> str:
+    return f"{pool.slug}-" if pool.simulated else ""
+
+
+def _word(model: str) -> str:
+    """`NVIDIA H100 80GB HBM3` → `nvidia-h100-80gb-hbm3`."""
+    return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40] or "accelerator"
+
+
+def _ensure(*, slug: str, **fields: object) -> None:
+    Flavor.objects.get_or_create(slug=slug[:60].strip("-"), defaults=fields)

@@ -1,0 +1,93 @@
+"""The catalog that a new installation starts with. Operators change it afterwards as they like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JUPYTER_ARGV = [
+    "jupyter-lab",
+    "--no-browser",
+    "--ip=127.0.0.1",
+    "--port={port}",
+    "--ServerApp.port_retries=0",
+    "--ServerApp.root_dir={home}",
+    # The gateway has checked the Host header and who it is; the token guards the port itself.
+    "--ServerApp.allow_remote_access=True",
+    "--ServerApp.quit_button=False",
+    "--LabApp.news_url=",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+]
+
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "slug": "jupyterlab",
+        "name": "JupyterLab",
+        "description": "Notebooks, terminals and files in the browser.",
+        "icon": "notebook",
+        "program": "jupyter-lab",
+        "install_hint": "Run `make up`, which installs it, or choose another template.",
+        "argv": JUPYTER_ARGV,
+        "env": {"JUPYTER_TOKEN": "{token}"},
+        "ready_path": "/api",
+        "open_path": "/lab",
+        "upstream_auth": "token",
+        "activity": "jupyter",
+        "position": 10,
+    },
+    {
+        "slug": "marimo",
+        "name": "marimo",
+        "description": "Reactive Python notebooks that are plain Python files.",
+        "icon": "notebook",
+        "program": "marimo",
+        "install_hint": "Run `make up`, which installs it, or choose another template.",
+        "argv": ["marimo", "edit", "--headless", "--host=127.0.0.1", "--port={port}"],
+        "env": {},
+        "ready_path": "/health",
+        "open_path": "/",
+        "upstream_auth": "basic",
+        "activity": "marimo",
+        "position": 20,
+    },
+    {
+        "slug": "vscode",
+        "name": "VS Code",
+        "description": "The editor in the browser, by code-server.",
+        "icon": "code",
+        "program": "code-server",
+        "install_hint": "An operator installs code-server on a node; it is found by itself.",
+        "argv": [
+            "code-server",
+            "--bind-addr=127.0.0.1:{port}",
+            "--auth=password",
+            "--disable-telemetry",
+            "--disable-update-check",
+            "{home}",
+        ],
+        "env": {"HASHED_PASSWORD": "{token}"},
+        "ready_path": "/healthz",
+        "open_path": "/",
+        "upstream_auth": "code-server",
+        "activity": "code-server",
+        "position": 30,
+    },
+]
+
+FLAVORS: list[dict[str, Any]] = [
+    {
+        "slug": "cpu-small",
+        "name": "Small CPU",
+        "description": "For editing, small data and trying things.",
+        "cpu_milli": 500,
+        "memory_mib": 1024,
+        "position": 10,
+    },
+    {
+        "slug": "cpu-large",
+        "name": "Large CPU",
+        "description": "For preparing data without an accelerator.",
+        "cpu_milli": 2000,
+        "memory_mib": 4096,
+        "position": 20,
+    },
+]

@@ -1,0 +1,70 @@
+"""Live hints through Redis. A lost hint loses nothing: listeners read the database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from uuid import UUID
+
+import redis
+import redis.asyncio
+from django.conf import settings
+
+log = logging.getLogger(__name__)
+POLL_S = 2.0
+IDLE_S = 10.0
+
+
+def workspace_channel(workspace_id: UUID) -> str:
+    return f"berth:ev:ws:{workspace_id}"
+
+
+def user_channel(user_id: UUID) -> str:
+    return f"berth:ev:user:{user_id}"
+
+
+@lru_cache(maxsize=1)
+def connection() -> redis.Redis:
+    """The control plane's connection pool; commands time out fast, callers go on without."""
+    return redis.Redis.from_url(
+        settings.BERTH_REDIS_URL,
+        socket_timeout=2,
+        socket_connect_timeout=1,
+        health_check_interval=15,
+    )
+
+
+def publish(workspace_id: UUID, owner_id: UUID, kind: str) -> None:
+    """Tell whoever watches this workspace, or its owner's list, that something has changed."""
+    try:
+        with connection().pipeline(transaction=False) as pipe:
+            pipe.publish(workspace_channel(workspace_id), kind)
+            pipe.publish(user_channel(owner_id), str(workspace_id))
+            pipe.execute()
+    except redis.RedisError as error:
+        log.warning("live hint not sent: %s", error)
+
+
+async def hints(channel: str) -> AsyncIterator[bool]:
+    """Yield True when something may have changed, False every few seconds when nothing has.
+
+    The first item is True. Without Redis every item is True, so that the caller polls the database.
+    """
+    yield True
+    while True:
+        client = redis.asyncio.Redis.from_url(settings.BERTH_REDIS_URL, socket_connect_timeout=1)
+        try:
+            async with client.pubsub() as pubsub:
+                await pubsub.subscribe(channel)
+                # What happened before the subscription stood would be missed otherwise.
+                yield True
+                while True:
+                    message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=IDLE_S)
+                    yield message is not None
+        except (redis.RedisError, OSError):
+            await asyncio.sleep(POLL_S)
+            yield True
+        finally:
+            await client.aclose()

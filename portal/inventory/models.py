@@ -1,0 +1,98 @@
+"""Capacity: pools, their nodes, and the accelerators on these."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.db import models
+
+from portal.common.names import slug_validator
+from provisioning.types import DeviceKind, Isolation, LimitEnforcement
+
+
+class PoolState(models.TextChoices):
+    """Whether the pool's driver answers."""
+
+    UNKNOWN = "unknown", "Not seen yet"
+    ONLINE = "online", "Online"
+    UNREACHABLE = "unreachable", "Unreachable"
+
+
+class Pool(models.Model):
+    """A set of capacity under one driver."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
+    name = models.CharField(max_length=80)
+    driver = models.CharField(max_length=40)
+    config = models.JSONField(default=dict, blank=True)
+    simulated = models.BooleanField(default=False, editable=False)
+    enabled = models.BooleanField(default=True)
+    state = models.CharField(max_length=12, choices=PoolState, default=PoolState.UNKNOWN)
+    state_message = models.TextField(blank=True)
+    capabilities = models.JSONField(default=list, blank=True)
+    inventory_due_at = models.DateTimeField(null=True, blank=True)
+    inventory_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["slug"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Node(models.Model):
+    """A host. `online` is what inventory saw; `cordoned` is an operator's decision."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="nodes")
+    name = models.CharField(max_length=120)
+    cpu_milli = models.PositiveIntegerField(default=0)
+    memory_mib = models.PositiveIntegerField(default=0)
+    disk_mib = models.PositiveBigIntegerField(default=0)
+    isolation = models.CharField(
+        max_length=12, choices=[(item.value, item.value) for item in Isolation], default=Isolation.NONE.value
+    )
+    limits = models.CharField(
+        max_length=12,
+        choices=[(item.value, item.value) for item in LimitEnforcement],
+        default=LimitEnforcement.NONE.value,
+    )
+    programs = models.JSONField(default=dict, blank=True)
+    accelerator_note = models.TextField(blank=True)
+    warnings = models.JSONField(default=list, blank=True)
+    online = models.BooleanField(default=False)
+    cordoned = models.BooleanField(default=False)
+    seen_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["pool", "name"], name="node_unique")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Device(models.Model):
+    """An accelerator, always known by its UUID; `present` is what the last inventory saw."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
+    uuid = models.CharField(max_length=80, unique=True)
+    index = models.PositiveIntegerField(default=0)
+    model = models.CharField(max_length=80)
+    memory_mib = models.PositiveIntegerField(default=0)
+    kind = models.CharField(
+        max_length=8, choices=[(item.value, item.value) for item in DeviceKind], default=DeviceKind.GPU.value
+    )
+    parent_uuid = models.CharField(max_length=80, blank=True)
+    healthy = models.BooleanField(default=True)
+    health_note = models.TextField(blank=True)
+    present = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["node", "index"]
+
+    def __str__(self) -> str:
+        return self.uuid

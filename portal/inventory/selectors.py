@@ -1,0 +1,70 @@
+"""Reads of capacity. Everybody who is signed in may see pools; what runs on them has its own rules."""
+
+from __future__ import annotations
+
+from django.db.models import Count, Prefetch, Q, QuerySet, Sum
+
+from portal.common.errors import NotFound
+from portal.inventory.models import Device, Node, Pool
+
+
+def pools() -> QuerySet[Pool]:
+    """Pools with `node_count`, `online_count`, `device_count`."""
+    return Pool.objects.annotate(
+        node_count=Count("nodes", distinct=True),
+        online_count=Count("nodes", filter=Q(nodes__online=True), distinct=True),
+        device_count=Count("nodes__devices", filter=Q(nodes__devices__present=True), distinct=True),
+    ).order_by("slug")
+
+
+def pool_by_slug(slug: str) -> Pool:
+    pool = pools().filter(slug=slug).first()
+    if pool is None:
+        raise NotFound(f"There is no pool “{slug}”.", next_action="Look at the list of pools.")
+    return pool
+
+
+def nodes() -> QuerySet[Node]:
+    """Nodes with `used_cpu_milli`, `used_memory_mib` (None when nothing is used) and present devices."""
+    active = Q(allocations__released_at=None)
+    return (
+        Node.objects.select_related("pool")
+        .annotate(
+            used_cpu_milli=Sum("allocations__cpu_milli", filter=active),
+            used_memory_mib=Sum("allocations__memory_mib", filter=active),
+        )
+        .prefetch_related(Prefetch("devices", devices().filter(present=True)))
+        .order_by("pool__slug", "name")
+    )
+
+
+def devices() -> QuerySet[Device]:
+    """Devices with `used_milli`: how much of 1000 is allocated, None when nothing is."""
+    return (
+        Device.objects.select_related("node", "node__pool")
+        .annotate(used_milli=Sum("allocated__milli", filter=Q(allocated__active=True)))
+        .order_by("node__pool__slug", "node__name", "index")
+    )
+
+
+def capacity() -> dict[str, int]:
+    """What all real pools that are online have and what is free: for the dashboard."""
+    active = Q(allocations__released_at=None)
+    real = Node.objects.filter(online=True, cordoned=False, pool__simulated=False, pool__enabled=True)
+    total = real.aggregate(cpu=Sum("cpu_milli"), memory=Sum("memory_mib"), nodes=Count("pk"))
+    used = real.filter(active).aggregate(
+        cpu=Sum("allocations__cpu_milli"), memory=Sum("allocations__memory_mib")
+    )
+    accelerators = Device.objects.filter(node__in=real, present=True, healthy=True)
+    busy = accelerators.filter(allocated__active=True).distinct().count()
+    cpu, memory = total["cpu"] or 0, total["memory"] or 0
+    device_count = accelerators.count()
+    return {
+        "nodes": total["nodes"],
+        "cpu_milli": cpu,
+        "free_cpu_milli": max(cpu - (used["cpu"] or 0), 0),
+        "memory_mib": memory,
+        "free_memory_mib": max(memory - (used["memory"] or 0), 0),
+        "devices": device_count,
+        "free_devices": device_count - busy,
+    }

@@ -1,0 +1,236 @@
+"""Writes of pools, nodes and devices: mostly what inventory saw."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.catalog import services as catalog
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import InvalidInput, NotFound
+from portal.events import services as events
+from portal.inventory.models import Device, Node, Pool, PoolState
+from provisioning import messages
+from provisioning.driver import Plane
+from provisioning.errors import ProvisioningError
+from provisioning.registry import driver_class, driver_for
+from provisioning.types import DeviceInfo, Failure, Inventory, NodeInfo, PoolConfig
+
+SILENT_AFTER_INVENTORIES = 3
+
+
+@transaction.atomic
+def create_pool(
+    *, actor: User | SystemActor, slug: str, name: str, driver: str, config: dict[str, Any] | None = None
+) -> Pool:
+    """Add a pool and ask for its inventory. Raises `InvalidInput` for a bad driver or configuration."""
+    require_operator(actor)
+    config = config or {}
+    try:
+        found = driver_class(driver)
+        driver_for(PoolConfig(slug=slug, driver=driver, config=config))
+    except ProvisioningError as error:
+        raise InvalidInput(error.message, errors={"driver": [error.message]}) from error
+    pool = Pool(
+        slug=slug,
+        name=name,
+        driver=driver,
+        config=config,
+        simulated=found.simulated,
+        inventory_due_at=timezone.now(),
+    )
+    try:
+        pool.full_clean()
+    except ValidationError as error:
+        raise InvalidInput("The pool cannot be added like this.", errors=error.message_dict) from error
+    pool.save()
+    kind = "a simulated pool" if pool.simulated else "the pool"
+    events.record(actor=actor, kind="pool.created", pool=pool, message=f"added {kind} {pool.name}")
+    return pool
+
+
+def config_of(pool: Pool) -> PoolConfig:
+    """The pool as its driver sees it."""
+    return PoolConfig(slug=pool.slug, driver=pool.driver, config=pool.config)
+
+
+def runs_on_node(pool: Pool) -> bool:
+    """Whether the pool's driver works on the node itself, through that node's own worker."""
+    return driver_class(pool.driver).plane is Plane.NODE
+
+
+def pools_due() -> list[Pool]:
+    now = timezone.now()
+    return list(
+        Pool.objects.filter(enabled=True).filter(
+            Q(inventory_due_at__isnull=True) | Q(inventory_due_at__lte=now)
+        )
+    )
+
+
+def nodes_to_ask(pool: Pool) -> list[str]:
+    """The node names to send a pool-wide question to: each node of its own plane, else one for all."""
+    if not runs_on_node(pool):
+        return [""]
+    known = list(pool.nodes.values_list("name", flat=True))
+    configured = str(pool.config.get("node", settings.BERTH_NODE_NAME))
+    return sorted({*known, configured})
+
+
+def mark_asked(pool: Pool) -> None:
+    """Note that an inventory is under way, and take a pool that has not answered for long as unreachable."""
+    now = timezone.now()
+    Pool.objects.filter(pk=pool.pk).update(
+        inventory_due_at=now + timedelta(seconds=settings.INVENTORY_INTERVAL_S)
+    )
+    silence = timedelta(seconds=settings.INVENTORY_INTERVAL_S * SILENT_AFTER_INVENTORIES)
+    if pool.inventory_at and now - pool.inventory_at > silence and pool.state == PoolState.ONLINE:
+        _set_state(
+            pool,
+            PoolState.UNREACHABLE,
+            "Its worker has not answered for some minutes. Look whether the node worker runs.",
+        )
+    # A node whose own worker is silent takes no new work, even when its pool has others that answer.
+    if runs_on_node(pool):
+        pool.nodes.filter(online=True, seen_at__lt=now - silence).update(online=False)
+
+
+@transaction.atomic
+def apply_inventory(*, pool: Pool, node_name: str, inventory: Inventory) -> None:
+    """Take in what was seen: nodes and devices that appear, change and disappear, each as an event."""
+    now = timezone.now()
+    pool = Pool.objects.select_for_update().get(pk=pool.pk)
+    existing = {node.name: node for node in pool.nodes.all()}
+    for info in inventory.nodes:
+        _apply_node(pool, existing.get(info.name), info, now)
+    if not runs_on_node(pool):
+        seen = {info.name for info in inventory.nodes}
+        for name in set(existing) - seen:
+            _node_offline(pool, existing[name])
+    Pool.objects.filter(pk=pool.pk).update(
+        capabilities=sorted(item.value for item in inventory.capabilities), inventory_at=now
+    )
+    _set_state(pool, PoolState.ONLINE, "")
+    catalog.ensure_accelerator_flavors(pool)
+
+
+def apply_inventory_failure(*, pool: Pool, node_name: str, failure: Failure) -> None:
+    """The driver could not take stock: say so; nothing is concluded about what runs."""
+    _set_state(pool, PoolState.UNREACHABLE, failure.message)
+
+
+def _set_state(pool: Pool, state: PoolState, message: str) -> None:
+    changed = Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)
+    if changed.update(state=state, state_message=message):
+        text = f"finds {pool.name} {state.label.lower()}" + (f": {message}" if message else "")
+        events.record(actor=SYSTEM, kind=f"pool.{state.value}", pool=pool, message=text)
+
+
+def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> None:
+    was_online = node.online if node else None
+    if node is None:
+        node = Node(pool=pool, name=info.name)
+    node.cpu_milli = info.cpu_milli
+    node.memory_mib = info.memory_mib
+    node.disk_mib = info.disk_mib
+    node.isolation = info.isolation.value
+    node.limits = info.limits.value
+    node.programs = dict(info.programs)
+    node.accelerator_note = info.accelerator_note
+    node.warnings = list(info.warnings)
+    node.online = info.online
+    node.seen_at = now
+    node.save()
+    if was_online is None:
+        events.record(actor=SYSTEM, kind="node.appeared", pool=pool, message=f"found the node {node.name}")
+    elif was_online != info.online:
+        word = "online" if info.online else "offline"
+        events.record(actor=SYSTEM, kind=f"node.{word}", pool=pool, message=f"found {node.name} {word}")
+    _apply_devices(pool, node, info.devices)
+
+
+def _node_offline(pool: Pool, node: Node) -> None:
+    if Node.objects.filter(pk=node.pk, online=True).update(online=False):
+        events.record(actor=SYSTEM, kind="node.offline", pool=pool, message=f"no longer finds {node.name}")
+
+
+def _apply_devices(pool: Pool, node: Node, seen: tuple[DeviceInfo, ...]) -> None:
+    existing = {device.uuid: device for device in Device.objects.filter(node=node)}
+    fresh: list[Device] = []
+    for info in seen:
+        facts = _device_facts(info)
+        device = existing.pop(info.uuid, None)
+        if device is None:
+            fresh.append(Device(node=node, uuid=info.uuid, present=True, **facts))
+        elif not device.present or any(getattr(device, name) != value for name, value in facts.items()):
+            Device.objects.filter(pk=device.pk).update(present=True, **facts)
+    if fresh:
+        # A device that has moved to another node keeps its row.
+        Device.objects.bulk_create(
+            fresh,
+            update_conflicts=True,
+            unique_fields=["uuid"],
+            update_fields=["node", "present", *_device_facts(seen[0])],
+        )
+        events.record(
+            actor=SYSTEM,
+            kind="device.appeared",
+            pool=pool,
+            message=f"found {len(fresh)} × {fresh[0].model} on {node.name}",
+            data={"devices": [device.uuid for device in fresh]},
+        )
+    missing = [device for device in existing.values() if device.present]
+    if missing:
+        Device.objects.filter(pk__in=[device.pk for device in missing]).update(present=False)
+        events.record(
+            actor=SYSTEM,
+            kind="device.disappeared",
+            pool=pool,
+            message=f"no longer finds {len(missing)} × {missing[0].model} on {node.name}",
+            data={"devices": [device.uuid for device in missing]},
+        )
+
+
+def _device_facts(info: DeviceInfo) -> dict[str, Any]:
+    return {
+        "index": info.index,
+        "model": info.model,
+        "memory_mib": info.memory_mib,
+        "kind": info.kind.value,
+        "parent_uuid": info.parent_uuid,
+        "healthy": info.healthy,
+        "health_note": info.health_note,
+    }
+
+
+@transaction.atomic
+def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reason: str = "") -> Node:
+    """Take a node out of placement, or back in. What runs there goes on. Repeating it is success."""
+    require_operator(actor)
+    node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
+    if node is None:
+        raise NotFound("There is no such node.", next_action="Look at the list of nodes.")
+    if node.cordoned != cordoned:
+        node.cordoned = cordoned
+        node.save(update_fields=["cordoned"])
+        word = "cordoned" if cordoned else "uncordoned"
+        events.record(
+            actor=actor,
+            kind=f"node.{word}",
+            pool=node.pool,
+            message=f"{word} {node.name}" + (f": {reason}" if reason else ""),
+        )
+    return node
+
+
+def load_inventory(data: Any) -> Inventory:
+    return messages.load(data, Inventory)

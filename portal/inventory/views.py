@@ -1,0 +1,42 @@
+"""Pages of pools. Everybody who is signed in may look; templates/inventory/ says what each expects."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from portal.common.htmx import partial_of
+from portal.inventory import pages, selectors
+
+NODES_PER_PAGE = 25
+
+
+@require_safe
+@login_required
+def pools(request: HttpRequest) -> HttpResponse:
+    """All pools with what is free in each."""
+    context = {"capacities": pages.capacities(selectors.pools())}
+    return render(request, partial_of(request, "inventory/pools.html", "pools"), context)
+
+
+@require_safe
+@login_required
+def pool(request: HttpRequest, slug: str) -> HttpResponse:
+    """One pool with its nodes and devices."""
+    found = selectors.pool_by_slug(slug)
+    page = Paginator(selectors.nodes().filter(pool=found), NODES_PER_PAGE).get_page(request.GET.get("page"))
+    rows, devices = pages.node_rows(page.object_list)
+    page.object_list = rows
+    context = {
+        "pool": found,
+        "capacity": pages.capacities([found])[0],
+        "page": page,
+        "devices": pages.device_rows(request.user, devices),
+        "warnings": pages.warnings_of(found),
+        "capabilities": [pages.CAPABILITY_WORDS.get(item, item) for item in found.capabilities],
+        "programs": pages.programs_of(found),
+    }
+    return render(request, partial_of(request, "inventory/pool.html", "pool"), context)

@@ -1,0 +1,83 @@
+"""What agents report. Their bearer token names the workspace and its generation by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
+
+from portal.common.problems import plain_response
+from portal.workspaces import results
+from portal.workspaces.secrets import check_agent_token
+
+MAX_BODY = 256 * 1024
+Report = Callable[[UUID, int, dict[str, Any]], HttpResponse]
+
+
+def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
+    """Check the token and the body, then call `handle`; 410 tells the agent that its time is over."""
+
+    @csrf_exempt
+    @require_POST
+    def view(request: HttpRequest) -> HttpResponse:
+        kind, _, token = request.headers.get("Authorization", "").partition(" ")
+        known = check_agent_token(token.strip()) if kind.lower() == "bearer" else None
+        if known is None:
+            return plain_response(401, "bad_agent_token", "This is not an agent's token.", request)
+        try:
+            if int(request.headers.get("Content-Length") or 0) > MAX_BODY:
+                raise ValueError("too large")
+            body = json.loads(request.body or b"{}")
+            if not isinstance(body, dict):
+                raise TypeError("not an object")
+            return handle(*known, body)
+        except results.Revoked:
+            return plain_response(410, "revoked", "This start of the workspace is over.", request)
+        except (ValueError, TypeError, KeyError) as error:
+            return plain_response(400, "invalid", f"The report is not valid: {error}.", request)
+
+    return view
+
+
+@reported
+def ready(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+    endpoint = body.get("endpoint", "")
+    if not isinstance(endpoint, str) or len(endpoint) > 200:
+        raise TypeError("endpoint is not a short string")
+    results.agent_ready(workspace_id=workspace_id, generation=generation, endpoint=endpoint)
+    return HttpResponse(status=204)
+
+
+@reported
+def heartbeat(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+    activity = body.get("activity") or {}
+    if not isinstance(activity, dict):
+        raise TypeError("activity is not an object")
+    results.agent_heartbeat(workspace_id=workspace_id, generation=generation, activity=activity)
+    return JsonResponse({"next_s": settings.HEARTBEAT_S})
+
+
+@reported
+def exited(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+    results.agent_exited(
+        workspace_id=workspace_id,
+        generation=generation,
+        exit_code=int(body.get("exit_code") or 0),
+        log_tail=str(body.get("log_tail") or "")[-20_000:],
+    )
+    return HttpResponse(status=204)
+
+
+app_name = "agent"
+urlpatterns = [
+    path("ready", ready, name="ready"),
+    path("heartbeat", heartbeat, name="heartbeat"),
+    path("exited", exited, name="exited"),
+]

@@ -1,0 +1,232 @@
+"""Sends commands to the node plane. Losing one costs time, never work: the row stays due."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import redis
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from portal.celery import app
+from portal.common.errors import Unavailable
+from portal.inventory.models import Node, Pool
+from portal.inventory.services import config_of
+from portal.workspaces.models import Allocation, Workspace
+from portal.workspaces.secrets import agent_token, app_token
+from provisioning import messages
+from provisioning.driver import Plane
+from provisioning.registry import driver_class
+from provisioning.transport import ENGINE_QUEUE, REPLY_PREFIX, node_queue
+from provisioning.types import (
+    AgentSpec,
+    AppSpec,
+    Command,
+    DeviceGrant,
+    NodePlacement,
+    Op,
+    Placement,
+    ResourceRequest,
+    WorkspaceRef,
+    WorkspaceSpec,
+)
+
+log = logging.getLogger(__name__)
+LOG_TIMEOUT_S = 4
+
+
+def queue_of(pool: Pool, node_name: str) -> str:
+    """Where the pool's commands go: to the node's own worker, or to any that has the engine's API."""
+    return node_queue(node_name) if driver_class(pool.driver).plane is Plane.NODE else ENGINE_QUEUE
+
+
+def ref_of(workspace: Workspace) -> WorkspaceRef:
+    return WorkspaceRef(workspace_id=str(workspace.pk), generation=workspace.generation)
+
+
+def spec_of(workspace: Workspace) -> WorkspaceSpec:
+    """The full specification of the workspace's present generation, its secrets included."""
+    template = workspace.template
+    return WorkspaceSpec(
+        ref=ref_of(workspace),
+        name=workspace.name,
+        owner=workspace.owner.username,
+        team=workspace.team.slug,
+        template=template.slug,
+        app=AppSpec(
+            argv=tuple(template.argv),
+            env=template.env,
+            ready_path=template.ready_path,
+            activity=template.activity,
+            start_timeout_s=template.start_timeout_s,
+            stop_timeout_s=template.stop_timeout_s,
+        ),
+        resources=messages.load(workspace.resources, ResourceRequest),
+        agent=AgentSpec(
+            url=settings.BERTH_AGENT_URL,
+            token=agent_token(workspace.pk, workspace.generation),
+            heartbeat_s=settings.HEARTBEAT_S,
+        ),
+        app_token=app_token(workspace.pk, workspace.generation),
+    )
+
+
+def held_by(workspace: Workspace) -> list[Allocation]:
+    return list(
+        workspace.allocations.filter(released_at=None)
+        .select_related("node")
+        .prefetch_related("devices__device")
+        .order_by("node__name")
+    )
+
+
+def placement_of(allocations: list[Allocation]) -> Placement:
+    """The placement that active allocations stand for."""
+    return Placement(
+        tuple(
+            NodePlacement(
+                allocation.node.name,
+                tuple(
+                    DeviceGrant(item.device.uuid, item.milli)
+                    for item in sorted(allocation.devices.all(), key=lambda item: item.device.index)
+                ),
+            )
+            for allocation in allocations
+        )
+    )
+
+
+def send(workspace: Workspace, op: Op) -> None:
+    """Take the lease for one command and send it once the transaction has held.
+
+    The caller holds the row's lock. If sending fails, or the command or its answer is lost, the
+    lease runs out and the sweep sends again.
+    """
+    pool = workspace.pool
+    if pool is None:
+        raise ValueError(f"workspace {workspace.pk} has no pool to send {op} to")
+    allocations = held_by(workspace)
+    now = timezone.now()
+    lease = uuid.uuid4().hex
+    expires = now + timedelta(seconds=settings.NODE_LEASE_S)
+    command = Command(
+        op=op,
+        pool=config_of(pool),
+        ref=ref_of(workspace),
+        lease=lease,
+        expires_at=expires.timestamp(),
+        spec=spec_of(workspace) if op is Op.START else None,
+        placement=placement_of(allocations) if op is Op.START else None,
+    )
+    workspace.lease = lease
+    workspace.lease_expires_at = expires
+    workspace.due_at = expires
+    workspace.save(update_fields=["lease", "lease_expires_at", "due_at"])
+    queue = queue_of(pool, first_node(workspace, allocations))
+    transaction.on_commit(partial(_send, "node.execute", queue, command=messages.dump(command)))
+
+
+def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
+    """The node to talk to: where it is, or was last; any node of the pool when it never was anywhere."""
+    if allocations:
+        return allocations[0].node.name
+    last = workspace.allocations.select_related("node").order_by("-granted_at").first()
+    if last is not None:
+        return last.node.name
+    node = Node.objects.filter(pool=workspace.pool).order_by("name").first()
+    return node.name if node else ""
+
+
+def send_orphan_command(pool: Pool, node_name: str, ref: WorkspaceRef, op: Op) -> None:
+    """Stop or delete something that no workspace stands behind; nobody waits for the answer."""
+    command = Command(
+        op=op,
+        pool=config_of(pool),
+        ref=ref,
+        lease="",
+        expires_at=timezone.now().timestamp() + settings.NODE_LEASE_S,
+    )
+    _send("node.execute", queue_of(pool, node_name), command=messages.dump(command))
+
+
+def request_inventory(pool: Pool, node_name: str) -> None:
+    _send(
+        "node.inventory",
+        queue_of(pool, node_name),
+        pool=messages.dump(config_of(pool)),
+        node=node_name,
+    )
+
+
+def request_owned(pool: Pool, node_name: str) -> None:
+    _send(
+        "node.list_owned",
+        queue_of(pool, node_name),
+        pool=messages.dump(config_of(pool)),
+        node=node_name,
+    )
+
+
+def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
+    """Ask the node and wait a few seconds for its answer. Raises `Unavailable`."""
+    pool = workspace.pool
+    if pool is None:
+        return workspace.log_tail
+    reply_key = f"{REPLY_PREFIX}logs:{uuid.uuid4().hex}"
+    queue = queue_of(pool, first_node(workspace, held_by(workspace)))
+    unavailable = Unavailable(
+        "The node did not answer in time.",
+        next_action="Try again in a few seconds; if this stays, tell an operator.",
+    )
+    sent = _send(
+        "node.read_logs",
+        queue,
+        pool=messages.dump(config_of(pool)),
+        ref=messages.dump(ref_of(workspace)),
+        tail_lines=tail_lines,
+        reply_key=reply_key,
+    )
+    if not sent:
+        raise unavailable
+    try:
+        client = redis.Redis.from_url(
+            settings.BERTH_REDIS_URL, socket_timeout=LOG_TIMEOUT_S + 2, socket_connect_timeout=1
+        )
+        with client:
+            answer = client.blpop([reply_key], timeout=LOG_TIMEOUT_S)
+    except redis.RedisError as error:
+        raise unavailable from error
+    if answer is None:
+        raise unavailable
+    body: dict[str, str] = json.loads(answer[1])
+    if "error" in body:
+        raise Unavailable(body["error"], next_action="Try again later.")
+    return body["text"]
+
+
+def hint(workspace_id: uuid.UUID) -> None:
+    """Ask the control worker to look at one row now rather than at the next sweep."""
+    _send("control.reconcile", "control", workspace_id=str(workspace_id))
+
+
+def hint_later(workspace_id: uuid.UUID, seconds: float) -> None:
+    """Like `hint`, after a while; the row's `due_at` holds the time, should the hint be lost."""
+    _send("control.reconcile", "control", countdown=seconds, workspace_id=str(workspace_id))
+
+
+def _send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:
+    try:
+        app.send_task(
+            task, kwargs=kwargs, queue=queue, countdown=countdown or None, expires=settings.NODE_LEASE_S
+        )
+    except Exception as error:
+        # Redis is away, or refuses: the database still has the work, the sweep sends it again.
+        log.warning("%s was not sent to %s: %s", task, queue, error)
+        return False
+    return True

@@ -1,0 +1,36 @@
+"""What is done from time to time for all workspaces together."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from portal.inventory.models import Pool
+from portal.inventory.services import nodes_to_ask
+from portal.workspaces import dispatch, results
+from portal.workspaces.models import IdempotencyKey
+from provisioning import messages
+from provisioning.types import Observation
+
+IDEMPOTENCY_KEPT = timedelta(days=1)
+
+
+def ask_for_owned() -> None:
+    """Ask every pool what of ours it has, for the orphan sweep."""
+    for pool in Pool.objects.filter(enabled=True):
+        for node in nodes_to_ask(pool):
+            dispatch.request_owned(pool, node)
+
+
+def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> None:
+    """End orphans; an answer about a pool that has gone meanwhile is dropped."""
+    pool = Pool.objects.filter(slug=pool_slug).first()
+    if pool is not None:
+        results.apply_owned(pool=pool, node_name=node_name, owned=messages.load(owned, list[Observation]))
+
+
+def clean_up() -> None:
+    """Forget the answers to creations that nobody will repeat any more."""
+    IdempotencyKey.objects.filter(created_at__lt=timezone.now() - IDEMPOTENCY_KEPT).delete()

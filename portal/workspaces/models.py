@@ -1,0 +1,176 @@
+"""Workspaces and the capacity that they hold."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from portal.common.names import slug_validator
+from portal.workspaces.lifecycle import HOLDING, LIVE, Reason, State, Wanted
+from provisioning.types import external_name
+
+
+class WorkspaceQuerySet(models.QuerySet["Workspace"]):
+    def live(self) -> WorkspaceQuerySet:
+        """All that have not been deleted."""
+        return self.filter(state__in=LIVE)
+
+    def due(self, now: datetime) -> WorkspaceQuerySet:
+        """All whose next step is due and that no command is under way for."""
+        return self.filter(due_at__lte=now).filter(
+            Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
+        )
+
+
+class Workspace(models.Model):
+    """One environment of one user, charged to one team.
+
+    `wanted` is the user's will, `state` what is so. `generation` counts incarnations. `lease` names
+    the one command that may be under way; its answer is dropped unless it carries the same lease.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=60, validators=[slug_validator])
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="workspaces")
+    team = models.ForeignKey("accounts.Team", on_delete=models.PROTECT, related_name="workspaces")
+    template = models.ForeignKey("catalog.Template", on_delete=models.PROTECT, related_name="workspaces")
+    flavor = models.ForeignKey("catalog.Flavor", on_delete=models.PROTECT, related_name="workspaces")
+    # Kept with the workspace, so that a changed catalog does not change what runs.
+    resources = models.JSONField()
+    pool = models.ForeignKey(
+        "inventory.Pool", null=True, blank=True, on_delete=models.PROTECT, related_name="workspaces"
+    )
+
+    state = models.CharField(max_length=14, choices=State, default=State.PENDING)
+    wanted = models.CharField(max_length=10, choices=Wanted, default=Wanted.RUNNING)
+    termination_reason = models.CharField(max_length=20, choices=Reason, blank=True, default=Reason.NONE)
+    generation = models.PositiveIntegerField(default=0)
+
+    lease = models.CharField(max_length=32, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    due_at = models.DateTimeField(null=True, blank=True, db_index=True)
+    attempts = models.PositiveIntegerField(default=0)
+
+    # Why it waits, or why it failed: shown to the user as it stands.
+    error_code = models.CharField(max_length=60, blank=True)
+    error_message = models.TextField(blank=True)
+    log_tail = models.TextField(blank=True)
+
+    endpoint = models.CharField(max_length=200, blank=True)
+    activity = models.JSONField(default=dict, blank=True)
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    state_since = models.DateTimeField()
+    requested_at = models.DateTimeField()
+    admitted_at = models.DateTimeField(null=True, blank=True)
+    placed_at = models.DateTimeField(null=True, blank=True)
+    launched_at = models.DateTimeField(null=True, blank=True)
+    ready_at = models.DateTimeField(null=True, blank=True)
+
+    objects = WorkspaceQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["owner", "team", "name"],
+                condition=~Q(state=State.TERMINATED),
+                name="workspace_name_unique",
+                violation_error_message="You have a workspace of this name in this team.",
+            ),
+            # What holds capacity has a pool.
+            models.CheckConstraint(
+                condition=Q(pool__isnull=False) | ~Q(state__in=sorted(HOLDING)),
+                name="workspace_holding_has_pool",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["owner", "state"], name="workspace_owner_state"),
+            models.Index(fields=["state", "created_at"], name="workspace_state_created"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def external_name(self) -> str:
+        return external_name(str(self.pk))
+
+    @property
+    def origin(self) -> str:
+        """The workspace's own origin, e.g. `http://ws-0f….localhost:8000`."""
+        scheme, _, rest = settings.BERTH_PUBLIC_URL.partition("://")
+        _, colon, port = rest.partition(":")
+        return f"{scheme}://{self.external_name}.{settings.BERTH_DOMAIN}{colon}{port}"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether nothing real runs behind it: decided by its flavor, before it has a pool."""
+        return self.flavor.simulated or (self.pool is not None and self.pool.simulated)
+
+
+class Allocation(models.Model):
+    """Capacity held on one node, from placement until absence has been observed."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="allocations")
+    node = models.ForeignKey("inventory.Node", on_delete=models.PROTECT, related_name="allocations")
+    generation = models.PositiveIntegerField()
+    cpu_milli = models.PositiveIntegerField()
+    memory_mib = models.PositiveIntegerField()
+    disk_mib = models.PositiveIntegerField(default=0)
+    granted_at = models.DateTimeField()
+    released_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["workspace", "node"], condition=Q(released_at=None), name="allocation_active_unique"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["node"], condition=Q(released_at=None), name="allocation_active_node")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workspace} on {self.node}"
+
+
+class AllocatedDevice(models.Model):
+    """A device, or a share of it, in an allocation. `active` mirrors `released_at` for the constraint."""
+
+    allocation = models.ForeignKey(Allocation, on_delete=models.CASCADE, related_name="devices")
+    device = models.ForeignKey("inventory.Device", on_delete=models.PROTECT, related_name="allocated")
+    milli = models.PositiveIntegerField(default=1000)
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            # The backstop behind the placement lock: a whole device has one holder.
+            models.UniqueConstraint(
+                fields=["device"], condition=Q(active=True, milli=1000), name="device_whole_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.milli} milli of {self.device}"
+
+
+class IdempotencyKey(models.Model):
+    """The answer to a creation, kept for a day, so that a repeated request creates nothing."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=120)
+    request_digest = models.CharField(max_length=64)
+    workspace = models.ForeignKey(Workspace, null=True, on_delete=models.CASCADE, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_unique")]
+
+    def __str__(self) -> str:
+        return self.key

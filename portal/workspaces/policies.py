@@ -1,0 +1,52 @@
+"""Who may do what with a workspace."""
+
+from __future__ import annotations
+
+from django.db.models import Q, QuerySet
+
+from portal.accounts.models import Role, Team, User
+from portal.accounts.policies import is_member, is_owner
+from portal.common.actors import SystemActor
+from portal.common.errors import NotAllowed
+from portal.workspaces.models import Workspace
+
+
+def visible_to(actor: User, workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+    """One's own, those of teams one owns, and all for an operator."""
+    if actor.operates:
+        return workspaces
+    owned = Team.objects.filter(memberships__user=actor, memberships__role=Role.OWNER)
+    return workspaces.filter(Q(owner=actor) | Q(team__in=owned))
+
+
+def may_operate(actor: User | SystemActor, workspace: Workspace) -> bool:
+    """Start, stop and delete."""
+    if isinstance(actor, SystemActor) or actor.operates or workspace.owner_id == actor.pk:
+        return True
+    return is_owner(actor, workspace.team)
+
+
+def may_open(actor: User, workspace: Workspace) -> bool:
+    """Only its own user works in it: whoever opens it acts as that user."""
+    return actor.is_active and workspace.owner_id == actor.pk
+
+
+def require_open(actor: User, workspace: Workspace) -> None:
+    if not may_open(actor, workspace):
+        raise NotAllowed(
+            "Only its own user may work in a workspace.",
+            next_action=f"Ask {workspace.owner.username} to share the files instead.",
+        )
+
+
+def require_operate(actor: User | SystemActor, workspace: Workspace) -> None:
+    if not may_operate(actor, workspace):
+        raise NotAllowed(
+            "Only its user, an owner of its team or an operator may do this.",
+            next_action=f"Ask {workspace.owner.username}.",
+        )
+
+
+def require_create(actor: User, team: Team) -> None:
+    if not is_member(actor, team):
+        raise NotAllowed(f"You are not in the team {team.name}.", next_action="Choose a team of yours.")

@@ -1,0 +1,339 @@
+"""Applies what the node plane and the agents report. Reports may come twice, late, or never.
+
+A result counts only with the lease that the row holds and for the generation that the row is in.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotFound
+from portal.inventory.models import Pool
+from portal.workspaces import dispatch, gateway, reconcile
+from portal.workspaces.lifecycle import HOLDING, Reason, State, Trigger, Wanted, advance
+from portal.workspaces.models import Workspace
+from provisioning.types import Failure, Observation, ObservedState, Op, Result
+
+log = logging.getLogger(__name__)
+GONE = frozenset({ObservedState.ABSENT})
+ENDED = frozenset({ObservedState.ABSENT, ObservedState.STOPPED, ObservedState.FAILED})
+
+
+@transaction.atomic
+def apply_result(result: Result) -> bool:
+    """Take in the answer to a command; False when it is stale and was dropped."""
+    from portal.workspaces.services import locked
+
+    if not result.lease:
+        return False
+    try:
+        workspace = locked(UUID(result.ref.workspace_id))
+    except NotFound:
+        return False
+    if workspace.lease != result.lease or workspace.generation != result.ref.generation:
+        return False
+    workspace.lease = ""
+    workspace.lease_expires_at = None
+    workspace.due_at = timezone.now()
+    workspace.save(update_fields=["lease", "lease_expires_at", "due_at"])
+    if result.failure is not None:
+        _failed(workspace, result.op, result.failure)
+    elif result.observation is not None:
+        _observed(workspace, result.op, result.observation)
+    return True
+
+
+def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
+    if workspace.state == State.PROVISIONING and op is Op.START:
+        if failure.code == "no_capacity":
+            # The snapshot was wrong. Look whether anything was left before giving the capacity back.
+            workspace.error_code = failure.code
+            workspace.error_message = failure.message
+            workspace.save(update_fields=["error_code", "error_message"])
+            dispatch.send(workspace, Op.OBSERVE)
+            return
+        if not failure.retryable and failure.code != "stale":
+            reconcile.fail(workspace, Reason.START_FAILED, code=failure.code, message=failure.message)
+            return
+    workspace.attempts += 1
+    workspace.due_at = timezone.now() + reconcile.backoff(workspace.attempts)
+    workspace.error_code = failure.code
+    workspace.error_message = failure.message
+    workspace.save(update_fields=["attempts", "due_at", "error_code", "error_message"])
+
+
+def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
+    match workspace.state:
+        case State.PROVISIONING:
+            _observed_provisioning(workspace, seen)
+        case State.RUNNING:
+            _observed_running(workspace, seen)
+        case State.STOPPING:
+            # A START or OBSERVE answered after the person had asked to stop: the stop comes next.
+            if op is Op.STOP and seen.state in ENDED:
+                _stopped(workspace)
+            else:
+                _continue(workspace, op, Op.STOP)
+        case State.TERMINATING:
+            if op is Op.DELETE and seen.state in GONE:
+                _gone(workspace)
+            else:
+                _continue(workspace, op, Op.DELETE)
+        case _:
+            pass
+
+
+def _continue(workspace: Workspace, answered: Op, wanted: Op) -> None:
+    """The stop or deletion goes on: at once if it has not been asked for yet, else a little later."""
+    if answered is not wanted:
+        dispatch.send(workspace, wanted)
+        return
+    _again_in(workspace, reconcile.STOPPING_OBSERVE_S)
+    transaction.on_commit(lambda: dispatch.hint_later(workspace.pk, reconcile.STOPPING_OBSERVE_S))
+
+
+def _observed_provisioning(workspace: Workspace, seen: Observation) -> None:
+    current = seen.ref.generation == workspace.generation
+    if seen.state is ObservedState.ABSENT or not current:
+        if workspace.error_code == "no_capacity":
+            _requeue(workspace)
+        elif workspace.launched_at is not None:
+            _ended_by_itself(workspace, seen, Reason.START_FAILED)
+        else:
+            dispatch.send(workspace, Op.START)
+        return
+    _learn(workspace, seen)
+    if seen.state is ObservedState.RUNNING and seen.ready:
+        become_ready(workspace, endpoint=seen.endpoint)
+    elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
+        _ended_by_itself(workspace, seen, Reason.START_FAILED)
+    else:
+        simulated = workspace.pool is not None and workspace.pool.simulated
+        _again_in(workspace, reconcile.SIMULATED_OBSERVE_S if simulated else reconcile.STARTING_OBSERVE_S)
+
+
+def _learn(workspace: Workspace, seen: Observation) -> None:
+    """Keep what the observation adds: that it was launched, and where the app will answer."""
+    changed = ["attempts", "error_code", "error_message"]
+    workspace.attempts = 0
+    workspace.error_code = workspace.error_message = ""
+    if workspace.launched_at is None:
+        workspace.launched_at = timezone.now()
+        changed.append("launched_at")
+        reconcile.note(workspace, "workspace.launched", "started its program")
+    if seen.endpoint and seen.endpoint != workspace.endpoint:
+        workspace.endpoint = seen.endpoint
+        changed.append("endpoint")
+    workspace.save(update_fields=changed)
+    # The route is laid before the app answers, so that nobody waits for it afterwards.
+    gateway.publish_on_commit(workspace)
+
+
+def _observed_running(workspace: Workspace, seen: Observation) -> None:
+    if seen.ref.generation != workspace.generation or seen.state is ObservedState.ABSENT:
+        reconcile.fail(
+            workspace,
+            Reason.LOST,
+            code="lost",
+            message="Its processes have disappeared, as after a restart of the machine. Try it again: "
+            "your files are still there.",
+        )
+    elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
+        _ended_by_itself(workspace, seen, Reason.APP_EXITED)
+    else:
+        changes = {"attempts": 0}
+        if seen.state is not ObservedState.UNKNOWN:
+            if workspace.error_code:
+                changes |= {"error_code": "", "error_message": ""}
+        else:
+            changes |= {"error_code": seen.code or "unknown", "error_message": seen.message}
+        Workspace.objects.filter(pk=workspace.pk).update(**changes)
+        _again_in(workspace, reconcile.heartbeat_patience().total_seconds())
+
+
+def _ended_by_itself(workspace: Workspace, seen: Observation, reason: Reason) -> None:
+    ending = f" (exit code {seen.exit_code})" if seen.exit_code is not None else ""
+    reconcile.fail(
+        workspace,
+        reason,
+        code=seen.code or reason.value,
+        message=seen.message
+        or f"{workspace.template.name} ended by itself{ending}. Look at the log below, then try again.",
+        log_tail=seen.log_tail,
+    )
+
+
+def become_ready(workspace: Workspace, *, endpoint: str) -> None:
+    """The app answers: the workspace is usable from now on. The row is locked by the caller."""
+    now = timezone.now()
+    took = (now - workspace.requested_at).total_seconds()
+    advance(
+        workspace,
+        Trigger.READY,
+        actor=SYSTEM,
+        message=f"has it ready after {took:.1f} s",
+        endpoint=endpoint or workspace.endpoint,
+        launched_at=workspace.launched_at or now,
+        ready_at=now,
+        heartbeat_at=now,
+        attempts=0,
+        error_code="",
+        error_message="",
+        due_at=now + reconcile.heartbeat_patience(),
+    )
+    gateway.publish_on_commit(workspace)
+
+
+def _requeue(workspace: Workspace) -> None:
+    advance(
+        workspace,
+        Trigger.NO_CAPACITY,
+        actor=SYSTEM,
+        message=f"queues it again: {workspace.error_message}",
+        due_at=timezone.now() + timedelta(seconds=reconcile.QUEUE_RECHECK_S),
+        pool=None,
+        placed_at=None,
+        admitted_at=None,
+    )
+    reconcile.release(workspace)
+
+
+def _stopped(workspace: Workspace) -> None:
+    deleting = workspace.wanted == Wanted.DELETED
+    advance(
+        workspace,
+        Trigger.STOPPED,
+        actor=SYSTEM,
+        message="has stopped it; files stay",
+        endpoint="",
+        attempts=0,
+        error_code="",
+        error_message="",
+        due_at=timezone.now() if deleting else None,
+    )
+    reconcile.release(workspace)
+    gateway.publish_on_commit(workspace)
+    if deleting:
+        reconcile.step(workspace)
+
+
+def _gone(workspace: Workspace) -> None:
+    advance(
+        workspace,
+        Trigger.GONE,
+        actor=SYSTEM,
+        message="has ended it; nothing of it is left running",
+        endpoint="",
+        attempts=0,
+        due_at=None,
+    )
+    reconcile.release(workspace)
+    gateway.publish_on_commit(workspace)
+
+
+def _again_in(workspace: Workspace, seconds: float) -> None:
+    due = timezone.now() + timedelta(seconds=seconds)
+    Workspace.objects.filter(pk=workspace.pk).update(due_at=due)
+    workspace.due_at = due
+
+
+# --- reports of agents --------------------------------------------------------------------------
+
+
+class Revoked(Exception):
+    """The agent's incarnation is over: it shall end its app and exit."""
+
+
+@transaction.atomic
+def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
+    """The app answers, says its agent. Raises `Revoked`; repeating it is success."""
+    workspace = _current(workspace_id, generation)
+    if workspace.state == State.PROVISIONING:
+        become_ready(workspace, endpoint=endpoint)
+
+
+@transaction.atomic
+def agent_exited(*, workspace_id: UUID, generation: int, exit_code: int, log_tail: str) -> None:
+    """The app ended by itself, says its agent; why, the driver is asked. Raises `Revoked`."""
+    workspace = _current(workspace_id, generation)
+    if workspace.state not in {State.PROVISIONING, State.RUNNING}:
+        return
+    log.info("app of %s exited with code %s", workspace.pk, exit_code)
+    workspace.log_tail = log_tail
+    workspace.save(update_fields=["log_tail"])
+    # The agent cannot know why (a memory limit, say): the driver can, so it is asked.
+    if workspace.lease == "":
+        workspace.launched_at = workspace.launched_at or timezone.now()
+        workspace.save(update_fields=["launched_at"])
+        dispatch.send(workspace, Op.OBSERVE)
+    else:
+        _again_in(workspace, 0)
+
+
+def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, Any]) -> None:
+    """Proof of life and of use. Raises `Revoked`."""
+    now = timezone.now()
+    updated = Workspace.objects.filter(pk=workspace_id, generation=generation, state__in=HOLDING).update(
+        heartbeat_at=now, activity=activity
+    )
+    if not updated:
+        raise Revoked
+
+
+def _current(workspace_id: UUID, generation: int) -> Workspace:
+    from portal.workspaces.services import locked
+
+    try:
+        workspace = locked(workspace_id)
+    except NotFound:
+        raise Revoked from None
+    if workspace.generation != generation or workspace.state not in HOLDING:
+        raise Revoked
+    return workspace
+
+
+# --- the orphan sweep ---------------------------------------------------------------------------
+
+
+def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
+    """End whatever runs without a workspace that wants it there; returns how many were found."""
+    found = 0
+    known = {
+        str(workspace.pk): workspace
+        for workspace in Workspace.objects.filter(
+            pk__in=[UUID(seen.ref.workspace_id) for seen in owned]
+        ).select_related("pool")
+    }
+    for seen in owned:
+        op = _orphan_op(known.get(seen.ref.workspace_id), pool, seen)
+        if op is None:
+            continue
+        found += 1
+        log.warning("orphan %s generation %s: %s", seen.ref.external_name, seen.ref.generation, op)
+        dispatch.send_orphan_command(pool, node_name, seen.ref, op)
+    return found
+
+
+def _orphan_op(workspace: Workspace | None, pool: Pool, seen: Observation) -> Op | None:
+    if workspace is None or workspace.state in {State.TERMINATED, State.FAILED}:
+        return Op.DELETE
+    if seen.ref.generation > workspace.generation:
+        # Placed after the row was read, or the database is an older copy: not ours to judge.
+        return None
+    if seen.ref.generation < workspace.generation and workspace.state in HOLDING:
+        # The new incarnation takes the name over here, or lives elsewhere.
+        return Op.DELETE if workspace.pool_id != pool.pk else Op.STOP if _runs(seen) else None
+    if workspace.state in {State.STOPPED, State.PENDING} and _runs(seen):
+        return Op.STOP
+    return None
+
+
+def _runs(seen: Observation) -> bool:
+    return seen.state in {ObservedState.STARTING, ObservedState.RUNNING}

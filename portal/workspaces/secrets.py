@@ -1,0 +1,35 @@
+"""Secrets of a workspace, derived and never stored: each start has its own, by the generation."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from uuid import UUID
+
+from django.conf import settings
+
+
+def app_token(workspace_id: UUID, generation: int) -> str:
+    """The secret that the app asks for; the gateway adds it, and no browser ever sees it."""
+    return _derive("app", workspace_id, generation)
+
+
+def agent_token(workspace_id: UUID, generation: int) -> str:
+    """The secret with which the agent of one start calls back."""
+    return f"{workspace_id}.{generation}.{_derive('agent', workspace_id, generation)}"
+
+
+def check_agent_token(token: str) -> tuple[UUID, int] | None:
+    """The workspace and generation that a genuine agent token was made for, else None."""
+    try:
+        workspace, generation, _ = token.split(".")
+        found = UUID(workspace), int(generation)
+    except ValueError:
+        return None
+    genuine = agent_token(*found)
+    return found if hmac.compare_digest(token.encode(), genuine.encode()) else None
+
+
+def _derive(purpose: str, workspace_id: UUID, generation: int) -> str:
+    text = f"berth:{purpose}:{workspace_id}:{generation}"
+    return hmac.new(settings.SECRET_KEY.encode(), text.encode(), hashlib.sha256).hexdigest()

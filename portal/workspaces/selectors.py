@@ -1,0 +1,156 @@
+"""Reads of workspaces, as the actor may see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db.models import Count, QuerySet
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.catalog import selectors as catalog
+from portal.catalog.models import Flavor, Template
+from portal.common.errors import NotFound
+from portal.events.models import Event
+from portal.workspaces import admission
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.policies import visible_to
+
+
+def workspaces_for(actor: User) -> QuerySet[Workspace]:
+    """All that the actor may see, newest first, with what a list shows: no query for each row."""
+    return (
+        visible_to(actor, Workspace.objects.all())
+        .select_related("owner", "team", "template", "flavor", "flavor__pool", "pool")
+        .order_by("-created_at", "-id")
+    )
+
+
+def own_live(actor: User) -> QuerySet[Workspace]:
+    """The actor's own workspaces that have not been deleted."""
+    return workspaces_for(actor).live().filter(owner=actor)
+
+
+def workspace_by_id(actor: User, workspace_id: UUID) -> Workspace:
+    """The workspace, or `NotFound` when there is none or the actor may not see it."""
+    workspace = workspaces_for(actor).filter(pk=workspace_id).first()
+    if workspace is None:
+        raise NotFound(
+            "There is no such workspace, or it is not yours to see.",
+            next_action="Look at your list of workspaces.",
+        )
+    return workspace
+
+
+def events_of(workspace: Workspace, *, after: int = 0) -> QuerySet[Event]:
+    """The workspace's events, oldest first, those after event id `after`."""
+    return Event.objects.filter(workspace=workspace, pk__gt=after).order_by("pk")
+
+
+def last_choice(actor: User) -> Workspace | None:
+    """The actor's most recent request whose template and flavor can still be had: the next default."""
+    return (
+        Workspace.objects.filter(
+            owner=actor, template__enabled=True, flavor__enabled=True, team__memberships__user=actor
+        )
+        .select_related("template", "flavor", "team", "flavor__pool")
+        .order_by("-created_at")
+        .first()
+    )
+
+
+def counts_by_state() -> dict[str, int]:
+    """How many workspaces there are in each state, deleted ones left out."""
+    rows = Workspace.objects.live().values_list("state").annotate(count=Count("pk"))
+    return dict(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOffer:
+    """A template card. `reason` says why it cannot be had, with `next_action`, or is empty."""
+
+    template: Template
+    reason: str = ""
+    next_action: str = ""
+
+
+def template_offers() -> list[TemplateOffer]:
+    """Every template, with the reason where no node has its program."""
+    from portal.inventory.models import Node
+
+    nodes = list(Node.objects.filter(pool__simulated=False, pool__enabled=True).only("programs"))
+    offers = []
+    for template in catalog.templates():
+        if nodes and admission.missing_program(template, nodes):
+            offers.append(
+                TemplateOffer(
+                    template,
+                    f"Needs {template.program}, which no node has.",
+                    template.install_hint,
+                )
+            )
+        else:
+            offers.append(TemplateOffer(template))
+    return offers
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorOffer:
+    """A flavor card with its live verdict."""
+
+    flavor: Flavor
+    verdict: admission.Verdict
+
+
+def flavor_offers(template: Template) -> list[FlavorOffer]:
+    """Every flavor with what would happen to it now, for this template."""
+    return [
+        FlavorOffer(flavor, admission.assess(template=template, flavor=flavor))
+        for flavor in catalog.flavors()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the way to a usable workspace. `state` is `done`, `current`, `failed` or `todo`."""
+
+    key: str
+    label: str
+    state: str
+    began_at: datetime | None = None
+    seconds: float | None = None
+
+
+def stages(workspace: Workspace) -> list[Stage]:
+    """Requested → Admitted → Placed → Starting → Ready, with the duration of each."""
+    times: list[tuple[str, str, datetime | None]] = [
+        ("requested", "Requested", workspace.requested_at),
+        ("admitted", "Admitted", workspace.admitted_at),
+        ("placed", "Placed", workspace.placed_at),
+        ("starting", "Starting", workspace.launched_at),
+        ("ready", "Ready", workspace.ready_at),
+    ]
+    moving = workspace.state in {State.PENDING, State.PROVISIONING}
+    broken = workspace.state == State.FAILED or bool(workspace.termination_reason)
+    reached = max(index for index, (_, _, at) in enumerate(times) if at is not None)
+    result = []
+    for index, (key, label, at) in enumerate(times):
+        following = next((later for _, _, later in times[index + 1 :] if later is not None), None)
+        if at is None:
+            state = "current" if moving and index == reached + 1 else "todo"
+            if broken and index == reached + 1 and workspace.ready_at is None:
+                state = "failed"
+            result.append(Stage(key, label, state))
+            continue
+        seconds = (following - at).total_seconds() if following else None
+        if seconds is None and moving:
+            seconds = (timezone.now() - at).total_seconds()
+        result.append(Stage(key, label, "done", at, seconds))
+    return result
+
+
+def team_workspaces(team: Team) -> QuerySet[Workspace]:
+    return Workspace.objects.live().filter(team=team)

@@ -1,0 +1,296 @@
+"""What people do with workspaces. The system's own steps are in `reconcile.py` and `results.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+from uuid import UUID
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotFound, NotPossible, StateConflict
+from portal.events import services as events
+from portal.workspaces import admission, dispatch, policies, reconcile
+from portal.workspaces.lifecycle import (
+    DELETABLE,
+    STARTABLE,
+    STOPPABLE,
+    Reason,
+    State,
+    Trigger,
+    Wanted,
+    advance,
+)
+from portal.workspaces.models import IdempotencyKey, Workspace
+
+NAME_MAX = 60
+
+
+def create(
+    *,
+    actor: User,
+    team: Team,
+    template: Template,
+    flavor: Flavor,
+    name: str = "",
+    idempotency_key: str = "",
+) -> Workspace:
+    """Ask for a workspace and start it where there is room, else queue it.
+
+    Raises `InvalidInput` (name), `NotAllowed` (team), `NotPossible` (no pool can ever run it) and
+    `StateConflict` (the name is in use; the idempotency key came with another request).
+    """
+    policies.require_create(actor, team)
+    name = name.strip().lower() or free_name(actor=actor, team=team, template=template)
+    digest = _digest(team.slug, template.slug, flavor.slug, name)
+    try:
+        with transaction.atomic():
+            if idempotency_key:
+                repeated = _claim_key(actor, idempotency_key, digest)
+                if repeated is not None:
+                    return repeated
+            workspace = _create(actor, team, template, flavor, name)
+            if idempotency_key:
+                IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
+            reconcile.step(workspace)
+    except IntegrityError as error:
+        if idempotency_key:
+            found = IdempotencyKey.objects.filter(user=actor, key=idempotency_key).first()
+            if found is not None:
+                return _repeated(found, digest)
+        raise StateConflict(
+            f"You already have a workspace “{name}” in {team.name}.",
+            next_action="Open that one, or choose another name.",
+            code="name_taken",
+        ) from error
+    workspace.refresh_from_db()
+    return workspace
+
+
+def _create(actor: User, team: Team, template: Template, flavor: Flavor, name: str) -> Workspace:
+    now = timezone.now()
+    workspace = Workspace(
+        name=name,
+        owner=actor,
+        team=team,
+        template=template,
+        flavor=flavor,
+        resources=flavor.as_request(),
+        state_since=now,
+        requested_at=now,
+        due_at=now,
+    )
+    try:
+        workspace.clean_fields(exclude=["resources"])
+    except ValidationError as error:
+        raise InvalidInput("The workspace cannot be made like this.", errors=error.message_dict) from error
+    verdict = admission.assess(template=template, flavor=flavor)
+    if not verdict.possible:
+        raise NotPossible(
+            verdict.message,
+            next_action=verdict.next_action,
+            reasons=[{"node": node, "reason": reason} for node, reason in verdict.reasons],
+        )
+    workspace.save(force_insert=True)
+    events.record(
+        actor=actor,
+        kind="workspace.requested",
+        workspace=workspace,
+        message=f"asked for {template.name} on {flavor.name}",
+        data={"template": template.slug, "flavor": flavor.slug},
+    )
+    return workspace
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _claim_key(actor: User, key: str, digest: str) -> Workspace | None:
+    """Take the key for this request, or return the workspace that an earlier one made."""
+    found = IdempotencyKey.objects.filter(user=actor, key=key).select_related("workspace").first()
+    if found is not None:
+        return _repeated(found, digest)
+    IdempotencyKey.objects.create(user=actor, key=key, request_digest=digest)
+    return None
+
+
+def _repeated(found: IdempotencyKey, digest: str) -> Workspace:
+    if found.request_digest != digest or found.workspace is None:
+        raise StateConflict(
+            "This Idempotency-Key was used for another request.",
+            next_action="Use a new key for a new request.",
+            code="idempotency_key_reused",
+        )
+    return found.workspace
+
+
+def free_name(*, actor: User, team: Team, template: Template) -> str:
+    """`jupyterlab`, `jupyterlab-2`, …: the first name that is free in the team for this user."""
+    taken = set(Workspace.objects.live().filter(owner=actor, team=team).values_list("name", flat=True))
+    base = re.sub(r"[^a-z0-9-]+", "-", template.slug.lower()).strip("-")[: NAME_MAX - 8] or "workspace"
+    if base not in taken:
+        return base
+    return next(f"{base}-{n}" for n in range(2, len(taken) + 3) if f"{base}-{n}" not in taken)
+
+
+def locked(workspace_id: UUID) -> Workspace:
+    """The workspace under a row lock; inside a transaction only. Raises `NotFound`."""
+    # The row alone is locked: its pool is locked by placement, in one order everywhere.
+    try:
+        return (
+            Workspace.objects.select_for_update(of=("self",))
+            .select_related("owner", "team", "template", "flavor", "pool", "flavor__pool")
+            .get(pk=workspace_id)
+        )
+    except Workspace.DoesNotExist:
+        raise NotFound(
+            "There is no such workspace.", next_action="Look at your list of workspaces."
+        ) from None
+
+
+@transaction.atomic
+def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> Workspace:
+    """Stop a workspace; its home stays. Stopping what is stopped or stopping is success."""
+    workspace = locked(workspace_id)
+    policies.require_operate(actor, workspace)
+    if workspace.state in {State.STOPPED, State.STOPPING}:
+        return workspace
+    if workspace.state not in STOPPABLE:
+        raise _refused(workspace, "stopped")
+    why = f": {reason}" if reason else ""
+    now = timezone.now()
+    advance(
+        workspace,
+        Trigger.STOP,
+        actor=actor,
+        message=f"stopped it{why}",
+        wanted=Wanted.STOPPED,
+        due_at=None if workspace.state == State.PENDING else now,
+        attempts=0,
+        **_no_error(),
+    )
+    reconcile.step(workspace)
+    return workspace
+
+
+@transaction.atomic
+def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
+    """Start a stopped workspace, or try a failed one again. Starting what runs or starts is success."""
+    workspace = locked(workspace_id)
+    policies.require_operate(actor, workspace)
+    if workspace.state in {State.PENDING, State.PROVISIONING, State.RUNNING}:
+        return workspace
+    if workspace.state not in STARTABLE:
+        raise _refused(workspace, "started")
+    verdict = admission.assess(
+        template=workspace.template, flavor=workspace.flavor, resources=workspace.resources
+    )
+    if not verdict.possible:
+        raise NotPossible(verdict.message, next_action=verdict.next_action)
+    retrying = workspace.state == State.FAILED
+    now = timezone.now()
+    advance(
+        workspace,
+        Trigger.RETRY if retrying else Trigger.START,
+        actor=actor,
+        message="tried it again" if retrying else "started it",
+        wanted=Wanted.RUNNING,
+        termination_reason=Reason.NONE,
+        pool=None,
+        requested_at=now,
+        admitted_at=None,
+        placed_at=None,
+        launched_at=None,
+        ready_at=None,
+        heartbeat_at=None,
+        activity={},
+        log_tail="",
+        due_at=now,
+        attempts=0,
+        **_no_error(),
+    )
+    reconcile.step(workspace)
+    return workspace
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
+    """Delete a workspace for good; its user's home in the team stays. Deleting twice is success."""
+    workspace = locked(workspace_id)
+    policies.require_operate(actor, workspace)
+    if workspace.state == State.TERMINATED:
+        return workspace
+    if workspace.state not in DELETABLE:
+        # It is ending already, for a reason of its own: say only that it shall not come back.
+        if workspace.wanted != Wanted.DELETED:
+            Workspace.objects.filter(pk=workspace.pk).update(
+                wanted=Wanted.DELETED, termination_reason=Reason.DELETED
+            )
+            events.record(
+                actor=actor, kind="workspace.delete_asked", workspace=workspace, message="deleted it"
+            )
+        return workspace
+    changes: dict[str, Any] = {
+        "wanted": Wanted.DELETED,
+        "termination_reason": Reason.DELETED,
+        "attempts": 0,
+        **_no_error(),
+    }
+    if workspace.state == State.STOPPING:
+        # The stop goes on; the reconciler deletes it when it has been seen to end.
+        Workspace.objects.filter(pk=workspace.pk).update(wanted=Wanted.DELETED)
+        workspace.wanted = Wanted.DELETED
+        events.record(actor=actor, kind="workspace.delete_asked", workspace=workspace, message="deleted it")
+        return workspace
+    placed = workspace.pool_id is not None
+    advance(
+        workspace,
+        Trigger.TERMINATE if placed else Trigger.CANCEL,
+        actor=actor,
+        message="deleted it",
+        due_at=timezone.now() if placed else None,
+        **changes,
+    )
+    reconcile.step(workspace)
+    return workspace
+
+
+def stop_all(*, actor: User | SystemActor, reason: str) -> int:
+    """Ask every workspace that runs or will run to stop; returns how many were asked."""
+    asked = 0
+    for workspace_id in Workspace.objects.filter(state__in=STOPPABLE).values_list("pk", flat=True):
+        try:
+            stop(actor=actor, workspace_id=workspace_id, reason=reason)
+        except StateConflict:
+            continue
+        asked += 1
+    return asked
+
+
+def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:
+    """The app's last lines: asked of the node, or what was kept when it failed. Raises `Unavailable`."""
+    if workspace.pool is None or workspace.generation == 0:
+        return workspace.log_tail
+    if workspace.state in {State.TERMINATED, State.FAILED}:
+        return workspace.log_tail
+    return dispatch.read_logs(workspace, tail_lines=tail_lines)
+
+
+def _no_error() -> dict[str, str]:
+    return {"error_code": "", "error_message": ""}
+
+
+def _refused(workspace: Workspace, verb: str) -> StateConflict:
+    return StateConflict(
+        f"{workspace.name} is {State(workspace.state).label.lower()} and cannot be {verb} now.",
+        next_action="Wait until it has come to rest, then try again.",
+        state=workspace.state,
+    )

@@ -1,0 +1,46 @@
+"""Entry points of the control plane's worker; the work is in `reconcile`, `results` and `gateway`."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from portal.celery import app
+from portal.workspaces import gateway, housekeeping, reconcile, results
+from provisioning import messages
+from provisioning.types import Result
+
+
+@app.task(name="control.sweep")
+def sweep() -> None:
+    reconcile.sweep()
+
+
+@app.task(name="control.reconcile")
+def reconcile_one(workspace_id: str) -> None:
+    reconcile.reconcile(UUID(workspace_id))
+
+
+@app.task(name="control.apply_result")
+def apply_result(result: dict[str, Any]) -> None:
+    results.apply_result(messages.load(result, Result))
+
+
+@app.task(name="control.sweep_orphans")
+def sweep_orphans() -> None:
+    housekeeping.ask_for_owned()
+
+
+@app.task(name="control.apply_owned")
+def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
+    housekeeping.apply_owned(pool, node, owned)
+
+
+@app.task(name="control.sync_gateway")
+def sync_gateway() -> None:
+    gateway.sync()
+
+
+@app.task(name="control.clean_up")
+def clean_up() -> None:
+    housekeeping.clean_up()
