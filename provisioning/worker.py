@@ -8,6 +8,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import worker_ready
 
+from provisioning import pulse
 from provisioning.transport import CONTROL_QUEUE, ENGINE_QUEUE, configure
 
 app = Celery("berth-node", include=["provisioning.tasks"])
@@ -16,6 +17,7 @@ configure(
     broker_url=os.environ.get("BERTH_NODE_REDIS_URL", "redis://127.0.0.1:8002/0"),
     default_queue=ENGINE_QUEUE,
 )
+pulse.install(app)
 
 
 @worker_ready.connect

@@ -1,0 +1,13 @@
+"""`python -m portal.embedded up|down|status|notebook`."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  (this is the line that says so to whoever tries)
+    sys.exit(f"Berth needs Python 3.11 or newer; this is {sys.version.split()[0]}. Use `make up`.")
+
+from portal.embedded.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

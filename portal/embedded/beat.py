@@ -1,0 +1,37 @@
+"""Celery beat with a pulse, so that a beat that hangs or never came up is seen."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from typing import Any
+
+from celery.beat import PersistentScheduler
+
+from provisioning.pulse import PULSE_INTERVAL_S, Pulse
+
+
+class PulsingScheduler(PersistentScheduler):  # type: ignore[misc]
+    """Shows a pulse from the loop that sends the tasks."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.max_interval: float = min(float(self.max_interval), PULSE_INTERVAL_S)
+        name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
+        self._pulse = Pulse(self.app.conf.broker_url, f"beat@{name}")
+        self._shown_at = float("-inf")
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Send what is due; see the parent class."""
+        now = time.monotonic()
+        if now - self._shown_at >= PULSE_INTERVAL_S:
+            self._shown_at = now
+            self._pulse.show()
+        wait_s: float = super().tick(*args, **kwargs)
+        return wait_s
+
+    def close(self) -> None:
+        """Write the schedule and take the pulse away."""
+        super().close()
+        self._pulse.withdraw()

@@ -1,0 +1,58 @@
+"""`up`, `down`, `status` and `notebook`: the commands behind the Makefile and manage.py."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from portal.embedded import control, preflight
+from portal.embedded.console import Console, Problem
+from portal.embedded.environment import Instance
+from portal.embedded.notebook import Builder
+from portal.embedded.up import Up
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; its exit code. A problem is one line, never a traceback."""
+    parser = argparse.ArgumentParser(prog="portal.embedded", description="Berth on this machine.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    up = commands.add_parser("up", help="start everything and stay in the foreground")
+    down = commands.add_parser("down", help="stop what `up` started")
+    for command in (up, down):
+        command.add_argument(
+            "--keep-workspaces", action="store_true", help="leave workspaces running when it stops"
+        )
+    commands.add_parser("status", help="what runs; exit code 0 all, 1 some, 3 nothing")
+    commands.add_parser("notebook", help="only make the environment that notebooks run in")
+    options = parser.parse_args(argv)
+    console = Console()
+    try:
+        instance = Instance.from_environ(os.environ)
+        match options.command:
+            case "up":
+                return Up(instance, os.environ, console, keep_workspaces=options.keep_workspaces).run()
+            case "down":
+                return control.down(instance, console, keep_workspaces=options.keep_workspaces)
+            case "status":
+                return control.status(instance, os.environ, console)
+            case _:
+                return notebook(instance, console)
+    except Problem as problem:
+        console.complain(problem)
+        return 1
+    except KeyboardInterrupt:
+        console.say()
+        console.say("  Stopped before everything was started. `make up` goes on from here.")
+        return 130
+
+
+def notebook(instance: Instance, console: Console) -> int:
+    """Make the notebook environment and say where it is."""
+    preflight.check_platform()
+    preflight.prepare_home(instance.home)
+    with console.step("Notebook environment") as step:
+        builder = Builder(instance, os.environ)
+        builder.start()
+        step.result = builder.wait(step.update)
+    return 0

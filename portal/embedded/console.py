@@ -1,0 +1,106 @@
+"""What the one-command start says: one line per step, with its time, on a terminal or in a log."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+LABEL_WIDTH = 22
+QUIET_REPEAT_S = 10.0
+
+
+class Problem(Exception):
+    """Something the person at the keyboard has to put right: what is wrong, and one next action."""
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(f"{message} {fix}".strip())
+        self.message = message
+        self.fix = fix
+
+
+class Step:
+    """One step in progress. `result` is what its finished line says; `update` shows what it is doing."""
+
+    def __init__(self, console: Console, label: str) -> None:
+        self._console = console
+        self._label = label
+        self._started = time.monotonic()
+        self._said_at = self._started
+        self._said = ""
+        self.result = ""
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def update(self, doing: str) -> None:
+        """Show what is going on: in place on a terminal, else now and then as a line of its own."""
+        if self._console.interactive:
+            self._console.show_transient(self._line("…", doing))
+            return
+        now = time.monotonic()
+        if doing != self._said and now - self._said_at >= QUIET_REPEAT_S:
+            self._said, self._said_at = doing, now
+            self._console.say(self._line("…", doing))
+
+    def finish(self, mark: str) -> None:
+        self._console.say(self._line(mark, self.result))
+
+    def _line(self, mark: str, text: str) -> str:
+        return f"  {mark} {self._label:<{LABEL_WIDTH}} {text:<44} {self.elapsed_s:5.1f} s".rstrip()
+
+
+class Console:
+    """Writes lines; a terminal that went away never stops the portal."""
+
+    def __init__(self, stream: TextIO | None = None, errors: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stdout
+        self._errors = errors if errors is not None else sys.stderr
+        self._lock = threading.Lock()
+        self._transient = False
+        try:
+            self.interactive = self._stream.isatty()
+        except ValueError:
+            self.interactive = False
+        encoding = (getattr(self._stream, "encoding", None) or "ascii").lower().replace("-", "")
+        self._plain = encoding != "utf8"
+
+    def say(self, text: str = "") -> None:
+        """One line."""
+        self._write(self._stream, text + "\n", transient=False)
+
+    def show_transient(self, text: str) -> None:
+        """A line that the next one replaces."""
+        self._write(self._stream, text, transient=True)
+
+    def complain(self, problem: Problem) -> None:
+        """The one line about what has to be put right."""
+        self._write(self._errors, f"  ✗ {problem.message} {problem.fix}".rstrip() + "\n", transient=False)
+
+    @contextmanager
+    def step(self, label: str) -> Iterator[Step]:
+        """Show a step from its beginning to its end; its failure is left to the caller to tell."""
+        step = Step(self, label)
+        if self.interactive:
+            step.update("")
+        yield step
+        step.finish("✓")
+
+    def _write(self, stream: TextIO, text: str, *, transient: bool) -> None:
+        if self._plain:
+            for fancy, plain in (("✓", "+"), ("✗", "!"), ("…", "..."), ("·", "-"), ("–", "-")):
+                text = text.replace(fancy, plain)
+            text = text.encode("ascii", "replace").decode()
+        with self._lock:
+            clear = "\r\x1b[K" if self._transient else ""
+            self._transient = transient
+            try:
+                stream.write(clear + text)
+                stream.flush()
+            except (OSError, ValueError):
+                # The terminal is gone (a lost SSH connection, a closed pipe). Nobody reads; go on.
+                self._transient = False

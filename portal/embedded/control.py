@@ -1,0 +1,112 @@
+"""`down` and `status`: speaks with a running `up` through its lock, its state file and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from portal.embedded import instance_lock, processes
+from portal.embedded.console import Console, Problem
+from portal.embedded.environment import ROOT, Instance
+
+DOWN_LIMIT_S = 120.0
+EXIT_ALL, EXIT_SOME, EXIT_NOTHING = 0, 1, 3
+
+
+def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
+    """End the running `up` as Ctrl-C does, and wait until it is gone."""
+    if not instance_lock.is_held(instance):
+        left = processes.leftovers(instance.id)
+        processes.end(left, instance.id)
+        ended = f" Ended {len(left)} leftover processes." if left else ""
+        console.say(f"Berth is not running from {instance.home}.{ended}")
+        return 0
+    pid = instance_lock.supervisor_pid(instance)
+    if pid is None:
+        raise Problem(
+            f"Berth runs from {instance.home}, and its state file does not say as which process.",
+            "Press Ctrl-C where `make up` runs.",
+        )
+    with console.step("Berth") as step:
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            step.result = "stopped"
+            return 0
+        try:
+            signal.pidfd_send_signal(handle, signal.SIGUSR1 if keep_workspaces else signal.SIGTERM)
+            deadline = time.monotonic() + DOWN_LIMIT_S
+            while not select.select([handle], [], [], 0.5)[0]:
+                step.update(
+                    "stopping workspaces and services" if not keep_workspaces else "stopping services"
+                )
+                if time.monotonic() > deadline:
+                    raise Problem(
+                        f"Berth (process {pid}) has not stopped within {DOWN_LIMIT_S:.0f} s.",
+                        f"See {instance.logs_dir}; `kill -9 {pid}` ends it, and the next start tidies up.",
+                    )
+        except PermissionError as error:
+            raise Problem(
+                f"Process {pid} belongs to another user.", "Run this as the user who ran `make up`."
+            ) from error
+        finally:
+            os.close(handle)
+        step.result = "stopped"
+    return 0
+
+
+def status(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
+    """A table of the services and the number of workspaces by state. The exit code tells the sum."""
+    if not instance_lock.is_held(instance):
+        console.say(f"Berth is not running from {instance.home}. Start it with `make up`.")
+        return EXIT_NOTHING
+    state = instance_lock.read_state(instance)
+    console.say(f"Berth is {state.get('phase', 'starting')}: {state.get('url', instance.public_url)}")
+    console.say(f"  {'service':<10} {'state':<11} {'pid':>8} {'up':>9} {'port':>6} {'restarts':>9}")
+    services = state.get("services", [])
+    for service in services:
+        alive = service["state"] in {"running", "starting"} and service["started_at"]
+        console.say(
+            f"  {service['name']:<10} {service['state']:<11} {service['pid'] or '–':>8} "
+            f"{_duration(time.time() - service['started_at']) if alive else '–':>9} "
+            f"{service['port'] or '–':>6} {service['restarts']:>9}"
+            + (f"  {service['detail']}" if service["detail"] else "")
+        )
+    console.say(f"  workspaces: {_workspaces(instance, environ)}")
+    healthy = bool(services) and all(service["state"] == "running" for service in services)
+    return EXIT_ALL if healthy and state.get("phase") == "running" else EXIT_SOME
+
+
+def _workspaces(instance: Instance, environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "portal.embedded.workspaces", "count"],
+            cwd=ROOT,
+            env=instance.portal_environ(environ),
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        counts = json.loads(done.stdout) if done.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        counts = None
+    if counts is None:
+        return "not known (the database did not answer)"
+    return ", ".join(f"{number} {state}" for state, number in counts.items()) or "none"
+
+
+def _duration(seconds: float) -> str:
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} m"
+    return f"{whole // 86400} d"

@@ -1,0 +1,205 @@
+"""Where an embedded instance lives and listens, its secrets, and what each of its processes may know."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from portal.embedded.console import Problem
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that holds manage.py, the requirements and the packages."""
+
+MARKER = "BERTH_SERVICE"
+"""Environment variable `<instance id>:<service>` by which a later start recognises leftovers."""
+
+SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "redis_traefik")
+
+# The node plane and the servers get these from our own environment, and nothing else.
+_PASSED_ON = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
+    "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+)  # fmt: skip
+_PASSED_ON_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "PIP_", "DBUS_")
+_SECRET_VARIABLES = (
+    "BERTH_SECRET_KEY",
+    "BERTH_GATEWAY_SECRET",
+    "BERTH_REDIS_URL",
+    "BERTH_REDIS_PASSWORD",
+    "BERTH_ADMIN_PASSWORD",
+    "DATABASE_URL",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One embedded instance, as the environment variables describe it."""
+
+    home: Path
+    port: int
+    web_port: int
+    redis_port: int
+    bind: str
+    domain: str
+    public_url: str
+    node_name: str
+    agent_url: str
+    multiuser: bool
+    trusted_proxies: tuple[str, ...]
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> Instance:
+        """Read the variables; `Problem` names the one that is wrong."""
+        home = Path(environ.get("BERTH_HOME") or ROOT / "var").expanduser().resolve()
+        port = _port(environ, "BERTH_PORT", 8000)
+        web_port = _port(environ, "BERTH_WEB_PORT", port + 1)
+        redis_port = _port(environ, "BERTH_REDIS_PORT", port + 2)
+        if len({port, web_port, redis_port}) < 3:
+            raise Problem(
+                f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}) and BERTH_REDIS_PORT ({redis_port}) "
+                "must differ.",
+                "Set only BERTH_PORT: the others follow it.",
+            )
+        domain = (environ.get("BERTH_DOMAIN") or "localhost").lower()
+        public_url = (environ.get("BERTH_PUBLIC_URL") or f"http://{domain}:{port}").rstrip("/")
+        if urlsplit(public_url).scheme not in {"http", "https"} or not urlsplit(public_url).hostname:
+            raise Problem(
+                f"BERTH_PUBLIC_URL is “{public_url}”, which is not a web address.",
+                "Give it like https://berth.example.org.",
+            )
+        proxies = (part.strip() for part in environ.get("BERTH_TRUSTED_PROXIES", "").split(","))
+        return cls(
+            home=home,
+            port=port,
+            web_port=web_port,
+            redis_port=redis_port,
+            bind=environ.get("BERTH_BIND") or "127.0.0.1",
+            domain=domain,
+            public_url=public_url,
+            node_name=environ.get("BERTH_NODE_NAME") or socket.gethostname(),
+            agent_url=environ.get("BERTH_AGENT_URL") or f"http://127.0.0.1:{web_port}",
+            multiuser=environ.get("BERTH_MULTIUSER", "").lower() in {"1", "true", "yes", "on"},
+            trusted_proxies=tuple(part for part in proxies if part),
+        )
+
+    @property
+    def id(self) -> str:
+        """Tells this instance's processes from those of another on the same machine."""
+        return hashlib.sha256(os.fsencode(self.home)).hexdigest()[:12]
+
+    @property
+    def run_dir(self) -> Path:
+        return self.home / "run"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def redis_dir(self) -> Path:
+        return self.home / "redis"
+
+    @property
+    def environments_dir(self) -> Path:
+        return self.home / "environments"
+
+    def redis_url(self, user: str, password: str) -> str:
+        return f"redis://{user}:{password}@127.0.0.1:{self.redis_port}/0"
+
+    def variables(self) -> dict[str, str]:
+        """Every public variable, spelled out, so that all processes agree whatever their folder."""
+        return {
+            "BERTH_HOME": str(self.home),
+            "BERTH_PORT": str(self.port),
+            "BERTH_WEB_PORT": str(self.web_port),
+            "BERTH_REDIS_PORT": str(self.redis_port),
+            "BERTH_DOMAIN": self.domain,
+            "BERTH_PUBLIC_URL": self.public_url,
+            "BERTH_NODE_NAME": self.node_name,
+            "BERTH_AGENT_URL": self.agent_url,
+            "BERTH_MULTIUSER": "1" if self.multiuser else "0",
+        }
+
+    def portal_environ(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """For web, control, beat and the preparation: our own environment; secrets stay in their files."""
+        return {**environ, **self.variables(), "PYTHONUNBUFFERED": "1"}
+
+    def node_environ(self, environ: Mapping[str, str], node_password: str) -> dict[str, str]:
+        """For the node worker: no database, no portal secret, and Redis as its own restricted user."""
+        kept = {
+            key: value
+            for key, value in environ.items()
+            if key.startswith("BERTH_") and key not in _SECRET_VARIABLES and key != MARKER
+        }
+        return {
+            **bare_environ(environ),
+            **kept,
+            **self.variables(),
+            "BERTH_NODE_REDIS_URL": self.redis_url("node", node_password),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a process needs of the outer environment to run at all: no settings, no secrets."""
+    return {
+        key: value
+        for key, value in environ.items()
+        if key in _PASSED_ON or key.startswith(_PASSED_ON_PREFIXES)
+    }
+
+
+def _port(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name) or str(default)
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise Problem(f"{name} is “{text}”, which is not a port.", "Give a number from 1 to 65535.")
+    return int(text)
+
+
+def ensure_secrets(home: Path) -> tuple[dict[str, str], bool]:
+    """The instance's secrets, made where they are missing, and whether any was made.
+
+    Each stands in a file of its own that only this user can read. A file is complete or not there.
+    """
+    folder = home / "secrets"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.chmod(0o700)
+    found: dict[str, str] = {}
+    made = False
+    for name in SECRET_NAMES:
+        path = folder / name
+        try:
+            value = path.read_text().strip()
+        except FileNotFoundError:
+            value = ""
+        if value:
+            path.chmod(0o600)
+        else:
+            value = secrets.token_urlsafe(48 if name == "secret_key" else 32)
+            write_file(path, value + "\n", mode=0o600)
+            made = True
+        found[name] = value
+    return found, made
+
+
+def write_file(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Replace a file in one step: a reader sees the old text or the new, also after a crash."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fchmod(stream.fileno(), mode)
+            os.fsync(stream.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

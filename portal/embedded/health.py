@@ -1,0 +1,107 @@
+"""Whether each part of the portal answers. Every question has a time-out of about a second."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import redis
+from django.conf import settings
+from django.db import DatabaseError, connection
+
+from portal.embedded.configs import HEALTH_HOST
+from portal.embedded.probes import http_status, redis_client
+from provisioning.pulse import PULSE_KEY, PULSE_LATE_S, parse
+
+ROLES = {
+    "control": ("control worker", "Look at control.log; the supervisor starts it again by itself."),
+    "node": ("node worker", "Look at node.log on the node; workspaces go on running meanwhile."),
+    "beat": ("beat", "Look at beat.log; nothing is swept or refreshed until it runs."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part: is it well, what was seen, and what to do when it is not."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+def check() -> list[Part]:
+    """Every part, in the order in which they depend on each other."""
+    store, pulses = _store()
+    parts = [_database(), store]
+    proxy = _proxy()
+    if proxy is not None:
+        parts.append(proxy)
+    return parts + [_role(role, pulses) for role in ROLES]
+
+
+def _database() -> Part:
+    started = time.monotonic()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+            cursor.fetchone()
+    except (DatabaseError, OSError) as error:
+        return Part(
+            "database",
+            ok=False,
+            detail=f"{connection.vendor} does not answer ({type(error).__name__})",
+            fix="Check DATABASE_URL, the database server and the disk.",
+        )
+    return Part("database", ok=True, detail=f"{connection.vendor}, {_milliseconds(started)}")
+
+
+def _store() -> tuple[Part, dict[str, float] | None]:
+    started = time.monotonic()
+    try:
+        with redis_client(settings.BERTH_REDIS_URL) as client:
+            raw = client.hgetall(PULSE_KEY)
+    except (redis.RedisError, OSError) as error:
+        return (
+            Part(
+                "redis",
+                ok=False,
+                detail=f"does not answer ({type(error).__name__})",
+                fix="Look at redis.log; no work is lost, and everything reconnects by itself.",
+            ),
+            None,
+        )
+    return Part("redis", ok=True, detail=_milliseconds(started)), parse(raw)
+
+
+def _proxy() -> Part | None:
+    """Traefik, where we know how to ask it: `BERTH_PROXY_URL`, which the embedded mode sets."""
+    url = os.environ.get("BERTH_PROXY_URL")
+    if not url:
+        return None
+    parts = urlsplit(url)
+    started = time.monotonic()
+    status = http_status(parts.port or 80, "/", host=HEALTH_HOST, address=parts.hostname or "127.0.0.1")
+    if status != 200:
+        seen = f"answered {status}" if status else "does not answer"
+        return Part("proxy", ok=False, detail=f"Traefik {seen}", fix="Look at traefik.log.")
+    return Part("proxy", ok=True, detail=f"Traefik, {_milliseconds(started)}")
+
+
+def _role(role: str, pulses: dict[str, float] | None) -> Part:
+    words, fix = ROLES[role]
+    if pulses is None:
+        return Part(role, ok=False, detail="not known while Redis is away", fix="See redis.")
+    now = time.time()
+    ages = {name.partition("@")[2]: now - at for name, at in pulses.items() if name.startswith(f"{role}@")}
+    alive = sorted(host for host, age in ages.items() if age <= PULSE_LATE_S)
+    late = sorted(f"{host} silent for {age:.0f} s" for host, age in ages.items() if age > PULSE_LATE_S)
+    if not alive:
+        return Part(role, ok=False, detail="; ".join(late) or f"no {words} has shown itself", fix=fix)
+    return Part(role, ok=True, detail="; ".join([f"{len(alive)} alive", *late]))
+
+
+def _milliseconds(started: float) -> str:
+    return f"{(time.monotonic() - started) * 1000:.1f} ms"

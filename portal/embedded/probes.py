@@ -1,0 +1,62 @@
+"""Quick questions to a service: does it answer? Each returns False rather than raising."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable
+from typing import Any
+
+PROBE_TIMEOUT_S = 1.0
+
+
+def http_status(port: int, path: str, *, host: str | None = None, address: str = "127.0.0.1") -> int:
+    """The status of one GET, or 0 when nothing answered in time."""
+    connection = http.client.HTTPConnection(address, port, timeout=PROBE_TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers={"Host": host} if host else {})
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()
+
+
+def redis_client(url: str) -> Any:
+    """A client that fails fast. The library is imported here: it is not there before `make up` made it."""
+    import redis
+
+    return redis.Redis.from_url(
+        url, socket_timeout=PROBE_TIMEOUT_S, socket_connect_timeout=PROBE_TIMEOUT_S, retry=None
+    )
+
+
+def redis_answers(url: str) -> Callable[[float], bool]:
+    """A probe that is true when Redis has loaded its data and takes commands."""
+
+    def probe(_: float) -> bool:
+        import redis
+
+        try:
+            with redis_client(url) as client:
+                return bool(client.ping())
+        except (redis.RedisError, OSError):
+            return False
+
+    return probe
+
+
+def pulse_since(url: str, key: str, name: str) -> Callable[[float], bool]:
+    """A probe that is true when the process `name` has shown a pulse since it was started."""
+
+    def probe(started_at: float) -> bool:
+        import redis
+
+        try:
+            with redis_client(url) as client:
+                raw = client.hget(key, name)
+            return raw is not None and float(json.loads(raw)["at"]) >= started_at
+        except (redis.RedisError, OSError, ValueError, KeyError, TypeError):
+            return False
+
+    return probe

@@ -1,0 +1,131 @@
+"""The processes of an embedded instance: what each is called with, knows, waits for, and how it answers."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from portal.embedded import probes
+from portal.embedded.configs import HEALTH_HOST
+from portal.embedded.environment import ROOT, Instance, bare_environ
+
+PULSE_KEY = "berth:q:pulse"
+"""As in provisioning.pulse, which imports Celery and therefore is not imported here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process to keep running.
+
+    `answers(started_at)` says whether the process started at that unix time is ready; it may take up to
+    about a second. `repair` is called when the program failed several times in a row before it was ready.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    answers: Callable[[float], bool]
+    after: tuple[str, ...] = ()
+    port: int | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_timeout_s: float = 10.0
+    repair: Callable[[], str] | None = None
+
+
+def programs(
+    instance: Instance,
+    environ: Mapping[str, str],
+    *,
+    secrets: Mapping[str, str],
+    redis_server: Path,
+    traefik: Path,
+    repair_redis: Callable[[], str] | None = None,
+) -> tuple[Program, ...]:
+    """Every process of `instance`, in the order of starting."""
+    control_url = instance.redis_url("control", secrets["redis_control"])
+    portal = {**instance.portal_environ(environ), "BERTH_PROXY_URL": f"http://{_front(instance)}"}
+    bare = bare_environ(environ)
+
+    def pulse(name: str) -> Callable[[float], bool]:
+        return probes.pulse_since(control_url, PULSE_KEY, name)
+
+    def celery(app: str, *arguments: str) -> tuple[str, ...]:
+        return (sys.executable, "-m", "celery", "-A", app, "--workdir", str(ROOT), *arguments)
+
+    def worker(app: str, name: str, queues: str) -> tuple[str, ...]:
+        return celery(
+            app, "worker", "-Q", queues, "-n", f"{name}@{instance.node_name}", "-c", "2", "-O", "fair",
+            "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO",
+        )  # fmt: skip
+
+    return (
+        Program(
+            name="redis",
+            argv=(str(redis_server), str(instance.run_dir / "redis.conf")),
+            environ=bare,
+            answers=probes.redis_answers(control_url),
+            port=instance.redis_port,
+            repair=repair_redis,
+        ),
+        Program(
+            name="traefik",
+            argv=(str(traefik), f"--configFile={instance.run_dir / 'traefik.yml'}"),
+            environ=bare,
+            answers=lambda _: _traefik_answers(instance),
+            after=("redis",),
+            port=instance.port,
+        ),
+        Program(
+            name="web",
+            argv=(
+                sys.executable, "-m", "uvicorn", "portal.asgi:application", "--app-dir", str(ROOT),
+                "--host", "127.0.0.1", "--port", str(instance.web_port), "--no-access-log",
+                "--no-server-header", "--proxy-headers", "--forwarded-allow-ips", "127.0.0.1",
+                "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
+            ),
+            environ=portal,
+            answers=lambda _: probes.http_status(instance.web_port, "/healthz/live") == 200,
+            after=("redis",),
+            port=instance.web_port,
+        ),
+        Program(
+            name="control",
+            argv=worker("portal.celery", "control", "control"),
+            environ=portal,
+            answers=pulse(f"control@{instance.node_name}"),
+            after=("redis",),
+        ),
+        Program(
+            name="node",
+            argv=worker("provisioning.worker", "node", f"node.{instance.node_name},engine"),
+            environ=instance.node_environ(environ, secrets["redis_node"]),
+            answers=pulse(f"node@{instance.node_name}"),
+            after=("redis",),
+        ),
+        Program(
+            name="beat",
+            argv=celery(
+                "portal.celery", "beat", "-S", "portal.embedded.beat:PulsingScheduler",
+                "-s", str(instance.run_dir / "beat-schedule"), "--pidfile=", "-l", "WARNING",
+            ),
+            environ=portal,
+            answers=pulse(f"beat@{instance.node_name}"),
+            after=("redis", "control"),
+        ),
+    )  # fmt: skip
+
+
+def _address(instance: Instance) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.bind, instance.bind)  # noqa: S104
+
+
+def _front(instance: Instance) -> str:
+    address = _address(instance)
+    return f"[{address}]:{instance.port}" if ":" in address else f"{address}:{instance.port}"
+
+
+def _traefik_answers(instance: Instance) -> bool:
+    return probes.http_status(instance.port, "/", host=HEALTH_HOST, address=_address(instance)) == 200

@@ -1,0 +1,294 @@
+"""Keeps the services running: starts them in order, starts again what ended, stops them in reverse.
+
+Why not a library: docs/adr/0002-supervisor.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from portal.embedded import logfiles
+from portal.embedded.environment import MARKER, ROOT, write_file
+from portal.embedded.programs import Program
+
+log = logging.getLogger(__name__)
+
+LAUNCHER = Path(__file__).with_name("launcher.py")
+PROBE_INTERVAL_S = 0.04
+FIRST_DELAY_S = 0.2
+LONGEST_DELAY_S = 15.0
+STEADY_AFTER_S = 20.0
+REPAIR_AFTER_FAILURES = 3
+ROTATE_INTERVAL_S = 10.0
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Service:
+    """One program as it runs."""
+
+    program: Program
+    state: State = State.WAITING
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    restarts: int = 0
+    failures: int = 0
+    detail: str = ""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Supervisor:
+    """Runs programs until told to stop.
+
+    `changed` is called after every change of a service, `said` with lines for the person who watches.
+    Neither may block. All methods belong to the event loop's thread, which must be the main thread:
+    services end with the thread that started them.
+    """
+
+    def __init__(
+        self,
+        programs: Iterable[Program],
+        *,
+        instance_id: str,
+        logs_dir: Path,
+        changed: Callable[[], None] = lambda: None,
+        said: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.services = {program.name: Service(program) for program in programs}
+        self._instance_id = instance_id
+        self._logs_dir = logs_dir
+        self._changed = changed
+        self._said = said
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._rotator: asyncio.Task[None] | None = None
+        self._stopping: set[str] = set()
+
+    def start(self) -> None:
+        """Begin to start everything; `wait_ready` waits for it."""
+        for name, service in self.services.items():
+            self._keepers[name] = asyncio.create_task(self._keep(service), name=f"keep {name}")
+        self._rotator = asyncio.create_task(self._rotate_logs(), name="rotate logs")
+
+    async def wait_ready(self) -> None:
+        """Until every service has answered once since its latest start."""
+        for service in self.services.values():
+            await service.ready.wait()
+
+    async def stop(self) -> None:
+        """Stop everything, what was started last first, each as gently as its program allows."""
+        if self._rotator is not None:
+            self._rotator.cancel()
+        for names in reversed(self._levels()):
+            await asyncio.gather(*(self._stop(self.services[name]) for name in names))
+
+    def _levels(self) -> list[list[str]]:
+        depth: dict[str, int] = {}
+        for name, service in self.services.items():
+            depth[name] = 1 + max((depth[before] for before in service.program.after), default=-1)
+        return [
+            [name for name in depth if depth[name] == level]
+            for level in range(max(depth.values(), default=-1) + 1)
+        ]
+
+    async def _keep(self, service: Service) -> None:
+        name = service.program.name
+        for before in service.program.after:
+            await self.services[before].ready.wait()
+        while name not in self._stopping:
+            log_size = self._spawn(service)
+            code = await self._run_once(service) if service.process is not None else None
+            if name in self._stopping:
+                return
+            ran_s = time.time() - service.started_at
+            service.failures = 0 if ran_s >= STEADY_AFTER_S else service.failures + 1
+            if code is not None:
+                words = logfiles.last_line(self._log_path(name), since=log_size)
+                service.detail = _exit_words(code) + (f"; its last words: {words}" if words else "")
+            repaired = self._repair(service)
+            delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
+            service.restarts += 1
+            self._to(service, State.RESTARTING)
+            self._said(f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.")
+            await asyncio.sleep(delay_s)
+
+    def _spawn(self, service: Service) -> int:
+        """Start the process; the size its log had before. On failure `process` stays None."""
+        program = service.program
+        service.ready.clear()
+        service.started_at = time.time()
+        path = self._log_path(program.name)
+        log_size = 0
+        try:
+            with path.open("ab") as output:
+                log_size = output.tell()
+                service.process = subprocess.Popen(
+                    (
+                        sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()),
+                        str(int(signal.SIGTERM)), *program.argv,
+                    ),
+                    env={**program.environ, MARKER: f"{self._instance_id}:{program.name}"},
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:
+            service.process = None
+            service.detail = f"cannot be started: {error.strerror or error}"
+            return log_size
+        self._to(service, State.STARTING)
+        return log_size
+
+    async def _run_once(self, service: Service) -> int:
+        """Until the process has ended; sets `ready` when it answers. Returns its exit code."""
+        assert service.process is not None
+        probing = asyncio.create_task(self._probe(service))
+        try:
+            return await _ended(service.process)
+        finally:
+            probing.cancel()
+            service.ready.clear()
+            service.process = None
+
+    async def _probe(self, service: Service) -> None:
+        while not await asyncio.to_thread(service.program.answers, service.started_at):
+            await asyncio.sleep(PROBE_INTERVAL_S)
+        if service.state is State.STARTING:
+            service.detail = ""
+            service.ready.set()
+            self._to(service, State.RUNNING)
+            if service.restarts:
+                self._said(f"{service.program.name} runs again.")
+
+    def _repair(self, service: Service) -> str:
+        repair = service.program.repair
+        if repair is None or service.failures == 0 or service.failures % REPAIR_AFTER_FAILURES:
+            return ""
+        try:
+            return repair() + " "
+        except OSError as error:
+            log.warning("repair of %s failed: %s", service.program.name, error)
+            return ""
+
+    async def _stop(self, service: Service) -> None:
+        name = service.program.name
+        self._stopping.add(name)
+        keeper = self._keepers.get(name)
+        process = service.process
+        if process is None:
+            if keeper is not None:
+                keeper.cancel()
+        else:
+            self._to(service, State.STOPPING)
+            _signal(process, service.program.stop_signal)
+            assert keeper is not None
+            _, late = await asyncio.wait([keeper], timeout=service.program.stop_timeout_s)
+            if late:
+                _kill_session(process)
+                await asyncio.wait([keeper], timeout=5.0)
+        self._to(service, State.STOPPED)
+
+    async def _rotate_logs(self) -> None:
+        while True:
+            await asyncio.sleep(ROTATE_INTERVAL_S)
+            for name in self.services:
+                try:
+                    await asyncio.to_thread(logfiles.rotate, self._log_path(name))
+                except OSError as error:
+                    log.warning("the log of %s was not rotated: %s", name, error)
+
+    def _log_path(self, name: str) -> Path:
+        return self._logs_dir / f"{name}.log"
+
+    def _to(self, service: Service, state: State) -> None:
+        service.state = state
+        self._changed()
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit code, once the process has ended and whatever it left in its session is gone too."""
+    loop = asyncio.get_running_loop()
+    handle = os.pidfd_open(process.pid)
+    ended = asyncio.Event()
+    loop.add_reader(handle, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(handle)
+        os.close(handle)
+    # Before it is reaped: as long as it is a zombie, its number cannot be another session's.
+    _kill_session(process)
+    return process.wait()
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """End the process group: pool processes of a killed worker must not go on beside the new one's.
+
+    Workspaces are in sessions and groups of their own and are not touched.
+    """
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    except PermissionError:
+        log.debug("group %s holds only ended processes", process.pid)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except ProcessLookupError:
+        return
+
+
+def _exit_words(code: int) -> str:
+    if code < 0:
+        try:
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
+    return f"ended with exit code {code}"
+
+
+def report(services: Iterable[Service]) -> list[dict[str, object]]:
+    """The services as plain values, for the state file."""
+    return [
+        {
+            "name": service.program.name,
+            "state": str(service.state),
+            "pid": service.process.pid if service.process is not None else None,
+            "started_at": service.started_at or None,
+            "port": service.program.port,
+            "restarts": service.restarts,
+            "detail": service.detail,
+        }
+        for service in services
+    ]
+
+
+def write_state(path: Path, state: dict[str, object]) -> None:
+    """Publish the state for `status` and `down`; a full disk costs that, never a service."""
+    try:
+        write_file(path, json.dumps(state, indent=1) + "\n")
+    except OSError as error:
+        log.warning("the state was not written: %s", error)

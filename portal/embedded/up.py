@@ -1,0 +1,247 @@
+"""The one-command start: check, prepare, start, watch, and stop in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from portal.embedded import configs, instance_lock, logfiles, preflight, processes
+from portal.embedded.console import Console, Problem
+from portal.embedded.environment import ROOT, Instance, ensure_secrets, write_file
+from portal.embedded.notebook import Builder
+from portal.embedded.programs import Program, programs
+from portal.embedded.supervisor import Supervisor, report, write_state
+
+SLOW_AFTER_S = 30.0
+STOP_WORKSPACES_LIMIT_S = 45.0
+_KEEP_SIGNALS = (signal.SIGHUP, signal.SIGUSR1)
+
+
+class Up:
+    """One run of `up`."""
+
+    def __init__(
+        self, instance: Instance, environ: Mapping[str, str], console: Console, *, keep_workspaces: bool
+    ) -> None:
+        self._instance = instance
+        self._environ = environ
+        self._console = console
+        self._keep_workspaces = keep_workspaces
+        self._phase = "starting"
+        self._began = time.monotonic()
+        self._supervisor: Supervisor | None = None
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._ready = False
+
+    def run(self) -> int:
+        """Start, stay, stop; the exit code."""
+        instance, console = self._instance, self._console
+        console.say(f"Berth · {instance.home}")
+        preflight.check_platform()
+        preflight.prepare_home(instance.home)
+        with instance_lock.hold(instance):
+            self._publish()
+            try:
+                self._check()
+                binaries = preflight.find_binaries()
+                self._prepare()
+                return asyncio.run(self._serve(self._programs(binaries)))
+            finally:
+                instance_lock.state_path(instance).unlink(missing_ok=True)
+
+    def _check(self) -> None:
+        with self._console.step("This machine") as step:
+            left = processes.leftovers(self._instance.id)
+            if left:
+                step.update(f"ending {len(left)} processes of an earlier run")
+                processes.end(left, self._instance.id)
+            preflight.check_ports(self._instance)
+            version = ".".join(map(str, sys.version_info[:3]))
+            free_gib = preflight.free_disk_mib(self._instance.home) // 1024
+            ended = f", ended {len(left)} leftovers" if left else ""
+            step.result = f"Python {version}, {free_gib} GiB free{ended}"
+
+    def _prepare(self) -> None:
+        builder = Builder(self._instance, self._environ)
+        builder.start()
+        try:
+            self._secrets, made = ensure_secrets(self._instance.home)
+            self._write_configs()
+        except OSError as error:
+            raise Problem(
+                f"{error.filename or self._instance.home} cannot be written ({error.strerror}).",
+                "Make it writable for this user, or free some space.",
+            ) from error
+        if made:
+            self._console.say("  ✓ Secrets                made; only this user can read them")
+        done = subprocess.run(
+            [sys.executable, "-m", "portal.embedded.prepare"],
+            cwd=ROOT,
+            env=self._instance.portal_environ(self._environ),
+        )
+        if done.returncode:
+            raise Problem("The database could not be prepared.", "The line above says why.")
+        with self._console.step("Notebook environment") as step:
+            step.result = builder.wait(step.update)
+
+    def _write_configs(self) -> None:
+        instance, run = self._instance, self._instance.run_dir
+        write_file(run / "redis.conf", configs.redis_conf(instance))
+        write_file(
+            run / "redis.acl",
+            configs.redis_acl(
+                {user: self._secrets[f"redis_{user}"] for user in ("control", "node", "traefik")}
+            ),
+        )
+        write_file(
+            run / "traefik.yml",
+            configs.traefik_static(instance, redis_password=self._secrets["redis_traefik"]),
+        )
+        write_file(
+            run / "traefik-routes.yml",
+            configs.traefik_routes(
+                domain=instance.domain,
+                web_url=f"http://127.0.0.1:{instance.web_port}",
+                gateway_secret=self._secrets["gateway_secret"],
+            ),
+        )
+
+    def _programs(self, binaries: preflight.Binaries) -> tuple[Program, ...]:
+        return programs(
+            self._instance,
+            self._environ,
+            secrets=self._secrets,
+            redis_server=binaries.redis_server,
+            traefik=binaries.traefik,
+            repair_redis=self._set_redis_data_aside,
+        )
+
+    def _set_redis_data_aside(self) -> str:
+        """Redis cannot read its file (a disk that was full, a crash of the machine): go on without it."""
+        data = self._instance.redis_dir / "appendonlydir"
+        if not data.exists():
+            return ""
+        aside = self._instance.redis_dir / "appendonlydir.unreadable"
+        shutil.rmtree(aside, ignore_errors=True)
+        data.rename(aside)
+        return f"Its data was set aside ({aside}); nothing in it is needed."
+
+    async def _serve(self, wanted: tuple[Program, ...]) -> int:
+        console, loop = self._console, asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, *_KEEP_SIGNALS):
+            # Under nohup a hang-up is ignored, and stays so.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._on_signal, number)
+        self._supervisor = Supervisor(
+            wanted,
+            instance_id=self._instance.id,
+            logs_dir=self._instance.logs_dir,
+            changed=self._publish,
+            said=lambda line: console.say(f"  · {line}"),
+        )
+        self._supervisor.start()
+        ready = asyncio.create_task(self._announce())
+        await self._stop.wait()
+        ready.cancel()
+        self._phase = "stopping"
+        self._publish()
+        if self._ready and not self._keep_workspaces:
+            await self._stop_workspaces()
+        with console.step("Services") as step:
+            step.update("stopping")
+            await self._supervisor.stop()
+            step.result = "stopped"
+        kept = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
+        console.say(f"Berth is stopped.{kept}")
+        return 0
+
+    async def _announce(self) -> None:
+        assert self._supervisor is not None
+        services = self._supervisor.services.values()
+        with self._console.step("Services") as step:
+            waiting = asyncio.create_task(self._supervisor.wait_ready())
+            slow_said = False
+            while not (await asyncio.wait([waiting], timeout=0.1))[0]:
+                late = [service.program.name for service in services if not service.ready.is_set()]
+                step.update(f"waiting for {', '.join(late)}")
+                if step.elapsed_s > SLOW_AFTER_S and not slow_said:
+                    slow_said = True
+                    self._say_slow(late)
+            step.result = ", ".join(service.program.name for service in services)
+        self._ready = True
+        self._phase = "running"
+        self._publish()
+        took_s = time.monotonic() - self._began
+        self._console.say(f"Berth is ready: {self._instance.public_url}   ({took_s:.1f} s)")
+        rest = "leaves workspaces running" if self._keep_workspaces else "stops workspaces and services"
+        self._console.say(f"Ctrl-C {rest}. Logs: {self._instance.logs_dir}")
+
+    def _say_slow(self, late: list[str]) -> None:
+        for name in late:
+            path = self._instance.logs_dir / f"{name}.log"
+            self._console.say(
+                f"  · {name} does not answer yet. Its log ends: {logfiles.last_line(path)} ({path})"
+            )
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+            return
+        if number in _KEEP_SIGNALS:
+            self._keep_workspaces = True
+        self._console.say()
+        self._stop.set()
+
+    async def _stop_workspaces(self) -> None:
+        """Ask the portal to stop them, and wait; a second Ctrl-C leaves them running."""
+        with self._console.step("Workspaces") as step:
+            step.update("stopping (Ctrl-C again leaves them running)")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "portal.embedded.workspaces", "stop",
+                cwd=ROOT,
+                env=self._instance.portal_environ(self._environ),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )  # fmt: skip
+            finished = asyncio.create_task(process.communicate())
+            hurried = asyncio.create_task(self._hurry.wait())
+            done, _ = await asyncio.wait(
+                [finished, hurried], timeout=STOP_WORKSPACES_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            hurried.cancel()
+            if finished not in done:
+                process.kill()
+                await finished
+                step.result = "left running; the next start takes them over"
+                return
+            output, errors = finished.result()
+            if process.returncode:
+                logging.getLogger(__name__).debug("%s", errors.decode(errors="replace"))
+                last = (errors.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+                step.result = f"not stopped: {last}"
+            else:
+                step.result = output.decode(errors="replace").strip()
+
+    def _publish(self) -> None:
+        services = report(self._supervisor.services.values()) if self._supervisor is not None else []
+        write_state(
+            instance_lock.state_path(self._instance),
+            {
+                "pid": os.getpid(),
+                "pid_started_at": processes.started_at(os.getpid()),
+                "boot_id": processes.boot_id(),
+                "url": self._instance.public_url,
+                "phase": self._phase,
+                "services": services,
+            },
+        )

@@ -1,0 +1,162 @@
+"""Makes virtual environments from lock files, so that an interrupted one is never taken for complete."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from portal.embedded.console import Problem
+
+STAMP = ".berth-complete"
+LAUNCHER = Path(__file__).with_name("launcher.py")
+_OFFLINE = (
+    "name resolution", "Name or service not known", "Max retries exceeded", "NewConnectionError",
+    "Connection refused", "Network is unreachable", "Read timed out", "ConnectTimeout",
+    "No matching distribution found", "Could not find a version", "Could not fetch URL",
+)  # fmt: skip
+
+
+def fingerprint(lock: Path) -> str:
+    """Changes when the locked packages change, or the Python that they are installed for."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return hashlib.sha256(lock.read_bytes() + python.encode()).hexdigest()
+
+
+def is_complete(target: Path, lock: Path) -> bool:
+    """Whether `target` holds exactly what `lock` names, and was made at this very place."""
+    try:
+        stamp = (target / STAMP).read_text()
+    except OSError:
+        return False
+    return stamp == _stamp(target, lock) and (target / "bin" / "python").exists()
+
+
+def _stamp(target: Path, lock: Path) -> str:
+    # With its place: the scripts in an environment name it, so that a moved one is broken.
+    return f"{fingerprint(lock)} {target}\n"
+
+
+def count_packages(lock: Path) -> int:
+    """How many packages the lock names, without those for other systems."""
+    lines = re.findall(r"^[A-Za-z0-9][^\s=]*==.*", lock.read_text(), flags=re.MULTILINE)
+    return sum(not re.search(r"== '(win32|nt|darwin)'", line) for line in lines)
+
+
+def build(
+    target: Path,
+    lock: Path,
+    *,
+    log: Path,
+    python: str = sys.executable,
+    clear: bool = True,
+    environ: dict[str, str] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Make `target` hold what `lock` names. The stamp is written last.
+
+    `clear` empties what stands there; without it, packages are brought up to date in place. Raises
+    `Problem` in words for: no venv module, no disk, no network, wrong hashes.
+    """
+    for module in ("venv", "ensurepip"):
+        if importlib.util.find_spec(module) is None:
+            version = ".".join(map(str, sys.version_info[:2]))
+            raise Problem(
+                f"This Python has no “{module}” module, which makes virtual environments.",
+                f"On Debian or Ubuntu: apt install python{version}-venv. Then run the command again.",
+            )
+    total = count_packages(lock)
+    environ = _clean(os.environ if environ is None else environ)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (target / STAMP).unlink(missing_ok=True)
+    with log.open("w") as output:
+        usable = not clear and _runs(target / "bin" / "python")
+        if not usable:
+            progress("making the environment")
+            _run([python, "-m", "venv", "--clear", str(target)], output, environ, lambda _: None, log)
+        seen = 0
+
+        def follow(line: str) -> None:
+            nonlocal seen
+            if line.startswith("Collecting "):
+                seen += 1
+                progress(f"fetching package {seen} of {total}")
+            elif line.startswith("Installing collected packages"):
+                progress(f"installing {total} packages")
+
+        _run(
+            [
+                str(target / "bin" / "python"), "-m", "pip", "install", "--no-deps", "--require-hashes",
+                "--no-input", "--disable-pip-version-check", "--no-warn-script-location",
+                "--progress-bar", "off", "--retries", "2", "--timeout", "20", "-r", str(lock),
+            ],
+            output, environ, follow, log,
+        )  # fmt: skip
+    (target / STAMP).write_text(_stamp(target, lock))
+
+
+def _clean(environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+    dropped = {"PYTHONPATH", "PYTHONHOME", "PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV"}
+    return {key: value for key, value in environ.items() if key not in dropped}
+
+
+def _runs(python: Path) -> bool:
+    try:
+        done = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _run(
+    argv: Sequence[str], output: object, environ: dict[str, str], follow: Callable[[str], None], log: Path
+) -> None:
+    # Ends with us, so that an interrupted build never goes on beside the next one.
+    launch = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGKILL)))
+    lines: list[str] = []
+    with subprocess.Popen(
+        [*launch, *argv],
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                lines.append(line.rstrip())
+                output.write(line)  # type: ignore[attr-defined]
+                follow(line)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise _problem(lines, log)
+
+
+def _problem(lines: list[str], log: Path) -> Problem:
+    text = "\n".join(lines)
+    again = "Then run the command again."
+    if "No space left on device" in text:
+        return Problem("The disk is full.", f"Free some space. {again}")
+    if "DO NOT MATCH THE HASHES" in text:
+        return Problem(
+            "A downloaded package is not the one that the lock file names.",
+            f"Check the package index that pip uses (`pip config list`). {again}",
+        )
+    if any(sign in text for sign in _OFFLINE):
+        return Problem(
+            "pip could not get the packages: the package index did not answer or lacks one of them.",
+            f"Check the network, or point PIP_INDEX_URL at a mirror. {again} Details: {log}",
+        )
+    last = next((line for line in reversed(lines) if line.strip()), "no output")
+    error = next((line for line in lines if line.startswith(("ERROR:", "Error:"))), last)
+    return Problem(f"The packages could not be installed: {error.strip()}", f"Details: {log}")

@@ -1,0 +1,31 @@
+"""Health, for people, load balancers and the supervisor."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.embedded import health
+
+
+@never_cache
+@require_safe
+def healthz(_request: HttpRequest) -> JsonResponse:
+    """Every part with what was seen: 200 when all are well, else 503."""
+    parts = health.check()
+    ok = all(part.ok for part in parts)
+    return JsonResponse(
+        {"status": "ok" if ok else "failing", "parts": [asdict(part) for part in parts]},
+        status=200 if ok else 503,
+        json_dumps_params={"indent": 1, "ensure_ascii": False},
+    )
+
+
+@never_cache
+@require_safe
+def live(_request: HttpRequest) -> HttpResponse:
+    """This process answers; says nothing about the others."""
+    return HttpResponse("ok\n", content_type="text/plain; charset=utf-8")
