@@ -32,7 +32,6 @@ from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     Inventory,
     Observation,
-    ObservedState,
     Placement,
     PoolConfig,
     WorkspaceRef,
@@ -108,17 +107,14 @@ class SimulatedDriver(Driver):
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
         self.validate(spec)
         with self._call():
-            now = self._clock()
-            with self._store.write(now) as connection:
-                call = rows.count_call(connection, spec.ref.external_name, now)
-                outcome = self._start(rows.Book(connection, now), spec, placement, call)
+            with self._change() as book:
+                call = rows.count_call(book.connection, spec.ref.external_name, book.now)
+                outcome = self._start(book, spec, placement, call)
             return self._answer(outcome, spec.ref, spec.name, call)
 
     def observe(self, ref: WorkspaceRef) -> Observation:
-        with self._call():
-            now = self._clock()
-            with self._store.read(now) as connection:
-                return self._look(rows.Book(connection, now), ref)
+        with self._call(), self._view() as book:
+            return book.look(ref)
 
     def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
         return self._end(ref, deleting=False)
@@ -127,43 +123,35 @@ class SimulatedDriver(Driver):
         return self._end(ref, deleting=True)
 
     def list_owned(self) -> tuple[Observation, ...]:
-        with self._call():
-            now = self._clock()
-            with self._store.read(now) as connection:
-                book = rows.Book(connection, now)
-                offline = self._offline_names(book)
-                return tuple(row.observation(now, offline.get(row.name, "")) for row in book.rows())
+        with self._call(), self._view() as book:
+            return tuple(book.seen(row) for row in book.rows())
 
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
-        with self._call():
-            now = self._clock()
-            with self._store.read(now) as connection:
-                row = rows.Book(connection, now).row(ref.external_name)
-        return row.log(now, tail_lines) if row else ""
+        with self._call(), self._view() as book:
+            row = book.row(ref.external_name)
+            return row.log(book.now, tail_lines) if row else ""
 
     # For trials and tests
 
     def usage(self) -> dict[str, int]:
         """Thousandths held of each device that is held at all, by UUID."""
-        now = self._clock()
-        with self._store.read(now) as connection:
-            return rows.Book(connection, now).usage()
+        with self._view() as book:
+            return book.usage()
 
     def over_grants(self) -> tuple[str, ...]:
         """Every start that would have granted something twice: empty under a sound scheduler."""
-        with self._store.read(self._clock()) as connection:
-            return tuple(row["reason"] for row in connection.execute("SELECT reason FROM over_grants"))
+        with self._view() as book:
+            return tuple(row["reason"] for row in book.connection.execute("SELECT reason FROM over_grants"))
 
     def starts(self, ref: WorkspaceRef) -> int:
         """How often the workspace has been started: once for each generation that ever ran."""
-        now = self._clock()
-        with self._store.read(now) as connection:
-            return rows.Book(connection, now).starts(ref.external_name)
+        with self._view() as book:
+            return book.starts(ref.external_name)
 
     def homes(self) -> frozenset[str]:
         """The keys of all home volumes; they outlive workspaces."""
-        with self._store.read(self._clock()) as connection:
-            return frozenset(row["home_key"] for row in connection.execute("SELECT home_key FROM homes"))
+        with self._view() as book:
+            return frozenset(row["home_key"] for row in book.connection.execute("SELECT home_key FROM homes"))
 
     # How it is done
 
@@ -177,6 +165,23 @@ class SimulatedDriver(Driver):
             )
         yield
 
+    @contextmanager
+    def _view(self) -> Iterator[rows.Book]:
+        now = self._clock()
+        with self._store.read(now) as connection:
+            book = rows.Book(connection, now)
+            book.offline = self._offline_names(book)
+            yield book
+
+    @contextmanager
+    def _change(self) -> Iterator[rows.Book]:
+        now = self._clock()
+        with self._store.write(now) as connection:
+            book = rows.Book(connection, now)
+            book.offline = self._offline_names(book)
+            book.purge()
+            yield book
+
     def _vanished(self, node: str, epoch: float, now: float) -> bool:
         return self.script.vanished(node, epoch=epoch, now=now)
 
@@ -188,12 +193,6 @@ class SimulatedDriver(Driver):
         away = [node for node in self.script.vanish_nodes if self._vanished(node, epoch, book.now)]
         return {name: node for node in sorted(away) for name in book.names_on(node)}
 
-    def _look(self, book: rows.Book, ref: WorkspaceRef) -> Observation:
-        row = book.row(ref.external_name)
-        if row is None:
-            return Observation(ref, ObservedState.ABSENT)
-        return row.observation(book.now, self._offline_names(book).get(row.name, ""))
-
     def _start(
         self, book: rows.Book, spec: WorkspaceSpec, placement: Placement, call: int
     ) -> Observation | ProvisioningError:
@@ -204,8 +203,10 @@ class SimulatedDriver(Driver):
         if row is not None:
             if row.generation > ref.generation:
                 return Stale("A later run of this workspace is there. Look at that one.")
+            if name in book.offline:
+                return _offline(book.offline[name])
             if row.generation == ref.generation and row.digest == spec.digest():
-                return self._look(book, ref)
+                return book.look(ref)
             if row.ended_at is None:
                 return Conflict(
                     f"{name} is there with another specification. Delete the workspace and create it again.",
@@ -240,15 +241,13 @@ class SimulatedDriver(Driver):
             failure_code=code,
             exit_code=exit_code,
         )
-        return self._look(book, ref)
+        return book.look(ref)
 
     def _end(self, ref: WorkspaceRef, *, deleting: bool) -> Observation:
         name = ref.external_name
         with self._call():
-            now = self._clock()
-            with self._store.write(now) as connection:
-                call = rows.count_call(connection, name, now)
-                book = rows.Book(connection, now)
+            with self._change() as book:
+                call = rows.count_call(book.connection, name, book.now)
                 row = book.row(name)
                 outcome: Observation | ProvisioningError
                 if row is not None and row.generation > ref.generation:
@@ -257,9 +256,10 @@ class SimulatedDriver(Driver):
                     )
                 else:
                     book.close(name, ref.generation)
-                    if row is not None:
+                    # No request reaches an offline node; the reconciler calls again.
+                    if row is not None and name not in book.offline:
                         book.end(row, self.script.stop_delay_s, deleting=deleting)
-                    outcome = self._look(book, ref)
+                    outcome = book.look(ref)
             return self._answer(outcome, ref, row.display_name if row else "", call)
 
     def _answer(
@@ -302,9 +302,7 @@ class SimulatedDriver(Driver):
             if not hardware.has_node(self.topology, part.node):
                 return StartFailed(f"This pool has no node {part.node}. Refresh the inventory and try again.")
             if self._vanished(part.node, epoch, now):
-                return BackendUnavailable(
-                    f"Node {part.node} does not answer. Bring it back or cordon it.", detail="scripted"
-                )
+                return _offline(part.node)
             for grant in part.devices:
                 if not hardware.has_device(self.topology, part.node, grant.uuid):
                     return StartFailed(
@@ -345,6 +343,10 @@ class SimulatedDriver(Driver):
                         detail=reason,
                     )
         return None
+
+
+def _offline(node: str) -> BackendUnavailable:
+    return BackendUnavailable(f"Node {node} does not answer. Bring it back or cordon it.", detail="scripted")
 
 
 def _state_folder(pool: PoolConfig) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 
 from provisioning.types import Observation, ObservedState, Placement, WorkspaceRef, WorkspaceSpec
 
+CLOSED_KEPT_S = 7 * 86_400
 FAILURES = {
     "app_exited": "The app ended by itself, as scripted. Look at its log, then start it again.",
     "start_timeout": "The app did not answer within its start time-out, as scripted. Start it again.",
@@ -104,23 +105,50 @@ def count_call(connection: sqlite3.Connection, name: str, now: float) -> int:
 
 
 class Book:
-    """The state of a pool within one transaction, as of `now`."""
+    """The state of a pool within one transaction, as of `now`.
+
+    `offline` has the external names of workspaces with a part on an offline node, each with that
+    node: what becomes of them cannot be seen, so they are never taken for gone.
+    """
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self.connection = connection
         self.now = now
+        self.offline: dict[str, str] = {}
+
+    def purge(self) -> None:
+        """Remove what has been deleted and is gone, and marks that are too old to matter."""
+        gone = self.connection.execute(
+            "SELECT name FROM workspaces WHERE deleting = 1 AND ended_at <= ?", (self.now,)
+        ).fetchall()
+        for (name,) in gone:
+            if name not in self.offline:
+                self._remove(name)
+        self.connection.execute(
+            "DELETE FROM marks WHERE changed_at < ? AND name NOT IN (SELECT name FROM workspaces)",
+            (self.now - CLOSED_KEPT_S,),
+        )
+
+    def look(self, ref: WorkspaceRef) -> Observation:
+        """What can be seen of a workspace."""
+        row = self.row(ref.external_name)
+        return Observation(ref, ObservedState.ABSENT) if row is None else self.seen(row)
+
+    def seen(self, row: Row) -> Observation:
+        """What can be seen of `row`."""
+        return row.observation(self.now, self.offline.get(row.name, ""))
 
     def row(self, name: str) -> Row | None:
         """The workspace of this external name, unless it is gone."""
         found = self.connection.execute("SELECT * FROM workspaces WHERE name = ?", (name,)).fetchone()
         row = Row(*found) if found else None
-        return None if row is None or row.state(self.now) is ObservedState.ABSENT else row
+        return None if row is None or self._gone(row) else row
 
     def rows(self) -> Iterator[Row]:
         """Every workspace that is not gone, by name."""
         for found in self.connection.execute("SELECT * FROM workspaces ORDER BY name"):
             row = Row(*found)
-            if row.state(self.now) is not ObservedState.ABSENT:
+            if not self._gone(row):
                 yield row
 
     def closed_generation(self, name: str) -> int:
@@ -152,8 +180,7 @@ class Book:
         """Write a new run over the ended one of the same name."""
         name, want = spec.ref.external_name, spec.resources
         execute, executemany = self.connection.execute, self.connection.executemany
-        for table in ("workspaces", "parts", "grants"):
-            execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608 - names from this line
+        self._remove(name)
         execute(
             "INSERT INTO workspaces (name, workspace_id, generation, digest, display_name, template, "
             "started_at, ready_at, failed_at, failure_code, exit_code) "
@@ -237,6 +264,13 @@ class Book:
     def record_over_grant(self, name: str, reason: str) -> None:
         """Keep a start that would have granted something twice."""
         self.connection.execute("INSERT INTO over_grants VALUES (?, ?, ?)", (self.now, name, reason))
+
+    def _gone(self, row: Row) -> bool:
+        return row.state(self.now) is ObservedState.ABSENT and row.name not in self.offline
+
+    def _remove(self, name: str) -> None:
+        for table in ("workspaces", "parts", "grants"):
+            self.connection.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608
 
     def _one(self, query: str, *values: object) -> Any:
         found = self.connection.execute(query, values).fetchone()

@@ -17,7 +17,6 @@ from provisioning.errors import BackendUnavailable
 SCHEMA_VERSION = 1
 # Below the two seconds in which every call of a driver has to return.
 BUSY_TIMEOUT_S = 1.5
-CLOSED_KEPT_S = 7 * 86_400
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS pool (epoch REAL NOT NULL);
@@ -65,7 +64,6 @@ class Store:
     def write(self, now: float) -> Iterator[sqlite3.Connection]:
         """One change by one process at a time, committed when the block ends without an error."""
         with self._transaction("BEGIN IMMEDIATE", now) as connection:
-            self._purge(connection, now)
             yield connection
 
     @contextmanager
@@ -123,19 +121,6 @@ class Store:
                 connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
                 connection.execute("INSERT INTO pool (epoch) VALUES (?)", (now,))
                 connection.execute("COMMIT")
-
-    def _purge(self, connection: sqlite3.Connection, now: float) -> None:
-        for table in ("parts", "grants"):
-            connection.execute(
-                f"DELETE FROM {table} WHERE name IN "  # noqa: S608 - names from the line above
-                "(SELECT name FROM workspaces WHERE deleting = 1 AND ended_at <= ?)",
-                (now,),
-            )
-        connection.execute("DELETE FROM workspaces WHERE deleting = 1 AND ended_at <= ?", (now,))
-        connection.execute(
-            "DELETE FROM marks WHERE changed_at < ? AND name NOT IN (SELECT name FROM workspaces)",
-            (now - CLOSED_KEPT_S,),
-        )
 
     def _unavailable(self, error: Exception) -> BackendUnavailable:
         text = str(error)
