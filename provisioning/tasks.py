@@ -37,7 +37,7 @@ def execute(command: dict[str, Any]) -> None:
 
 
 @app.task(name="node.inventory")
-def inventory(pool: dict[str, Any], node: str) -> None:
+def inventory(pool: dict[str, Any]) -> None:
     """Take stock of a pool, as seen from this worker."""
     seen: Any = None
     failure: Failure | None = None
@@ -48,7 +48,6 @@ def inventory(pool: dict[str, Any], node: str) -> None:
     _tell(
         "control.apply_inventory",
         pool=pool["slug"],
-        node=node,
         inventory=seen,
         failure=messages.dump(failure),
     )
@@ -76,11 +75,13 @@ def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_
         answer = {"text": driver.logs(messages.load(ref, WorkspaceRef), tail_lines=tail_lines)}
     except Exception as error:
         answer = {"error": failure_of(error).message}
-    with redis.Redis.from_url(app.conf.broker_url, socket_timeout=5) as connection:
-        with connection.pipeline() as pipe:
-            pipe.rpush(reply_key, json.dumps(answer))
-            pipe.expire(reply_key, REPLY_TTL_S)
-            pipe.execute()
+    with (
+        redis.Redis.from_url(app.conf.broker_url, socket_timeout=5) as connection,
+        connection.pipeline() as pipe,
+    ):
+        pipe.rpush(reply_key, json.dumps(answer))
+        pipe.expire(reply_key, REPLY_TTL_S)
+        pipe.execute()
 
 
 def run(command: Command, *, now: float) -> Result:

@@ -19,7 +19,7 @@ from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.events import services as events
 
-TOKEN_PREFIX = "berth_"
+TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
 

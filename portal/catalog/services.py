@@ -34,7 +34,7 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
     for model, (most, cpu_milli, memory_mib) in _models(pool).items():
         for count in (n for n in GPU_COUNTS if n <= most):
             _ensure(
-                slug=f"{_slug(pool)}{_word(model.removeprefix('Simulated '))}-x{count}",
+                slug=f"{_slug(pool)}{_word(model)}-x{count}",
                 name=f"{count} × {model}",
                 cpu_milli=max(cpu_milli * count // most // 1000 * 1000, 1000),
                 memory_mib=max(memory_mib * count // most // 1024 * 1024, 1024),
@@ -76,7 +76,8 @@ def _slug(pool: Pool) -> str:
 
 
 def _word(model: str) -> str:
-    """`NVIDIA H100 80GB HBM3` → `nvidia-h100-80gb-hbm3`."""
+    """`NVIDIA H100 80GB HBM3` → `nvidia-h100-80gb-hbm3`; a simulated pool's slug says enough already."""
+    model = model.removeprefix("Simulated ")
     return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40] or "accelerator"
 
 

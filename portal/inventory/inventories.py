@@ -24,19 +24,15 @@ def worker_ready(queues: list[str]) -> None:
             _ask(pool)
 
 
-def apply(
-    pool_slug: str, node_name: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None
-) -> None:
+def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
     """Take in one answer; an answer about a pool that has gone meanwhile is dropped."""
     pool = Pool.objects.filter(slug=pool_slug).first()
     if pool is None:
         return
     if inventory is not None:
-        services.apply_inventory(pool=pool, node_name=node_name, inventory=services.load_inventory(inventory))
+        services.apply_inventory(pool=pool, inventory=services.load_inventory(inventory))
     elif failure is not None:
-        services.apply_inventory_failure(
-            pool=pool, node_name=node_name, failure=messages.load(failure, Failure)
-        )
+        services.apply_inventory_failure(pool=pool, failure=messages.load(failure, Failure))
 
 
 def _ask(pool: Pool) -> None:

@@ -105,7 +105,7 @@ def mark_asked(pool: Pool) -> None:
 
 
 @transaction.atomic
-def apply_inventory(*, pool: Pool, node_name: str, inventory: Inventory) -> None:
+def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
     """Take in what was seen: nodes and devices that appear, change and disappear, each as an event."""
     now = timezone.now()
     pool = Pool.objects.select_for_update().get(pk=pool.pk)
@@ -123,7 +123,7 @@ def apply_inventory(*, pool: Pool, node_name: str, inventory: Inventory) -> None
     catalog.ensure_accelerator_flavors(pool)
 
 
-def apply_inventory_failure(*, pool: Pool, node_name: str, failure: Failure) -> None:
+def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
     """The driver could not take stock: say so; nothing is concluded about what runs."""
     _set_state(pool, PoolState.UNREACHABLE, failure.message)
 

@@ -19,7 +19,5 @@ def worker_ready(queues: list[str]) -> None:
 
 
 @app.task(name="control.apply_inventory")
-def apply_inventory(
-    pool: str, node: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None
-) -> None:
-    inventories.apply(pool, node, inventory, failure)
+def apply_inventory(pool: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
+    inventories.apply(pool, inventory, failure)

@@ -160,7 +160,6 @@ def request_inventory(pool: Pool, node_name: str) -> None:
         "node.inventory",
         queue_of(pool, node_name),
         pool=messages.dump(config_of(pool)),
-        node=node_name,
     )
 
 

@@ -61,7 +61,10 @@ def _fit(node: NodeState, request: ResourceRequest) -> tuple[DeviceGrant, ...] |
     if node.unusable:
         return node.unusable
     if node.free_cpu_milli < request.cpu_milli:
-        return f"{_cores(node.free_cpu_milli)} of {_cores(node.cpu_milli)} CPU cores free, needs {_cores(request.cpu_milli)}"
+        return (
+            f"{_cores(node.free_cpu_milli)} of {_cores(node.cpu_milli)} CPU cores free, "
+            f"needs {_cores(request.cpu_milli)}"
+        )
     if node.free_memory_mib < request.memory_mib:
         return (
             f"{_gib(node.free_memory_mib)} of {_gib(node.memory_mib)} GiB memory free, "

@@ -55,9 +55,7 @@ class Command(BaseCommand):
             )
             raise CommandError(problems or error.message) from error
         # Nothing is asked of a backend here: the simulation computes its inventory.
-        services.apply_inventory(
-            pool=pool, node_name="", inventory=driver_for(services.config_of(pool)).inventory()
-        )
+        services.apply_inventory(pool=pool, inventory=driver_for(services.config_of(pool)).inventory())
         flavors = ", ".join(pool.flavors.values_list("slug", flat=True))
         self.stdout.write(f"Added the simulated pool “{pool.slug}”. Its flavors: {flavors}")
 
