@@ -11,10 +11,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
 from django.conf import settings
 
+from provisioning import pulse
 from provisioning.transport import configure
 
 app = Celery("berth-control")
 configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
+pulse.install(app)
 app.autodiscover_tasks(["portal.inventory", "portal.workspaces"])
 app.conf.beat_schedule = {
     "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
