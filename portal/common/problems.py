@@ -82,8 +82,9 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         extra["errors"] = error.detail if isinstance(error.detail, dict) else {"": error.detail}
     else:
         code, detail = str(error.default_code), str(error.detail)
-    if getattr(error, "auth_header", None):
-        headers["WWW-Authenticate"] = error.auth_header
+    auth_header = getattr(error, "auth_header", None)
+    if auth_header:
+        headers["WWW-Authenticate"] = auth_header
     wait = getattr(error, "wait", None)
     if wait:
         headers["Retry-After"] = str(int(wait))

@@ -148,7 +148,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
         _ended_by_itself(workspace, seen, Reason.APP_EXITED)
     else:
-        changes = {"attempts": 0}
+        changes: dict[str, Any] = {"attempts": 0}
         if seen.state is not ObservedState.UNKNOWN:
             if workspace.error_code:
                 changes |= {"error_code": "", "error_message": ""}
