@@ -198,7 +198,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
             settings.BERTH_REDIS_URL, socket_timeout=LOG_TIMEOUT_S + 2, socket_connect_timeout=1
         )
         with client:
-            answer = client.blpop([reply_key], timeout=LOG_TIMEOUT_S)
+            answer: Any = client.blpop([reply_key], timeout=LOG_TIMEOUT_S)
     except redis.RedisError as error:
         raise unavailable from error
     if answer is None:

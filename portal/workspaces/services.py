@@ -284,7 +284,7 @@ def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:
     return dispatch.read_logs(workspace, tail_lines=tail_lines)
 
 
-def _no_error() -> dict[str, str]:
+def _no_error() -> dict[str, Any]:
     return {"error_code": "", "error_message": ""}
 
 
