@@ -1,0 +1,832 @@
+"""The agent inside a workspace: starts the app, tells the portal, ends it.
+
+One file, standard library only, Python 3.9 or newer; drivers copy or mount it into the workspace
+and start it as `python -I -S agent.py CONFIG`. It must start quickly (people wait for it), so what
+is heavy is imported only after the app has been started.
+
+CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default:
+
+  argv, env            the app; `{port} {home} {token} {token_file} {name}` are replaced in both
+  ports                candidate TCP ports on 127.0.0.1; the first free one is taken
+  ready_path, activity*   HTTP path that answers below 500 when ready; `jupyter` reads kernels
+  endpoint*            URL reported to the portal, `{port}` replaced
+  home, name, app_token, workspace_id, generation
+  agent_url, agent_token, heartbeat_s*      the portal, and the token of this workspace
+  start_timeout_s*, stop_timeout_s*
+  state_path, log_path, log_max_bytes*      what the driver reads; the log keeps one old file
+  devices*             UUIDs of the granted GPUs
+  remove_config*       true: delete CONFIG once it has been read, because it holds secrets
+
+The state file is `{"phase": starting|ready|exited, "reason", "exit_code", "port", "generation"}`.
+Exit codes of the agent: 0 ended on request or with its app, 64 bad configuration, 75 no port free.
+"""
+
+# pathlib, contextlib and typing would double the time that this program takes to start, and it runs on
+# older versions of Python too.
+# ruff: noqa: PTH105, PTH108, PTH113, PTH115, PTH118, PTH120, PTH123, PTH208, SIM105, UP031, S606
+
+from __future__ import annotations
+
+import _socket  # the C part alone: `socket` costs 7 ms before the app starts
+import json
+import os
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any
+
+    Config = dict[str, Any]
+    Table = dict[int, tuple[int, str, int, int]]
+
+EXIT_CONFIG = 64
+EXIT_PORT_TAKEN = 75
+TAIL_LINES = 50
+TAIL_BYTES = 16384
+PROBE_FIRST_S = 0.015
+PROBE_MAX_S = 0.1
+BACKOFF_MAX_S = 15.0
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+# ---------------------------------------------------------------------------------------------
+# Configuration and the start of the app
+# ---------------------------------------------------------------------------------------------
+
+
+def load_config(path: str) -> Config:
+    """The configuration with its defaults. Raises `ValueError` that names what is missing."""
+    with open(path, encoding="utf-8") as handle:
+        config: Config = json.load(handle)
+    for key in (
+        "argv",
+        "ports",
+        "home",
+        "name",
+        "workspace_id",
+        "generation",
+        "agent_url",
+        "agent_token",
+        "app_token",
+        "state_path",
+        "log_path",
+    ):
+        if key not in config:
+            raise ValueError("the agent's configuration lacks “%s”" % key)
+    if not config["argv"] or not config["ports"]:
+        raise ValueError("the agent's configuration has an empty argv or no ports")
+    config.setdefault("env", {})
+    config.setdefault("ready_path", "/")
+    config.setdefault("activity", "")
+    config.setdefault("endpoint", "http://127.0.0.1:{port}")
+    config.setdefault("heartbeat_s", 15)
+    config.setdefault("start_timeout_s", 120)
+    config.setdefault("stop_timeout_s", 10)
+    config.setdefault("log_max_bytes", 10 * 1024 * 1024)
+    config.setdefault("devices", [])
+    if config.get("remove_config"):
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # mounted read-only: its owner removes it
+    return config
+
+
+def free_port(candidates: list[int]) -> int | None:
+    """The first of `candidates` on which 127.0.0.1 can be bound, or None."""
+    for port in candidates:
+        sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+            sock.bind(("127.0.0.1", port))
+            return port
+        except OSError:
+            continue
+        finally:
+            sock.close()
+    return None
+
+
+def write_atomically(path: str, data: bytes) -> None:
+    """Replace `path` by `data` (bytes) in one step, readable by its owner only."""
+    temporary = "%s.%d.tmp" % (path, os.getpid())
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+
+
+def substitute(text: str, values: dict[str, str]) -> str:
+    """`text` with each `{key}` of `values` replaced; every other brace stays as it is."""
+    for key, value in values.items():
+        text = text.replace("{" + key + "}", value)
+    return text
+
+
+def find_program(name: str, search_path: str) -> str | None:
+    """The path of an executable, or None."""
+    if "/" in name:
+        return name if os.access(name, os.X_OK) else None
+    for folder in search_path.split(os.pathsep):
+        candidate = os.path.join(folder or ".", name)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return None
+
+
+class App:
+    """The started app: its process, its port and the read end of its output."""
+
+    def __init__(self, pid: int, port: int, output: int) -> None:
+        self.pid = pid
+        self.port = port
+        self.output = output
+        self.exit_code: int | None = None  # a signal n counts as 128 + n
+
+
+def start_app(config: Config, port: int) -> App:
+    """Fork and execute the app in a process group of its own. Raises `OSError` with the reason."""
+    values = {"port": str(port), "home": config["home"], "name": config["name"], "token": config["app_token"]}
+    if any("{token_file}" in text for text in [*config["argv"], *config["env"].values()]):
+        token_file = os.path.join(os.path.dirname(config["state_path"]), "app-token")
+        write_atomically(token_file, config["app_token"].encode())
+        values["token_file"] = token_file
+    argv = [substitute(argument, values) for argument in config["argv"]]
+    env = {key: substitute(value, values) for key, value in config["env"].items()}
+    program = find_program(argv[0], env.get("PATH", os.defpath))
+    if program is None:
+        raise FileNotFoundError("the program “%s” is not installed in this environment" % argv[0])
+    output_read, output_write = os.pipe()
+    status_read, status_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become_app(program, argv, env, config["home"], output_write, status_write)
+    os.close(output_write)
+    os.close(status_write)
+    error = os.read(status_read, 4096)  # empty as soon as the program has been executed
+    os.close(status_read)
+    if error:
+        os.waitpid(pid, 0)
+        os.close(output_read)
+        raise OSError(error.decode("utf-8", "replace"))
+    return App(pid, port, output_read)
+
+
+def _become_app(
+    program: str, argv: list[str], env: dict[str, str], home: str, output_write: int, status_write: int
+) -> None:
+    """In the child: never returns."""
+    try:
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output_write, 1)
+        os.dup2(output_write, 2)
+        try:
+            # Where memory runs out the kernel takes the app before the agent, which can tell why.
+            descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            os.write(descriptor, b"300")
+            os.close(descriptor)
+        except OSError:
+            pass
+        os.umask(0o022)
+        os.chdir(home)
+        os.execve(program, argv, env)
+    except BaseException as error:
+        os.write(status_write, ("%s: %s" % (program, error)).encode()[:4096])
+    finally:
+        os._exit(127)
+
+
+# ---------------------------------------------------------------------------------------------
+# The log: size-capped, one old file, no token in it
+# ---------------------------------------------------------------------------------------------
+
+
+class Log:
+    """Copies the app's output to a file. A full disk loses lines, never the app."""
+
+    def __init__(self, path: str, max_bytes: int, secrets: list[str]) -> None:
+        self.path = path
+        self.max_bytes = max_bytes
+        self.secrets = [secret.encode() for secret in secrets if len(secret) >= 8]
+        self.pending = b""
+        self.descriptor = -1
+        self.size = 0
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.descriptor = os.open(self.path, flags, 0o600)
+        self.size = os.fstat(self.descriptor).st_size
+
+    def feed(self, data: bytes, last: bool = False) -> None:
+        """Write `data` without the secrets, holding back what may be the beginning of one."""
+        data = self.pending + data
+        for secret in self.secrets:
+            data = data.replace(secret, b"[token]")
+        held = 0
+        if not last:
+            for secret in self.secrets:
+                for length in range(min(len(secret) - 1, len(data)), held, -1):
+                    if data.endswith(secret[:length]):
+                        held = length
+                        break
+        self.pending = data[len(data) - held :]
+        self._write(data[: len(data) - held])
+
+    def _write(self, data: bytes) -> None:
+        try:
+            if self.descriptor < 0:
+                self._open()
+            if self.size and self.size + len(data) > self.max_bytes:
+                os.close(self.descriptor)
+                self.descriptor = -1
+                os.replace(self.path, self.path + ".1")
+                self._open()
+            while data:
+                written = os.write(self.descriptor, data)
+                self.size += written
+                data = data[written:]
+        except OSError:
+            pass
+
+    def note(self, text: str) -> None:
+        """A line of the agent's own."""
+        self.feed(("[berth] %s\n" % text).encode())
+
+    def tail(self) -> str:
+        """The last lines of the log as text."""
+        data = b""
+        for path in (self.path, self.path + ".1"):
+            try:
+                with open(path, "rb") as handle:
+                    size = handle.seek(0, os.SEEK_END)
+                    handle.seek(max(0, size - TAIL_BYTES))
+                    data = handle.read() + data
+            except OSError:
+                continue
+            if data.count(b"\n") >= TAIL_LINES:
+                break
+        lines = data[-TAIL_BYTES:].decode("utf-8", "replace").splitlines()
+        return "\n".join(lines[-TAIL_LINES:])
+
+
+# ---------------------------------------------------------------------------------------------
+# What the process tree does
+# ---------------------------------------------------------------------------------------------
+
+
+def read_text(path: str) -> str | None:
+    """The content of a small file, or None."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read().decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def process_table() -> Table:
+    """{pid: (parent, state, cpu ticks, resident pages)} of all that this PID namespace shows."""
+    table = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            text = read_text("/proc/%s/stat" % entry)
+            if text:
+                fields = text[text.rfind(")") + 2 :].split()
+                ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
+                table[int(entry)] = (int(fields[1]), fields[0], ticks, int(fields[21]))
+    return table
+
+
+def descendants(root: int, table: Table) -> list[int]:
+    """Live descendants of `root`, whatever their session or group."""
+    children: dict[int, list[int]] = {}
+    for pid, (parent, state, _, _) in table.items():
+        if state not in "ZX":
+            children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            found.append(child)
+            queue.append(child)
+    return found
+
+
+def sockets_on(port: int) -> tuple[set[str], int] | None:
+    """(inodes that listen on `port`, number of established connections), or None when unknown."""
+    inodes: set[str] = set()
+    established, seen = 0, False
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        text = read_text(path)
+        if text is None:
+            continue
+        seen = True
+        for line in text.splitlines()[1:]:
+            fields = line.split()
+            if int(fields[1].rpartition(":")[2], 16) != port:
+                continue
+            if fields[3] == "0A":
+                inodes.add(fields[9])
+            elif fields[3] == "01":
+                established += 1
+    return (inodes, established) if seen else None
+
+
+def listens_itself(port: int, pids: list[int]) -> bool | None:
+    """False when a process that is not ours listens on `port`; None when that cannot be seen."""
+    found = sockets_on(port)
+    if found is None or not found[0]:
+        return None
+    targets = {"socket:[%s]" % inode for inode in found[0]}
+    for pid in pids:
+        try:
+            for name in os.listdir("/proc/%d/fd" % pid):
+                try:
+                    if os.readlink("/proc/%d/fd/%s" % (pid, name)) in targets:
+                        return True
+                except OSError:
+                    continue
+        except OSError:
+            continue
+    return False
+
+
+class Gpus:
+    """Utilisation and memory of the granted GPUs through NVML; None where it cannot be read."""
+
+    def __init__(self, uuids: list[str]) -> None:
+        self.uuids = list(uuids)
+        self.library: Any = None
+        self.broken = not self.uuids
+
+    def _load(self) -> None:
+        import ctypes
+
+        self.library = ctypes.CDLL("libnvidia-ml.so.1")
+        if self.library.nvmlInit_v2() != 0:
+            raise OSError("NVML does not start")
+
+    def sample(self) -> list[Config] | None:
+        """A list of {uuid, utilization_percent, memory_used_mib, memory_total_mib}, or None."""
+        if self.broken:
+            return None
+        try:
+            if self.library is None:
+                self._load()
+            return [self._device(uuid) for uuid in self.uuids]
+        except (OSError, AttributeError):
+            self.broken = True
+            return None
+
+    def _device(self, uuid: str) -> Config:
+        import ctypes
+
+        sample: Config = {
+            "uuid": uuid,
+            "utilization_percent": None,
+            "memory_used_mib": None,
+            "memory_total_mib": None,
+        }
+        handle = ctypes.c_void_p()
+        if self.library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle)) != 0:
+            return sample
+        rates = (ctypes.c_uint * 2)()
+        if self.library.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(rates)) == 0:
+            sample["utilization_percent"] = int(rates[0])
+        memory = (ctypes.c_ulonglong * 3)()  # total, free, used
+        if self.library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
+            sample["memory_total_mib"] = int(memory[0]) >> 20
+            sample["memory_used_mib"] = int(memory[2]) >> 20
+        return sample
+
+
+# ---------------------------------------------------------------------------------------------
+# HTTP: readiness by bare socket, the rest by http.client once the app is on its way
+# ---------------------------------------------------------------------------------------------
+
+
+def answers(port: int, path: str, timeout_s: float) -> bool:
+    """True when the app's port answers `path` with a status below 500."""
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(("127.0.0.1", port))
+        request = "GET %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % (path, port)
+        sock.sendall(request.encode())
+        head = b""
+        while b"\r\n" not in head and len(head) < 4096:
+            chunk = sock.recv(4096)
+            if not chunk:
+                break
+            head += chunk
+        fields = head.split(b"\r\n", 1)[0].split()
+        return (
+            len(fields) >= 2
+            and fields[0].startswith(b"HTTP/")
+            and fields[1].isdigit()
+            and int(fields[1]) < 500
+        )
+    except OSError:
+        return False
+    finally:
+        sock.close()
+
+
+def http_json(method: str, url: str, token: str, body: Any, timeout_s: float) -> tuple[int, Any]:
+    """(status, decoded answer or None). Raises `OSError` when there is no answer."""
+    import http.client
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    try:
+        headers = {"Accept": "application/json"}
+        if token:
+            headers["Authorization"] = "Bearer " + token
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        path = (parts.path or "/") + ("?" + parts.query if parts.query else "")
+        connection.request(method, path, data, headers)
+        response = connection.getresponse()
+        raw = response.read(4 * 1024 * 1024)
+        try:
+            answer = json.loads(raw) if raw else None
+        except ValueError:
+            answer = None
+        return response.status, answer
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError(str(error)) from error
+    finally:
+        connection.close()
+
+
+def jupyter_activity(port: int, token: str) -> Config:
+    """Kernels and terminals as Jupyter Server reports them; None where it does not answer."""
+    result: Config = {"kernels": None, "terminals": None}
+    for name, path in (("kernels", "/api/kernels"), ("terminals", "/api/terminals")):
+        try:
+            status, items = http_json("GET", "http://127.0.0.1:%d%s" % (port, path), token, None, 5.0)
+        except OSError:
+            continue
+        if status != 200 or not isinstance(items, list):
+            continue
+        items = [item for item in items if isinstance(item, dict)]
+        summary: Config = {"count": len(items)}
+        stamps = [item["last_activity"] for item in items if isinstance(item.get("last_activity"), str)]
+        summary["last_activity"] = max(stamps) if stamps else None
+        if name == "kernels":
+            summary["busy"] = sum(1 for item in items if item.get("execution_state") not in ("idle", "dead"))
+        result[name] = summary
+    return result
+
+
+# ---------------------------------------------------------------------------------------------
+# The agent
+# ---------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """One run: start, ready, heartbeats, end. `run` returns the exit code of the process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.app: App = None  # type: ignore[assignment]  # set before any thread runs
+        self.ended: threading.Event
+        self.wake_read, self.wake_write = -1, -1
+        self.log = Log(
+            config["log_path"], config["log_max_bytes"], [config["app_token"], config["agent_token"]]
+        )
+        self.gpus = Gpus(config["devices"])
+        self.stop_signal = False
+        self.end_reason = ""  # set once, by whoever decides first
+        self.ready = False
+        self.state_written = False
+
+    # -- state and messages ---------------------------------------------------------------
+
+    def write_state(self, phase: str, **more: Any) -> None:
+        """Publish the state to the driver; a full disk is survived and tried again."""
+        state: Config = {"phase": phase, "generation": self.config["generation"]}
+        state["port"] = self.app.port if self.app else None
+        state.update(more)
+        try:
+            write_atomically(self.config["state_path"], json.dumps(state).encode())
+            self.state_written = True
+        except OSError:
+            self.state_written = False
+
+    def post(self, name: str, body: Config, timeout_s: float = 10.0) -> tuple[int, Any]:
+        """The status and answer of a call to the portal; status 0 when it cannot be reached."""
+        body = dict(body, workspace_id=self.config["workspace_id"], generation=self.config["generation"])
+        url = self.config["agent_url"].rstrip("/") + "/agent/v1/" + name
+        try:
+            return http_json("POST", url, self.config["agent_token"], body, timeout_s)
+        except OSError:
+            return 0, None
+
+    def endpoint(self) -> str:
+        return str(self.config["endpoint"]).replace("{port}", str(self.app.port))
+
+    def sample(self) -> Config:
+        """What the workspace does now; what cannot be read is null, never zero."""
+        activity: Config = {
+            "kernels": None,
+            "terminals": None,
+            "connections": None,
+            "cpu_seconds": None,
+            "rss_mib": None,
+            "processes": None,
+            "gpus": self.gpus.sample(),
+        }
+        found = sockets_on(self.app.port)
+        if found is not None:
+            activity["connections"] = found[1]
+        try:
+            table = process_table()
+            pids = descendants(os.getpid(), table)
+            reaped = os.times()
+            ticks = sum(table[pid][2] for pid in pids)
+            activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)
+            activity["rss_mib"] = sum(table[pid][3] for pid in pids) * PAGE_BYTES >> 20
+            activity["processes"] = len(pids)
+        except (OSError, ValueError, IndexError):
+            pass
+        if self.config["activity"] == "jupyter":
+            activity.update(jupyter_activity(self.app.port, self.config["app_token"]))
+        return activity
+
+    # -- threads --------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Thread: the app's output to the log until every writer has gone."""
+        while True:
+            try:
+                data = os.read(self.app.output, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            self.log.feed(data)
+        self.log.feed(b"", last=True)
+
+    def report(self) -> None:
+        """Thread: wait for readiness, tell the portal, then send heartbeats until the end."""
+        if not self.wait_ready():
+            return
+        wait_s = 0.2
+        while not self.ended.is_set():
+            status, _ = self.post("ready", {"endpoint": self.endpoint()})
+            if 200 <= status < 300:
+                break
+            if self.revoked(status):
+                return
+            self.ended.wait(wait_s)
+            wait_s = min(wait_s * 2, BACKOFF_MAX_S)
+        interval_s = float(self.config["heartbeat_s"])
+        while not self.ended.wait(interval_s):
+            if not self.state_written:
+                self.write_state("ready")
+            status, answer = self.post("heartbeat", {"activity": self.sample()})
+            if self.revoked(status):
+                return
+            if status == 200 and isinstance(answer, dict) and isinstance(answer.get("next_s"), (int, float)):
+                interval_s = min(max(float(answer["next_s"]), 0.05), 3600.0)
+
+    def wait_ready(self) -> bool:
+        """True once the app answers; ends the workspace when it does not in time."""
+        deadline = time.monotonic() + self.config["start_timeout_s"]
+        pause_s = PROBE_FIRST_S
+        started = time.monotonic()
+        while not self.ended.is_set():
+            if answers(self.app.port, self.config["ready_path"], 5.0):
+                pids = descendants(os.getpid(), process_table())
+                if listens_itself(self.app.port, pids) is False:
+                    self.end("port_taken")
+                    return False
+                self.ready = True
+                self.write_state("ready")
+                return True
+            if time.monotonic() > deadline:
+                self.end("start_timeout")
+                return False
+            if time.monotonic() - started > 3:
+                pause_s = PROBE_MAX_S
+            self.ended.wait(pause_s)
+        return False
+
+    def revoked(self, status: int) -> bool:
+        if status in (401, 403, 410):
+            self.end("revoked")
+            return True
+        return False
+
+    def end(self, reason: str) -> None:
+        """Any thread: have the main thread end the workspace for `reason`."""
+        if not self.end_reason:
+            self.end_reason = reason
+        os.write(self.wake_write, b"x")
+
+    # -- the main thread --------------------------------------------------------------------
+
+    def on_term(self, _number: int, _frame: FrameType | None) -> None:
+        """Handler of SIGTERM and SIGINT; the wake-up descriptor rouses the main loop."""
+        self.stop_signal = True
+
+    def run(self) -> int:
+        self.wake_read, self.wake_write = os.pipe()
+        os.set_blocking(self.wake_read, False)
+        os.set_blocking(self.wake_write, False)
+        signal.signal(signal.SIGTERM, self.on_term)
+        signal.signal(signal.SIGINT, self.on_term)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        port = free_port(self.config["ports"])
+        if port is None:
+            self.write_state("exited", reason="port_taken", exit_code=None)
+            return EXIT_PORT_TAKEN
+        try:
+            self.app = start_app(self.config, port)
+        except OSError as error:
+            self.log.note("the app could not be started: %s" % error)
+            self.write_state("exited", reason="exec_failed", exit_code=127)
+            self.post("exited", {"exit_code": 127, "log_tail": self.log.tail()})
+            return 0
+        import threading
+
+        self.ended = threading.Event()
+        self.write_state("starting")
+        pump = threading.Thread(target=self.pump, daemon=True)
+        pump.start()
+        become_subreaper()
+        threading.Thread(target=self.report, daemon=True).start()
+        self.wait_for_end()
+        self.ended.set()
+        if self.app.exit_code is None:
+            self.end_app()
+        reason = self.end_reason or ("stopped" if self.stop_signal else "app_exit")
+        self.end_rest()
+        pump.join(1.0)
+        if reason == "start_timeout":
+            self.log.note("the app did not answer within %s s" % self.config["start_timeout_s"])
+        code = self.app.exit_code
+        if reason == "port_taken":
+            self.write_state("exited", reason=reason, exit_code=None)
+            return EXIT_PORT_TAKEN
+        self.write_state("exited", reason=reason, exit_code=code)
+        if reason in ("app_exit", "start_timeout"):
+            self.post_exited(code)
+        return 0
+
+    def wait_for_end(self) -> None:
+        """Until the app has ended, a stop was asked for, or a thread gave a reason."""
+        import select
+
+        while True:
+            self.reap()
+            if self.app.exit_code is not None or self.stop_signal or self.end_reason:
+                return
+            select.select([self.wake_read], [], [], 60.0)
+            self.drain()
+
+    def drain(self) -> None:
+        try:
+            while os.read(self.wake_read, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def reap(self) -> None:
+        """Collect every ended child, orphans that came to us included."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.app.pid:
+                self.app.exit_code = (
+                    os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                )
+
+    def end_app(self) -> None:
+        """Ask the app to end, wait as long as it may take, then insist."""
+        signal_group(self.app.pid, signal.SIGTERM)
+        if not self.wait_until(lambda: self.app.exit_code is not None, self.config["stop_timeout_s"]):
+            signal_group(self.app.pid, signal.SIGKILL)
+            self.wait_until(lambda: self.app.exit_code is not None, 5.0)
+
+    def end_rest(self) -> None:
+        """End what the app left behind in other sessions (kernels, terminals)."""
+
+        def rest() -> list[int]:
+            return descendants(os.getpid(), process_table())
+
+        for number, patience_s in ((signal.SIGTERM, 1.0), (signal.SIGKILL, 2.0), (signal.SIGKILL, 2.0)):
+            pids = rest()
+            if not pids:
+                break
+            for pid in pids:
+                signal_one(pid, number)
+            self.wait_until(lambda: not rest(), patience_s)
+        self.reap()
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """True once `condition` holds; SIGCHLD wakes it, so that it looks when something ended."""
+        import select
+
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.reap()
+            if condition():
+                return True
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            select.select([self.wake_read], [], [], min(left_s, 0.5))
+            self.drain()
+
+    def post_exited(self, code: int | None) -> None:
+        """Tell the portal that the app has ended; it also finds out by itself, so not for ever."""
+        body = {"exit_code": code, "log_tail": self.log.tail()}
+        wait_s = 0.2
+        for _ in range(5):
+            status, _answer = self.post("exited", body, 5.0)
+            if 0 < status < 500 or self.stop_signal:
+                return
+            import select
+
+            select.select([self.wake_read], [], [], wait_s)
+            self.drain()
+            wait_s *= 2
+
+
+def signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except OSError:
+        signal_one(pid, number)
+
+
+def signal_one(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def become_subreaper() -> None:
+    """Have orphans of the app come to us, so that none escapes the end and none stays a zombie."""
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    except (OSError, AttributeError, ImportError):
+        pass
+
+
+def close_on_exec(keep: int = 3) -> None:
+    """What the launcher left open (the lock that says we live) must not reach the app."""
+    try:
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) >= keep:
+                try:
+                    os.set_inheritable(int(name), False)
+                except OSError:
+                    continue
+    except OSError:
+        pass
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 2:
+        print("usage: agent.py CONFIG", file=sys.stderr)
+        return EXIT_CONFIG
+    os.umask(0o077)
+    close_on_exec()
+    try:
+        config = load_config(arguments[1])
+    except (OSError, ValueError, TypeError) as error:
+        print("berth agent: %s" % error, file=sys.stderr)
+        return EXIT_CONFIG
+    return Agent(config).run()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv)
+    sys.stdout.flush()
+    os._exit(code)  # threads may still wait for a portal that does not answer

@@ -1,0 +1,213 @@
+"""Control groups, version 2 where a subtree is ours, else version 1 where it can be written.
+
+Nothing is assumed from what the mounts look like: a subtree counts only after a process has really
+been moved into it with its limits set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+CPU_PERIOD_US = 100_000
+PIDS_MAX = 8192
+V1_CONTROLLERS = ("memory", "cpu", "pids")
+ROOT = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupHost:
+    """Where workspaces' groups are made. `version` 0: nowhere, and `reason` says why."""
+
+    version: int
+    parents: tuple[Path, ...] = ()
+    reason: str = ""
+
+
+@lru_cache(maxsize=8)
+def detect(instance: str, root: Path = ROOT) -> CgroupHost:
+    """Where groups of this instance can be made, tried out once in each process."""
+    for candidate in (*_candidates_v2(root), *_candidates_v1(root)):
+        host = CgroupHost(
+            candidate.version, tuple(parent / f"berth-{instance}" for parent in candidate.parents)
+        )
+        if _works(host):
+            return host
+    return CgroupHost(0, reason="no control group here can be written by this user")
+
+
+def paths(host: CgroupHost, name: str) -> tuple[Path, ...]:
+    """Where the workspace's groups are, whether they exist or not."""
+    return tuple(parent / name for parent in host.parents)
+
+
+def create(host: CgroupHost, name: str, *, cpu_milli: int, memory_mib: int) -> tuple[Path, ...]:
+    """The workspace's groups with their limits set. Raises `OSError`, leaving none behind."""
+    groups = paths(host, name)
+    try:
+        for group in groups:
+            _make(host.version, group)
+            _limit(host.version, group, cpu_milli, memory_mib)
+    except OSError:
+        remove(groups)
+        raise
+    return groups
+
+
+def remove(groups: Sequence[Path]) -> bool:
+    """True once all groups are gone; False while one still holds a process."""
+    gone = True
+    for group in groups:
+        try:
+            for child in sorted((p for p in group.rglob("*") if p.is_dir()), reverse=True):
+                child.rmdir()
+            group.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            gone = False
+            continue
+        with contextlib.suppress(OSError):  # others are in there still
+            group.parent.rmdir()
+    return gone
+
+
+def pids(groups: Sequence[Path]) -> frozenset[int]:
+    """The processes inside."""
+    found: set[int] = set()
+    for group in groups:
+        with contextlib.suppress(OSError):
+            for path in (group / "cgroup.procs", *group.glob("*/**/cgroup.procs")):
+                found.update(int(line) for line in path.read_text().split())
+    found.discard(0)  # a process of another PID namespace
+    return frozenset(found)
+
+
+def oom_kills(groups: Sequence[Path]) -> int:
+    """How many processes the kernel has killed in these groups for want of memory."""
+    total = 0
+    for group in groups:
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError):
+                for line in (group / name).read_text().splitlines():
+                    key, _, value = line.partition(" ")
+                    if key == "oom_kill":
+                        total += int(value)
+    return total
+
+
+def cpu_quota_milli(root: Path = ROOT) -> int | None:
+    """The CPU quota that this very process is under, or None."""
+    own = _own_paths()
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        quota, period = (root / own[""].lstrip("/") / "cpu.max").read_text().split()
+        return int(quota) * 1000 // int(period) if quota != "max" else None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        group = root / "cpu" / own["cpu"].lstrip("/")
+        quota_us = int((group / "cpu.cfs_quota_us").read_text())
+        return quota_us * 1000 // int((group / "cpu.cfs_period_us").read_text()) if quota_us > 0 else None
+    return None
+
+
+def _own_paths() -> dict[str, str]:
+    """This process's group for each version 1 controller; version 2 under the empty name."""
+    paths: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for controller in controllers.split(","):
+                paths[controller] = path
+    return paths
+
+
+def _candidates_v2(root: Path) -> list[CgroupHost]:
+    """Our own group and those above it, nearest first: a delegated subtree is among them."""
+    if not (root / "cgroup.controllers").exists():
+        return []
+    group = root / _own_paths().get("", "/").lstrip("/")
+    found = []
+    while True:
+        if os.access(group, os.W_OK):
+            found.append(CgroupHost(2, (group,)))
+        if group in (root, group.parent):
+            return found
+        group = group.parent
+
+
+def _candidates_v1(root: Path) -> list[CgroupHost]:
+    """The controllers' roots, or else our own group in each."""
+    mounted = [name for name in V1_CONTROLLERS if (root / name / "cgroup.procs").exists()]
+    if "memory" not in mounted or "cpu" not in mounted:
+        return []
+    own = _own_paths()
+    tops = CgroupHost(1, tuple(root / name for name in mounted))
+    ours = CgroupHost(1, tuple(root / name / own.get(name, "/").lstrip("/") for name in mounted))
+    return [tops, ours]
+
+
+def _make(version: int, group: Path) -> None:
+    """Make the group; its parent may be removed at this moment, with the last group in it."""
+    for attempt in range(3):
+        try:
+            _enable_children(version, group.parent)
+            group.mkdir(exist_ok=True)
+            return
+        except FileNotFoundError:
+            if attempt == 2:
+                raise
+
+
+def _enable_children(version: int, parent: Path) -> None:
+    parent.mkdir(exist_ok=True)
+    if version == 2:
+        for folder in (parent.parent, parent):
+            control = folder / "cgroup.subtree_control"
+            missing = {"cpu", "memory", "pids"} - set(control.read_text().split())
+            if missing:
+                control.write_text(" ".join(f"+{name}" for name in sorted(missing)))
+
+
+def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
+    memory_bytes = memory_mib << 20
+    quota_us = max(1000, CPU_PERIOD_US * cpu_milli // 1000)
+    if version == 2:
+        (group / "memory.max").write_text(str(memory_bytes))
+        with contextlib.suppress(FileNotFoundError):  # kernels without swap accounting
+            (group / "memory.swap.max").write_text("0")
+        (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
+        (group / "pids.max").write_text(str(PIDS_MAX))
+        return
+    if (group / "memory.limit_in_bytes").exists():
+        with contextlib.suppress(FileNotFoundError):
+            (group / "memory.memsw.limit_in_bytes").write_text("-1")
+        (group / "memory.limit_in_bytes").write_text(str(memory_bytes))
+        with contextlib.suppress(FileNotFoundError):
+            (group / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
+    if (group / "cpu.cfs_quota_us").exists():
+        (group / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+    if (group / "pids.max").exists():
+        (group / "pids.max").write_text(str(PIDS_MAX))
+
+
+def _works(host: CgroupHost) -> bool:
+    """Move a waiting process into a group with limits, and see that it is there."""
+    groups: tuple[Path, ...] = ()
+    with contextlib.suppress(OSError):
+        groups = create(host, f"probe-{os.getpid()}", cpu_milli=1000, memory_mib=64)
+    if not groups:
+        return False
+    inside = False
+    try:
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+            for group in groups:
+                (group / "cgroup.procs").write_text(str(process.pid))
+            inside = all(process.pid in pids([group]) for group in groups)
+    except OSError:
+        inside = False
+    return remove(groups) and inside

@@ -1,0 +1,318 @@
+"""The local driver. State is on disk and in /proc; an instance remembers nothing that matters."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from provisioning.driver import Driver, Plane
+from provisioning.drivers.local import cgroups, environment, gpus, host, processes, state
+from provisioning.drivers.local.failures import IsolationRequired, StillStopping, WrongNode, disk_errors
+from provisioning.drivers.local.isolation import SandboxProbe, probe
+from provisioning.drivers.local.sandbox import USER_NAME
+from provisioning.drivers.local.seeing import see
+from provisioning.drivers.local.start import Settings, launch
+from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale
+from provisioning.types import (
+    WHOLE_DEVICE_MILLI,
+    Capability,
+    DeviceInfo,
+    DeviceKind,
+    Inventory,
+    Isolation,
+    NodePlacement,
+    Observation,
+    ObservedState,
+    Placement,
+    PoolConfig,
+    WorkspaceRef,
+    WorkspaceSpec,
+    external_name,
+)
+
+# What the agent may take beyond the app's own stop time-out before it is killed too.
+STOP_GRACE_S = 8
+NAME = re.compile(r"ws-[0-9a-f]{32}")
+# A start that came to nothing may be repeated within its generation; an app that ran may not.
+REPEATABLE = frozenset({"port_taken", "launch_failed"})
+GOING = (ObservedState.STARTING, ObservedState.RUNNING)
+
+
+class LocalDriver(Driver):
+    """Workspaces as processes of this machine.
+
+    `config`: `home` (default $BERTH_HOME or ./var), `environment` (default
+    <home>/environments/notebook), `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`.
+    Where no environment exists, programs come from the system's folders and this Python's base.
+    """
+
+    name: ClassVar[str] = "local"
+    plane: ClassVar[Plane] = Plane.NODE
+
+    def __init__(self, pool: PoolConfig) -> None:
+        super().__init__(pool)
+        config = pool.config
+        home = Path(str(config.get("home") or os.environ.get("BERTH_HOME") or "var"))
+        self.home = Path(os.path.realpath(home))
+        self.base = self.home / "local"
+        self.homes = self.home / "homes"
+        self.environment_path = Path(
+            str(config.get("environment") or self.home / "environments" / "notebook")
+        )
+        self.sandbox_mode = str(config.get("sandbox") or "auto")
+        self.port_min = int(config.get("port_min") or 18000)
+        self.port_max = int(config.get("port_max") or 28999)
+        self.instance = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
+        self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
+
+    # -- the contract -----------------------------------------------------------------------
+
+    def validate(self, spec: WorkspaceSpec) -> None:
+        """See `Driver.validate`."""
+        self._dir(spec.ref)
+        request = spec.resources
+        if spec.ref.generation < 1:
+            raise InvalidSpec("The generation must be 1 or more. Create the workspace again.")
+        for word, value in (("team", spec.team), ("owner", spec.owner)):
+            if not USER_NAME.fullmatch(value):
+                raise InvalidSpec(
+                    f"“{value}” cannot name a home folder. "
+                    f"Give the {word} a name of letters, digits and . _ @ + -."
+                )
+        if not spec.app.argv or not spec.app.argv[0]:
+            raise InvalidSpec("The template has no start command. Give it one.")
+        if any("\0" in text for text in (*spec.app.argv, *spec.app.env, *spec.app.env.values())):
+            raise InvalidSpec("The template's command holds a zero byte. Remove it.")
+        if not spec.app.ready_path.startswith("/"):
+            raise InvalidSpec("The template's ready path must begin with “/”. Correct it.")
+        if request.nodes != 1:
+            raise InvalidSpec("This pool is one machine. Choose a flavor with one node.")
+        if request.cpu_milli < 1 or request.memory_mib < 1:
+            raise InvalidSpec("CPU and memory must be more than zero. Choose another flavor.")
+        if request.accelerators.count and request.accelerators.share_milli != WHOLE_DEVICE_MILLI:
+            raise InvalidSpec("This pool gives whole GPUs only. Choose a flavor with a whole GPU.")
+
+    def inventory(self) -> Inventory:
+        """See `Driver.inventory`."""
+        found, warning = self._isolation()
+        with disk_errors(self.home):
+            node = host.node_info(
+                name=self.node_name,
+                homes=self.homes,
+                environment=environment.resolve(self.environment_path),
+                environment_path=self.environment_path,
+                isolation=Isolation.SANDBOX if found.bwrap else Isolation.NONE,
+                isolation_warning=warning,
+                cgroup_host=cgroups.detect(self.instance),
+            )
+        capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
+        if any(device.kind is DeviceKind.MIG for device in node.devices):
+            capabilities.add(Capability.MIG)
+        return Inventory((node,), frozenset(capabilities), time.time())
+
+    def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
+        """See `Driver.ensure_started`."""
+        self.validate(spec)
+        here = self._placed_here(placement)
+        sandbox, _ = self._isolation()
+        self._require_isolation(sandbox)
+        folder = self._dir(spec.ref)
+        with disk_errors(self.home, starting=True), folder.operation() as lock:
+            seen = self._look_before_start(folder, spec)
+            if seen is not None:
+                return seen
+            devices = self._devices(here)
+            launch(
+                spec,
+                folder,
+                Settings(
+                    homes=self.homes,
+                    instance=self.instance,
+                    environment=environment.resolve(self.environment_path),
+                    sandbox=sandbox,
+                    cgroup_host=cgroups.detect(self.instance),
+                    port_min=self.port_min,
+                    port_max=self.port_max,
+                ),
+                devices,
+                operation_lock=lock,
+            )
+        return self.observe(spec.ref)
+
+    def observe(self, ref: WorkspaceRef) -> Observation:
+        """See `Driver.observe`."""
+        folder = self._dir(ref)
+        with disk_errors(self.base):
+            return see(folder, ref, self.instance)
+
+    def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
+        """See `Driver.ensure_stopped`."""
+        folder = self._dir(ref)
+        with disk_errors(self.base), folder.operation():
+            if not self._close_and_end(folder, ref):
+                return self._stopping(folder, ref)
+            record = folder.record()
+            digest = record.spec_digest if record else ""
+            return Observation(ref, ObservedState.STOPPED, spec_digest=digest)
+
+    def ensure_deleted(self, ref: WorkspaceRef) -> Observation:
+        """See `Driver.ensure_deleted`."""
+        folder = self._dir(ref)
+        with disk_errors(self.base), folder.operation():
+            if not self._close_and_end(folder, ref):
+                return self._stopping(folder, ref)
+            folder.remove()
+            state.prune_closed(self.base, now=time.time())
+            return Observation(ref, ObservedState.ABSENT)
+
+    def list_owned(self) -> tuple[Observation, ...]:
+        """See `Driver.list_owned`."""
+        with disk_errors(self.base):
+            running = {process.workspace for process in processes.scan(self.instance)}
+            found = {name for name in (*state.names(self.base), *running) if NAME.fullmatch(name)}
+            seen = [self.observe(WorkspaceRef(str(uuid.UUID(name[3:])), 0)) for name in sorted(found)]
+        return tuple(item for item in seen if item.state is not ObservedState.ABSENT)
+
+    def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
+        """See `Driver.logs`."""
+        return self._dir(ref).tail(tail_lines)
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _dir(self, ref: WorkspaceRef) -> state.WorkspaceDir:
+        name = external_name(ref.workspace_id)
+        if not NAME.fullmatch(name):
+            raise InvalidSpec("The workspace's id is not a UUID. Create the workspace again.")
+        return state.WorkspaceDir(self.base, name)
+
+    def _isolation(self) -> tuple[SandboxProbe, str]:
+        """The sandbox to use and a warning; the warning empty when there is none."""
+        if self.sandbox_mode not in ("auto", "bwrap", "none"):
+            raise InvalidSpec(f"sandbox={self.sandbox_mode} is unknown. Set it to auto, bwrap or none.")
+        if self.sandbox_mode == "none":
+            found = SandboxProbe("", reason="Workspaces are not kept apart: set sandbox=auto for this pool.")
+        else:
+            found = probe()
+        return found, found.reason
+
+    def _require_isolation(self, sandbox: SandboxProbe) -> None:
+        if sandbox.bwrap:
+            return
+        if os.environ.get("BERTH_MULTIUSER") == "1":
+            raise IsolationRequired(
+                f"Several users share this machine, so a sandbox is required. {sandbox.reason}"
+            )
+        if self.sandbox_mode == "bwrap":
+            raise MissingDependency(sandbox.reason)
+
+    def _placed_here(self, placement: Placement) -> NodePlacement:
+        if len(placement.nodes) != 1 or placement.nodes[0].node != self.node_name:
+            names = ", ".join(node.node for node in placement.nodes) or "no node"
+            raise WrongNode(
+                f"The workspace was placed on {names}, but this is {self.node_name}. Start it again."
+            )
+        return placement.nodes[0]
+
+    def _devices(self, here: NodePlacement) -> tuple[DeviceInfo, ...]:
+        """The granted devices as they are now. Raises `NoCapacity` when one is gone."""
+        if not here.devices:
+            return ()
+        present = {device.uuid: device for device in gpus.scan().devices}
+        missing = [grant.uuid for grant in here.devices if grant.uuid not in present]
+        if missing:
+            raise NoCapacity(
+                f"GPU {missing[0]} is no longer there. Start the workspace again to get another.",
+                detail=f"missing: {missing}",
+            )
+        return tuple(present[grant.uuid] for grant in here.devices)
+
+    def _look_before_start(self, folder: state.WorkspaceDir, spec: WorkspaceSpec) -> Observation | None:
+        """What stands already and answers the start; None when the way is free."""
+        ref, record = spec.ref, folder.record()
+        newest = max(folder.closed_generation(), record.generation - 1 if record else 0)
+        if ref.generation <= newest:
+            raise Stale("This start is out of date: the workspace has been stopped since. Start it again.")
+        if record is None:
+            if folder.alive() or processes.scan(self.instance, folder.name):
+                raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
+            return None
+        seen = see(folder, ref, self.instance)
+        if record.generation == ref.generation:
+            if record.spec_digest != spec.digest():
+                raise Conflict("This workspace runs with other settings. Stop it, then start it again.")
+            if seen.state in (ObservedState.ABSENT,) or seen.code in REPEATABLE:
+                return None
+            return seen
+        if seen.state in GOING and not record.closed:
+            raise Conflict("An earlier start of this workspace still runs. Stop it, then start it again.")
+        if seen.state in (*GOING, ObservedState.STOPPING, ObservedState.UNKNOWN):
+            raise StillStopping("The workspace is still ending. It will be started as soon as it has ended.")
+        return None
+
+    def _close_and_end(self, folder: state.WorkspaceDir, ref: WorkspaceRef) -> bool:
+        """Close the generation and end what runs of it; True once nothing is left.
+
+        Raises `Stale` when a newer generation is there, which is not meant.
+        """
+        record = folder.record()
+        if record is not None and record.generation > ref.generation:
+            raise Stale("This request is out of date: the workspace has been started again since. Repeat it.")
+        folder.close_generation(ref.generation)
+        if record is not None:
+            record = folder.mark_closed(record)
+        recorded = [Path(path) for path in record.cgroups] if record else []
+        here = cgroups.paths(cgroups.detect(self.instance), folder.name)
+        groups = list(dict.fromkeys((*recorded, *here)))
+        found = processes.scan(self.instance, folder.name)
+        inside = cgroups.pids(groups)
+        alive = folder.alive()
+        if not alive and not found and not inside:
+            kills = cgroups.oom_kills(groups)
+            if record is not None and kills:
+                folder.write_record(replace(record, oom_kills=kills))
+            return cgroups.remove(groups)
+        agents = [process for process in found if process.is_agent]
+        overdue = (
+            record is None or time.time() > record.stop_requested_at + record.stop_timeout_s + STOP_GRACE_S
+        )
+        if alive and agents and not overdue:
+            _terminate(agents)
+        else:
+            # Overdue, without an agent that could end it in order, or its agent is dead already.
+            processes.kill(found, inside)
+            self._kill_recorded(folder)
+        return False
+
+    def _kill_recorded(self, folder: state.WorkspaceDir) -> None:
+        """The launched process itself, also where its environment cannot be read."""
+        launched = folder.launched()
+        if launched is not None and launched.boot_id == processes.boot_id():
+            with contextlib.suppress(OSError):
+                processes.kill((), [launched.pid] if _same(launched) else ())
+
+    def _stopping(self, folder: state.WorkspaceDir, ref: WorkspaceRef) -> Observation:
+        record = folder.record()
+        return Observation(
+            ref if record is None else WorkspaceRef(ref.workspace_id, record.generation),
+            ObservedState.STOPPING,
+            spec_digest=record.spec_digest if record else "",
+        )
+
+
+def _same(launched: state.Launched) -> bool:
+    return processes.start_ticks(launched.pid) == launched.start_ticks
+
+
+def _terminate(agents: Iterable[processes.Owned]) -> None:
+    for agent in agents:
+        processes.send(agent, signal.SIGTERM)

@@ -1,0 +1,80 @@
+"""Where workspaces' programs come from: the notebook environment, its base Python, the system."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+PROGRAMS = ("jupyter-lab", "marimo", "code-server", "bash")
+PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "ssl")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """`python` runs the agent; `bin_dirs` is the search path; `readonly` must be visible as it is."""
+
+    python: str
+    bin_dirs: tuple[str, ...]
+    readonly: tuple[str, ...]
+    exists: bool
+
+    def which(self, program: str) -> str:
+        """The path of `program` on the search path, or the empty string."""
+        for folder in self.bin_dirs:
+            path = os.path.join(folder, program)  # noqa: PTH118 - symlinks stay as they are
+            if os.access(path, os.X_OK) and not Path(path).is_dir():
+                return path
+        return ""
+
+    def programs(self) -> dict[str, str]:
+        return {name: self.which(name) for name in PROGRAMS}
+
+
+def resolve(root: Path) -> Environment:
+    """The environment at `root`; where there is none, this interpreter's base and the system."""
+    python = root / "bin" / "python3"
+    if python.exists():
+        bases = _base_prefixes(root, python)
+        dirs = (str(root / "bin"), *SYSTEM_PATH)
+        return Environment(str(python), dirs, (str(root), *_visible(bases)), exists=True)
+    base = Path(sys.base_prefix)
+    return Environment(
+        python=str(Path(getattr(sys, "_base_executable", "") or sys.executable)),
+        bin_dirs=(*SYSTEM_PATH, *([] if base == Path("/usr") else [str(base / "bin")])),
+        readonly=_visible([base, Path(os.path.realpath(sys.executable)).parent.parent]),
+        exists=False,
+    )
+
+
+def _base_prefixes(root: Path, python: Path) -> list[Path]:
+    """The installations that the environment's interpreter hangs on, by every name that it uses."""
+    prefixes = [Path(os.path.realpath(python)).parent.parent]
+    link = python
+    for _ in range(16):  # each link of a chain must be found inside the sandbox too
+        if not link.is_symlink():
+            break
+        link = Path(os.path.normpath(link.parent / link.readlink()))
+        prefixes.append(link.parent.parent)
+    try:
+        for line in (root / "pyvenv.cfg").read_text().splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "home" and value.strip():
+                prefixes += [Path(value.strip()).parent, Path(os.path.realpath(value.strip())).parent]
+    except OSError:
+        pass  # not a venv: an installation of its own
+    return [prefix for prefix in prefixes if prefix != root]
+
+
+def _visible(prefixes: list[Path]) -> tuple[str, ...]:
+    """The folders of `prefixes` that Python needs, without what else lies beside them."""
+    found: dict[str, None] = {}
+    for prefix in prefixes:
+        if prefix in (Path("/"), Path("/usr")) or prefix.is_relative_to("/usr"):
+            continue
+        for part in PREFIX_PARTS:
+            if (prefix / part).is_dir():
+                found[str(prefix / part)] = None
+    return tuple(found)

@@ -1,0 +1,53 @@
+"""Errors of the local driver, and what the operating system's errors mean to an operator."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from provisioning.errors import BackendUnavailable, Blame, MissingDependency, StartFailed
+
+
+class IsolationRequired(MissingDependency):
+    """Several users share this machine and nothing would keep their workspaces apart."""
+
+    code = "isolation_required"
+
+
+class StillStopping(StartFailed):
+    """An earlier generation of this workspace has not ended yet."""
+
+    code = "still_stopping"
+
+
+class WrongNode(StartFailed):
+    """The placement names another node than this one."""
+
+    code = "wrong_node"
+    retryable = False
+
+
+class Busy(BackendUnavailable):
+    """Another worker holds this workspace's lock."""
+
+    code = "busy"
+    blame = Blame.BACKEND
+
+
+@contextmanager
+def disk_errors(path: Path, *, starting: bool = False) -> Iterator[None]:
+    """Turn `OSError` under `path` into `StartFailed` or `BackendUnavailable` with its fix."""
+    try:
+        yield
+    except OSError as error:
+        kind = StartFailed if starting else BackendUnavailable
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = f"The disk that holds {path} is full. Free space there and try again."
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            kind = BackendUnavailable
+            message = f"{path} cannot be written. Give the user that runs the node worker write access to it."
+        else:
+            message = f"{path} cannot be used ({error.strerror or error}). Check that folder and try again."
+        raise kind(message, detail=repr(error)) from error

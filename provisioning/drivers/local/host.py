@@ -1,0 +1,66 @@
+"""What this machine has: the inventory of the local pool's one node."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, gpus
+from provisioning.drivers.local.environment import Environment
+from provisioning.types import Isolation, LimitEnforcement, NodeInfo
+
+RESERVE_MIB = 1024
+
+
+def node_info(
+    *,
+    name: str,
+    homes: Path,
+    environment: Environment,
+    environment_path: Path,
+    isolation: Isolation,
+    isolation_warning: str,
+    cgroup_host: cgroups.CgroupHost,
+) -> NodeInfo:
+    """The node as it is now. Raises `OSError` when the machine's own figures cannot be read."""
+    scan = gpus.scan()
+    warnings = [*scan.warnings]
+    if isolation_warning:
+        warnings.append(isolation_warning)
+    limits = LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT
+    if not cgroup_host.version:
+        warnings.append(
+            f"CPU is not limited and memory only per process: {cgroup_host.reason}. "
+            "Delegate a cgroup to the node worker (systemd: Delegate=yes) to enforce both."
+        )
+    if not environment.exists:
+        warnings.append(f"No notebook environment at {environment_path}. Run `make up` to build it.")
+    homes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return NodeInfo(
+        name=name,
+        cpu_milli=cpu_milli(),
+        memory_mib=memory_mib(),
+        disk_mib=shutil.disk_usage(homes).free >> 20,
+        devices=scan.devices,
+        programs=environment.programs(),
+        isolation=isolation,
+        limits=limits,
+        accelerator_note=scan.note,
+        warnings=tuple(warnings),
+    )
+
+
+def cpu_milli() -> int:
+    """What this process may use: its affinity, or its CPU quota when that is less."""
+    milli = len(os.sched_getaffinity(0)) * 1000
+    quota = cgroups.cpu_quota_milli()
+    return min(milli, quota) if quota else milli
+
+
+def memory_mib() -> int:
+    """The machine's memory without what the portal itself needs."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return max(0, (int(line.split()[1]) >> 10) - RESERVE_MIB)
+    raise OSError("/proc/meminfo has no MemTotal")

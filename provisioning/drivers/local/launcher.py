@@ -1,0 +1,112 @@
+"""Starts one workspace apart from the worker that asked for it. Standard library only.
+
+Run as `python -I -S launcher.py STATUS_FD OPERATION_FD` with the plan as JSON on standard input. It
+forks and its parent ends at once, so the workspace belongs to nobody and leaves no zombie. The child
+takes the workspace's life lock, which the agent holds until it ends, enters the cgroups, applies the
+limits, writes its identity, and executes the plan's argv. OPERATION_FD is the worker's lock on the
+workspace: held here too, so that a worker killed in the middle cannot be overtaken by another that
+would start the workspace twice. Both descriptors close as the program is executed; anything
+written to STATUS_FD before is the reason why it was not.
+"""
+
+# ruff: noqa: PTH105, PTH123, S606 - pathlib would double the time that this program takes to start
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` is slow to import
+    from typing import Any
+
+
+def identity(attempt: str) -> bytes:
+    """This process by PID, start time (stat field 22) and boot."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as handle:
+        text = handle.read()
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as handle:
+        boot = handle.read().strip()
+    ticks = int(text[text.rfind(")") + 2 :].split()[19])
+    return json.dumps(
+        {"pid": os.getpid(), "start_ticks": ticks, "boot_id": boot, "attempt": attempt}
+    ).encode()
+
+
+def take_lock(path: str) -> None:
+    """Hold the lock for as long as this process and the program it becomes live."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    os.set_inheritable(descriptor, True)
+    for _ in range(200):  # someone who looks whether we live holds it for microseconds
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.005)
+    raise RuntimeError("this workspace is running already")
+
+
+def lower(name: str, value: int) -> None:
+    """Set a soft and hard limit, never above the hard limit that stands."""
+    kind = getattr(resource, name)
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def write_new(path: str, data: bytes) -> None:
+    temporary = path + ".tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+
+
+def become(plan: dict[str, Any], status: int) -> None:
+    """Never returns."""
+    try:
+        os.setsid()
+        os.umask(0o077)
+        os.chdir("/")
+        take_lock(plan["lock"])
+        for path in plan["cgroup_procs"]:
+            with open(path, "w", encoding="ascii") as handle:
+                handle.write(str(os.getpid()))
+        for name, value in plan["rlimits"].items():
+            lower(name, value)
+        null = os.open(os.devnull, os.O_RDONLY)
+        log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(null)
+        os.close(log)
+        write_new(plan["pid"], identity(plan["attempt"]))
+        os.execve(plan["argv"][0], plan["argv"], plan["env"])
+    except BaseException as error:
+        text = json.dumps({"error": str(error) or repr(error), "errno": getattr(error, "errno", None)})
+        os.write(status, text.encode()[:4000])
+    finally:
+        os._exit(1)
+
+
+def main() -> int:
+    status, operation = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(status, False)
+    os.set_inheritable(operation, False)
+    plan = json.loads(sys.stdin.buffer.read())
+    if os.fork() == 0:
+        become(plan, status)
+    return 0
+
+
+if __name__ == "__main__":
+    os._exit(main())

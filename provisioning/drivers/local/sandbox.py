@@ -1,0 +1,116 @@
+"""The bubblewrap sandbox of a workspace: what it sees, as one argument vector.
+
+`bwrap_argv` is a pure function. It shows the workspace the system's programs and libraries, a
+minimal /etc, its environment, its home, its run folder and its GPUs; nothing else of this machine:
+not the portal's state, database or environment, not another home. The network is shared: the app
+listens on the loopback address behind a token of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+UID = 1000
+AGENT_PATH = "/run/berth/agent.py"
+RUN_PATH = "/run/berth/ws"
+USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,62}")
+ETC_SHARED = (
+    "/etc/alternatives", "/etc/ca-certificates", "/etc/fonts", "/etc/host.conf", "/etc/ld.so.cache",
+    "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf",
+    "/etc/OpenCL", "/etc/pki/ca-trust", "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/protocols",
+    "/etc/resolv.conf", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo",
+    "/etc/timezone",
+)  # fmt: skip
+OWN_TMPFS = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - the sandbox's own
+GPU_SHARED = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxPlan:
+    """Everything `bwrap_argv` needs. Paths are of this machine unless they say otherwise.
+
+    `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders
+    shown at their own path; `etc` is the folder with passwd, group and hosts.
+    """
+
+    bwrap: str
+    system: tuple[tuple[str, str], ...]
+    readonly: tuple[str, ...]
+    python: str
+    agent_file: str
+    run: str
+    etc: str
+    home: str
+    user: str
+    hostname: str
+    env: Mapping[str, str]
+    device_nodes: tuple[str, ...] = ()
+    disable_userns: bool = True
+
+    @property
+    def home_inside(self) -> str:
+        """The home folder's path inside the sandbox."""
+        return f"/home/{self.user}"
+
+
+def namespace_argv(*, disable_userns: bool) -> list[str]:
+    """The options that make the namespaces; the probe runs with the same."""
+    argv = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    if disable_userns:
+        argv.append("--disable-userns")
+    return [*argv, "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL", "--new-session"]
+
+
+def system_argv(system: tuple[tuple[str, str], ...]) -> list[str]:
+    """/usr read-only, and /bin, /lib… as they are on this machine."""
+    argv = ["--ro-bind", "/usr", "/usr"]
+    for path, target in system:
+        argv += ["--symlink", target, path] if target else ["--ro-bind", path, path]
+    return argv
+
+
+def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
+    """The whole command: bubblewrap, the agent's Python, the agent and its configuration."""
+    argv = [plan.bwrap, *namespace_argv(disable_userns=plan.disable_userns), "--hostname", plan.hostname]
+    argv += system_argv(plan.system)
+    for path in ETC_SHARED:
+        argv += ["--ro-bind-try", path, path]
+    for name in ("passwd", "group", "hosts"):
+        argv += ["--ro-bind", f"{plan.etc}/{name}", f"/etc/{name}"]
+    argv += ["--proc", "/proc", "--dev", "/dev"]
+    for path in OWN_TMPFS:
+        argv += ["--tmpfs", path]
+    argv += ["--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
+    if plan.device_nodes:
+        for path in GPU_SHARED:
+            argv += ["--ro-bind-try", path, path]
+    for node in plan.device_nodes:
+        argv += ["--dev-bind", node, node]
+    for path in plan.readonly:
+        argv += ["--ro-bind", path, path]
+    argv += ["--bind", plan.home, plan.home_inside]
+    argv += ["--ro-bind", plan.agent_file, AGENT_PATH, "--bind", plan.run, RUN_PATH]
+    argv += ["--chdir", plan.home_inside, "--clearenv"]
+    for key, value in sorted(plan.env.items()):
+        argv += ["--setenv", key, value]
+    return (*argv, "--", plan.python, "-I", "-S", AGENT_PATH, f"{RUN_PATH}/agent.json")
+
+
+def hostname(name: str) -> str:
+    """A legal host name made from the workspace's display name."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "workspace"
+
+
+def etc_files(user: str, host: str, system_hosts: str) -> dict[str, str]:
+    """The synthesized files of /etc."""
+    return {
+        "passwd": (
+            "root:x:0:0:root:/root:/usr/sbin/nologin\n"
+            f"{user}:x:{UID}:{UID}:{user}:/home/{user}:/bin/bash\n"
+            "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+        ),
+        "group": f"root:x:0:\n{user}:x:{UID}:\nnogroup:x:65534:\n",
+        "hosts": f"127.0.0.1 localhost {host}\n::1 localhost\n{system_hosts}",
+    }

@@ -1,0 +1,171 @@
+"""What is there of a workspace now, concluded from its lock, its records and /proc."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local.state import AgentState, Record, WorkspaceDir
+from provisioning.types import Observation, ObservedState, WorkspaceRef
+
+SETTLE_S = 0.25
+TAIL_LINES = 50
+SIGKILL_EXIT = 137
+
+
+def see(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:
+    """The observation of whichever generation is there. Raises `OSError`."""
+    record = folder.record()
+    if record is None:
+        return _unrecorded(folder, ref, instance)
+    seen = WorkspaceRef(record.workspace_id, record.generation)
+    alive = folder.alive()
+    # Read after the lock: an agent writes its last state before it lets go.
+    agent = _own_state(folder, record)
+    if alive and agent is not None and agent.phase == "exited":
+        # It tries to tell the portal what is being looked at here; that is no longer needed.
+        for process in processes.scan(instance, folder.name):
+            if process.is_agent:
+                processes.send(process, signal.SIGTERM)
+        alive = not _settles(lambda: not folder.alive())
+        if alive:
+            return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
+    if alive:
+        return _living(seen, record, agent)
+    return _dead(folder, seen, record, agent, instance)
+
+
+def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
+    """The agent's state, when it belongs to this generation and names a port that it was given."""
+    agent = folder.agent_state()
+    if agent is None or agent.generation != record.generation:
+        return None
+    if agent.port is not None and agent.port not in record.ports:
+        return None
+    return agent
+
+
+def _living(seen: WorkspaceRef, record: Record, agent: AgentState | None) -> Observation:
+    if record.closed:
+        return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
+    if agent is not None and agent.phase == "ready" and agent.port is not None:
+        return Observation(
+            seen,
+            ObservedState.RUNNING,
+            ready=True,
+            endpoint=f"http://127.0.0.1:{agent.port}",
+            spec_digest=record.spec_digest,
+        )
+    return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
+
+
+def _dead(
+    folder: WorkspaceDir, seen: WorkspaceRef, record: Record, agent: AgentState | None, instance: str
+) -> Observation:
+    """The agent lives no more; what is left of the workspace is beyond repair and is ended."""
+    groups = [Path(path) for path in record.cgroups]
+    launched = folder.launched()
+    if not record.closed and (launched is None or launched.attempt != record.attempt):
+        if folder.operation_held():
+            return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
+        # Written down, never launched: its worker died in between.
+        return Observation(seen, ObservedState.ABSENT)
+    left = processes.scan(instance, folder.name)
+    if left or cgroups.pids(groups):
+        if record.closed:
+            return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
+
+        def gone() -> bool:
+            found, inside = processes.scan(instance, folder.name), cgroups.pids(groups)
+            processes.kill(found, inside)
+            return not found and not inside
+
+        if not _settles(gone):
+            return Observation(
+                seen,
+                ObservedState.UNKNOWN,
+                spec_digest=record.spec_digest,
+                code="agent_lost",
+                message="The workspace's agent has died and its processes are still ending. Wait a moment.",
+            )
+    if record.closed:
+        return Observation(seen, ObservedState.STOPPED, spec_digest=record.spec_digest)
+    code, message = _explain(folder, record, agent)
+    return Observation(
+        seen,
+        ObservedState.FAILED,
+        spec_digest=record.spec_digest,
+        exit_code=agent.exit_code if agent is not None and agent.phase == "exited" else None,
+        code=code,
+        message=message,
+        log_tail=folder.tail(TAIL_LINES),
+    )
+
+
+def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> tuple[str, str]:
+    """Code and message of a failure."""
+    launched = folder.launched()
+    if launched is not None and launched.boot_id != processes.boot_id():
+        return "host_restarted", "This machine was restarted. Start the workspace again."
+    ended = agent is not None and agent.phase == "exited"
+    killed = not ended or (agent is not None and agent.exit_code == SIGKILL_EXIT)
+    kills = record.oom_kills or cgroups.oom_kills([Path(path) for path in record.cgroups])
+    if killed and kills:
+        return (
+            "out_of_memory",
+            f"The workspace used more than its {record.memory_mib} MiB of memory and was ended. "
+            "Start it again with a larger flavor.",
+        )
+    if agent is None:
+        return (
+            "launch_failed",
+            "The sandbox of the workspace could not be set up. See its log, then start it again.",
+        )
+    if not ended:
+        return "agent_lost", "The workspace was ended from outside. Start it again."
+    code = agent.exit_code
+    messages = {
+        "port_taken": ("port_taken", "All ports tried were taken. Start the workspace again."),
+        "exec_failed": (
+            "exec_failed",
+            "The app's program could not be started. See its log, then choose another template.",
+        ),
+        "start_timeout": (
+            "start_timeout",
+            "The app did not answer in time. See its log, then start it again.",
+        ),
+        "revoked": ("revoked", "The workspace lost its permission to run. Start it again."),
+        "stopped": ("app_exited", "The workspace was ended from outside. Start it again."),
+    }
+    if agent.reason in messages:
+        return messages[agent.reason]
+    if code == 0:
+        return "app_exited", "The app was shut down from inside. Start the workspace again."
+    return "app_exited", f"The app ended with exit code {code}. See its log, then start the workspace again."
+
+
+def _unrecorded(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:
+    found = processes.scan(instance, folder.name)
+    if found or folder.alive():
+        generation = max((process.generation for process in found), default=ref.generation)
+        return Observation(
+            WorkspaceRef(ref.workspace_id, generation),
+            ObservedState.UNKNOWN,
+            code="unrecorded",
+            message="Processes of this workspace run without a record. Delete the workspace.",
+        )
+    return Observation(ref, ObservedState.ABSENT)
+
+
+def _settles(condition: Callable[[], bool]) -> bool:
+    """True as soon as `condition` holds, within a quarter of a second."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        if condition():
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)

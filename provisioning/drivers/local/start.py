@@ -1,0 +1,316 @@
+"""Launching one workspace: record first, then the agent's configuration, then the process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from provisioning.drivers.local import cgroups
+from provisioning.drivers.local.environment import Environment
+from provisioning.drivers.local.isolation import SandboxProbe, system_folders
+from provisioning.drivers.local.sandbox import RUN_PATH, SandboxPlan, bwrap_argv, etc_files, hostname
+from provisioning.drivers.local.state import Record, WorkspaceDir, write_atomically
+from provisioning.errors import StartFailed
+from provisioning.types import DeviceInfo, WorkspaceSpec
+
+LAUNCH_TIMEOUT_S = 10.0
+PORT_CANDIDATES = 8
+HERE = Path(__file__).resolve()
+LAUNCHER = HERE.with_name("launcher.py")
+AGENT = HERE.parents[2] / "agent" / "agent.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the driver has found out about this machine and its pool."""
+
+    homes: Path
+    instance: str
+    environment: Environment
+    sandbox: SandboxProbe
+    cgroup_host: cgroups.CgroupHost
+    port_min: int
+    port_max: int
+
+
+def launch(
+    spec: WorkspaceSpec,
+    folder: WorkspaceDir,
+    settings: Settings,
+    devices: Sequence[DeviceInfo],
+    *,
+    operation_lock: int,
+) -> None:
+    """Start the workspace. The caller holds its operation lock and has looked before.
+
+    Raises `StartFailed`, leaving nothing behind, or `OSError`.
+    """
+    old = folder.record()
+    if old is not None:
+        cgroups.remove([Path(path) for path in old.cgroups])
+    groups = cgroups.paths(settings.cgroup_host, folder.name)
+    try:
+        folder.prepare()
+        home = _home(settings.homes, spec)
+        ports = _ports(folder, settings.port_min, settings.port_max)
+        record = Record(
+            workspace_id=spec.ref.workspace_id,
+            generation=spec.ref.generation,
+            spec_digest=spec.digest(),
+            app_name=spec.template,
+            attempt=secrets.token_hex(8),
+            ports=ports,
+            memory_mib=spec.resources.memory_mib,
+            stop_timeout_s=spec.app.stop_timeout_s,
+            sandboxed=bool(settings.sandbox.bwrap),
+            created_at=time.time(),
+            cgroups=tuple(str(group) for group in groups),
+        )
+        folder.write_record(record)
+        cgroups.create(
+            settings.cgroup_host,
+            folder.name,
+            cpu_milli=spec.resources.cpu_milli,
+            memory_mib=spec.resources.memory_mib,
+        )
+        markers = {
+            "BERTH_INSTANCE": settings.instance,
+            "BERTH_WORKSPACE": folder.name,
+            "BERTH_GENERATION": str(spec.ref.generation),
+        }
+        if settings.sandbox.bwrap:
+            plan = _sandbox(spec, folder, settings, home, devices, markers)
+            argv, env, home_inside, run_inside = bwrap_argv(plan), markers, plan.home_inside, RUN_PATH
+        else:
+            argv = (settings.environment.python, "-I", "-S", str(AGENT), str(folder.config))
+            env = {**markers, "BERTH_ROLE": "agent", "PATH": os.pathsep.join(settings.environment.bin_dirs)}
+            home_inside, run_inside = str(home), str(folder.run)
+        config = agent_config(spec, ports=ports, home=home_inside, run=run_inside, devices=devices)
+        config["env"] = app_env(
+            spec,
+            home=home_inside,
+            temporary="/tmp" if settings.sandbox.bwrap else f"{run_inside}/tmp",  # noqa: S108 - its own tmpfs
+            bin_dirs=settings.environment.bin_dirs,
+            devices=devices,
+            markers=markers,
+        )
+        if not settings.sandbox.bwrap:
+            (folder.run / "tmp").mkdir(mode=0o700)
+        write_atomically(folder.config, json.dumps(config).encode())
+        _spawn(
+            {
+                "argv": argv,
+                "env": env,
+                "lock": str(folder.lock),
+                "pid": str(folder.pid_file),
+                "log": str(folder.launch_log),
+                "attempt": record.attempt,
+                "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
+                "rlimits": rlimits(spec.resources.memory_mib, limited=bool(groups)),
+            },
+            operation_lock,
+        )
+    except BaseException:
+        # Nothing was executed, so nothing runs: the traces may go.
+        cgroups.remove(groups)
+        if not folder.alive():
+            with contextlib.suppress(OSError):
+                folder.remove()
+        raise
+
+
+def agent_config(
+    spec: WorkspaceSpec, *, ports: Sequence[int], home: str, run: str, devices: Sequence[DeviceInfo]
+) -> dict[str, Any]:
+    """The agent's configuration without the app's environment; see `provisioning/agent/agent.py`."""
+    return {
+        "argv": list(spec.app.argv),
+        "ports": list(ports),
+        "ready_path": spec.app.ready_path,
+        "activity": spec.app.activity,
+        "home": home,
+        "name": spec.name,
+        "app_token": spec.app_token,
+        "workspace_id": spec.ref.workspace_id,
+        "generation": spec.ref.generation,
+        "agent_url": spec.agent.url,
+        "agent_token": spec.agent.token,
+        "heartbeat_s": spec.agent.heartbeat_s,
+        "start_timeout_s": spec.app.start_timeout_s,
+        "stop_timeout_s": spec.app.stop_timeout_s,
+        "state_path": f"{run}/state.json",
+        "log_path": f"{run}/app.log",
+        "devices": [device.uuid for device in devices],
+        "remove_config": True,
+    }
+
+
+def app_env(
+    spec: WorkspaceSpec,
+    *,
+    home: str,
+    temporary: str,
+    bin_dirs: Sequence[str],
+    devices: Sequence[DeviceInfo],
+    markers: Mapping[str, str],
+) -> dict[str, str]:
+    """The app's whole environment. The template may override comfort, never markers or devices."""
+    return {
+        "HOME": home,
+        "USER": spec.owner,
+        "LOGNAME": spec.owner,
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "PATH": os.pathsep.join((*bin_dirs[:1], f"{home}/.local/bin", *bin_dirs[1:])),
+        "TMPDIR": temporary,
+        "JUPYTER_CONFIG_DIR": f"{home}/.jupyter",
+        "JUPYTER_DATA_DIR": f"{home}/.local/share/jupyter",
+        "JUPYTER_RUNTIME_DIR": f"{temporary}/jupyter",
+        "IPYTHONDIR": f"{home}/.ipython",
+        **spec.app.env,
+        "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices),
+        **markers,
+    }
+
+
+def rlimits(memory_mib: int, *, limited: bool) -> dict[str, int]:
+    """Limits by process: no core dumps; without a cgroup the data of each process too.
+
+    Not RLIMIT_AS: Jupyter's and V8's reservations of address space would hit it. Not RLIMIT_NPROC:
+    it counts all processes of the user who runs the node worker.
+    """
+    limits = {"RLIMIT_CORE": 0}
+    if not limited:
+        limits["RLIMIT_DATA"] = memory_mib << 20
+    return limits
+
+
+def _home(homes: Path, spec: WorkspaceSpec) -> Path:
+    home = homes / spec.team / spec.owner
+    for path in (homes, home.parent, home):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return home
+
+
+def _ports(folder: WorkspaceDir, lowest: int, highest: int) -> tuple[int, ...]:
+    """A few free ports, from a random place; the agent takes the first that is still free."""
+    span = highest - lowest + 1
+    first = secrets.randbelow(span)
+    found: list[int] = []
+    for step in range(span):
+        port = lowest + (first + step) % span
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == PORT_CANDIDATES:
+            break
+    if not found:
+        raise StartFailed(
+            f"No port from {lowest} to {highest} is free. Widen port_min and port_max of the pool.",
+            detail=f"workspace {folder.name}",
+        )
+    return tuple(found)
+
+
+def _sandbox(
+    spec: WorkspaceSpec,
+    folder: WorkspaceDir,
+    settings: Settings,
+    home: Path,
+    devices: Sequence[DeviceInfo],
+    markers: Mapping[str, str],
+) -> SandboxPlan:
+    host = hostname(spec.name)
+    try:
+        system_hosts = Path("/etc/hosts").read_text(errors="replace")
+    except OSError:
+        system_hosts = ""
+    for name, text in etc_files(spec.owner, host, system_hosts).items():
+        path = folder.etc / name
+        path.write_text(text)
+        path.chmod(0o644)
+    return SandboxPlan(
+        bwrap=settings.sandbox.bwrap,
+        system=system_folders(),
+        readonly=settings.environment.readonly,
+        python=settings.environment.python,
+        agent_file=str(AGENT),
+        run=str(folder.run),
+        etc=str(folder.etc),
+        home=str(home),
+        user=spec.owner,
+        hostname=host,
+        env={
+            **markers,
+            "BERTH_ROLE": "agent",
+            "LANG": "C.UTF-8",
+            "PATH": os.pathsep.join(settings.environment.bin_dirs),
+        },
+        device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
+        disable_userns=settings.sandbox.disable_userns,
+    )
+
+
+def _spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
+    """Run the launcher until the workspace's program has been executed. Raises `StartFailed`."""
+    status_read, status_write = os.pipe()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", str(LAUNCHER), str(status_write), str(operation_lock)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(status_write, operation_lock),
+            env={},
+        ) as process:
+            os.close(status_write)
+            status_write = -1
+            _, complaint = process.communicate(json.dumps(plan).encode(), timeout=LAUNCH_TIMEOUT_S)
+        if process.returncode != 0:
+            raise StartFailed(
+                "The workspace could not be launched. Look at the node worker's log.",
+                detail=complaint.decode("utf-8", "replace")[-2000:],
+            )
+        said = _read_all(status_read)
+    except subprocess.TimeoutExpired as error:
+        raise StartFailed(
+            "The workspace could not be launched in time. Try again.", detail=str(error)
+        ) from error
+    finally:
+        os.close(status_read)
+        if status_write >= 0:
+            os.close(status_write)
+    if said:
+        answer = json.loads(said)
+        if answer.get("errno"):
+            raise OSError(answer["errno"], answer["error"])
+        raise StartFailed(f"The workspace could not be launched: {answer['error']}. Try again.", detail=said)
+
+
+def _read_all(descriptor: int) -> str:
+    """All that comes until the other end closes, which executing the program does."""
+    deadline = time.monotonic() + LAUNCH_TIMEOUT_S
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise StartFailed("The workspace could not be launched in time. Try again.")
+        data = os.read(descriptor, 4096)
+        if not data:
+            return b"".join(parts).decode("utf-8", "replace")
+        parts.append(data)

@@ -1,0 +1,292 @@
+"""What the local driver keeps on disk, under `$BERTH_HOME/local/`.
+
+    <name>/record.json    the driver's own record of the workspace (`Record`)
+    <name>/pid.json       written by the launched process itself: its identity
+    <name>/alive.lock     held by the agent for as long as it lives
+    <name>/launch.log     what the sandbox said when it did not start
+    <name>/etc/           passwd, group and hosts of the sandbox
+    <name>/run/           writable for the workspace: agent.json, state.json, app.log, app.log.1
+    .locks/<name>         one operation at a time on a workspace
+    .closed/<name>        the highest closed generation; outlives the workspace by a week
+
+The workspace can write anything into `run/`, links and pipes included, so everything there is read
+without following links, without waiting, and only up to a size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from provisioning.drivers.local.failures import Busy
+
+T = TypeVar("T")
+CLOSED_KEEP_S = 7 * 86400
+LOCK_TIMEOUT_S = 5.0
+READ_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The driver's record of the generation last started. Written before anything is launched."""
+
+    workspace_id: str
+    generation: int
+    spec_digest: str
+    app_name: str
+    attempt: str
+    ports: tuple[int, ...]
+    memory_mib: int
+    stop_timeout_s: int
+    sandboxed: bool
+    created_at: float
+    cgroups: tuple[str, ...] = ()
+    closed: bool = False
+    stop_requested_at: float = 0.0
+    oom_kills: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What the launched process wrote of itself."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """The agent's state file; see `provisioning/agent/agent.py`."""
+
+    phase: str
+    generation: int
+    port: int | None = None
+    reason: str = ""
+    exit_code: int | None = None
+
+
+class WorkspaceDir:
+    """The runtime folder of one workspace."""
+
+    def __init__(self, base: Path, name: str) -> None:
+        self.base = base
+        self.name = name
+        self.path = base / name
+        self.run = self.path / "run"
+        self.etc = self.path / "etc"
+        self.lock = self.path / "alive.lock"
+        self.pid_file = self.path / "pid.json"
+        self.launch_log = self.path / "launch.log"
+        self.config = self.run / "agent.json"
+        self.state_file = self.run / "state.json"
+        self.app_log = self.run / "app.log"
+
+    @contextlib.contextmanager
+    def operation(self) -> Iterator[int]:
+        """Hold the workspace's operation lock; yields its descriptor. Raises `Busy` after 5 s.
+
+        It is given up by closing, not by unlocking: a launcher that inherited the descriptor keeps
+        the lock until it has become the workspace, even when this process is killed.
+        """
+        folder = self.base / ".locks"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder / self.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            deadline = time.monotonic() + LOCK_TIMEOUT_S
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise Busy(
+                            "Another worker is busy with this workspace. It will be tried again.",
+                            detail=f"lock {folder / self.name}",
+                        ) from None
+                    time.sleep(0.01)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def operation_held(self) -> bool:
+        """True while a worker, or a launcher on its behalf, works on this workspace."""
+        return _held(self.base / ".locks" / self.name)
+
+    def alive(self) -> bool:
+        """True while the launched process or its agent lives: it holds the life lock."""
+        return _held(self.lock)
+
+    def record(self) -> Record | None:
+        """The record, or None where there is none. A damaged one counts as none."""
+        return _load(self.path / "record.json", Record)
+
+    def launched(self) -> Launched | None:
+        return _load(self.pid_file, Launched)
+
+    def agent_state(self) -> AgentState | None:
+        return _load(self.state_file, AgentState)
+
+    def write_record(self, record: Record) -> None:
+        write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
+
+    def prepare(self) -> None:
+        """An empty runtime folder, the traces of an earlier attempt removed; the lock file stays."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (self.pid_file, self.launch_log):
+            path.unlink(missing_ok=True)
+        for folder in (self.run, self.etc):
+            _remove_tree(folder)
+            folder.mkdir(mode=0o700)
+
+    def remove(self) -> None:
+        """Remove the folder, whatever the workspace has put there. Raises `OSError`."""
+        _remove_tree(self.path)
+
+    def closed_generation(self) -> int:
+        """The highest closed generation; 0 when none is."""
+        try:
+            return int((self.base / ".closed" / self.name).read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def close_generation(self, generation: int) -> None:
+        """Close `generation` and all below. Closed ones stay closed."""
+        if generation > self.closed_generation():
+            write_atomically(self.base / ".closed" / self.name, str(generation).encode())
+
+    def mark_closed(self, record: Record) -> Record:
+        """`record` as closed, with the time at which its end was asked for."""
+        if not record.closed:
+            record = replace(record, closed=True, stop_requested_at=time.time())
+            self.write_record(record)
+        return record
+
+    def tail(self, lines: int) -> str:
+        """The last lines of the app's log, or of the sandbox's when the app never wrote one."""
+        text = "".join(read_tail(path) for path in (self.run / "app.log.1", self.app_log))
+        if not text:
+            text = read_tail(self.launch_log)
+        return "\n".join(text.splitlines()[-lines:]) if lines > 0 else ""
+
+
+def _held(path: Path) -> bool:
+    """True while another process holds the lock on `path` for itself."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def names(base: Path) -> list[str]:
+    """The names of all workspaces that have a runtime folder."""
+    try:
+        return sorted(
+            entry.name for entry in base.iterdir() if entry.name.startswith("ws-") and entry.is_dir()
+        )
+    except FileNotFoundError:
+        return []
+
+
+def prune_closed(base: Path, *, now: float) -> None:
+    """Forget closed generations a week after the workspace has gone; its commands have long expired."""
+    folder = base / ".closed"
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if not (base / path.name).exists() and path.stat().st_mtime < now - CLOSED_KEEP_S:
+                path.unlink(missing_ok=True)
+                (base / ".locks" / path.name).unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`, on the disk before this returns, readable by its owner only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_tail(path: Path, max_bytes: int = READ_MAX_BYTES) -> str:
+    """The end of a regular file as text; empty for anything else that has this name."""
+    return _read(path, max_bytes).decode("utf-8", "replace")
+
+
+def _read(path: Path, max_bytes: int) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with os.fdopen(descriptor, "rb") as handle:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode):
+            return b""
+        handle.seek(max(0, info.st_size - max_bytes))
+        return handle.read(max_bytes)
+
+
+def _load(path: Path, kind: type[T]) -> T | None:
+    data = _read(path, READ_MAX_BYTES)
+    if not data:
+        return None
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError:
+        return None
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove `path` even where the workspace has taken its own rights away. Links are not followed."""
+
+    def open_up(_function: Any, name: str, error: BaseException) -> None:
+        if isinstance(error, FileNotFoundError):
+            return
+        with contextlib.suppress(OSError):
+            Path(name).parent.chmod(0o700)
+            if not Path(name).is_symlink() and Path(name).is_dir():
+                Path(name).chmod(0o700)
+
+    for _ in range(8):  # each round opens one more level
+        if not os.path.lexists(path):
+            return
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+            return
+        if sys.version_info >= (3, 12):  # where `onerror` is deprecated
+            shutil.rmtree(path, onexc=open_up)
+        else:
+            shutil.rmtree(path, onerror=lambda function, name, info: open_up(function, name, info[1]))
+    if os.path.lexists(path):
+        shutil.rmtree(path)
