@@ -66,6 +66,8 @@ def redis_acl(passwords: Mapping[str, str]) -> str:
             # Celery's queues and fan-out, and answers to the portal. Not: routes, sessions, tokens.
             user(
                 "node", "~berth:q:*", "~berth:reply:*", "&berth:q:*",
+                # A subscription to a pattern must be allowed in just its words.
+                "&berth:q:/0.celery.pidbox",
                 "+@all", "-@admin", "-@dangerous", "+info",
             ),
             # Reads routes and learns of changes. Traefik also tries CONFIG SET, and does without.
@@ -90,6 +92,8 @@ def traefik_static(instance: Instance, *, redis_password: str) -> str:
             "lifeCycle": {"graceTimeOut": "2s"},
         },
         "http": {
+            # X_Forwarded_For is no way round the check of X-Forwarded-For.
+            "aliasHeadersStrategy": "delete",
             # File names in notebooks' addresses hold any character.
             "encodedCharacters": {
                 "allowEncodedSlash": True,
@@ -141,6 +145,8 @@ def traefik_routes(*, domain: str, web_url: str, gateway_secret: str, entry_poin
     return _json(
         {
             "http": {
+                # X_Forwarded_For is no way round the check of X-Forwarded-For.
+                "aliasHeadersStrategy": "delete",
                 "routers": {
                     "health": router(f"Host(`{HEALTH_HOST}`)", "ping@internal", PRIORITY_INTERNAL),
                     # The gateway's own pages on a workspace's origin: tickets in, cookies out.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -34,8 +35,11 @@ def rotate(path: Path, *, limit_bytes: int = LOG_LIMIT_BYTES, kept: int = KEPT) 
     return True
 
 
+_TELLING = re.compile(r"error|exception|critical|fatal|cannot|denied|refused", re.IGNORECASE)
+
+
 def last_line(path: Path, *, since: int = 0) -> str:
-    """The last line with text in it, of what was written after offset `since`; shortened; '' when none."""
+    """The most telling of the last lines written after offset `since`, shortened; '' when there is none."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -44,4 +48,5 @@ def last_line(path: Path, *, since: int = 0) -> str:
     except OSError:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    telling = [line for line in lines if _TELLING.search(line)]
+    return (telling or lines or [""])[-1][:300]

@@ -87,7 +87,7 @@ def programs(
                 "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
             ),
             environ=portal,
-            answers=lambda _: probes.http_status(instance.web_port, "/healthz/live") == 200,
+            answers=lambda _: probes.http_status(instance.web_port, "/healthz/live") > 0,
             after=("redis",),
             port=instance.web_port,
         ),
