@@ -1,0 +1,86 @@
+"""Forms of sign-in, teams and tokens. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django import forms
+from django.contrib.auth.forms import AuthenticationForm
+from django.utils import timezone
+
+from portal.accounts.models import Role, Scope
+
+EXPIRIES = [
+    ("7", "In 7 days"),
+    ("30", "In 30 days"),
+    ("90", "In 90 days"),
+    ("365", "In a year"),
+    ("", "Never"),
+]
+
+
+class SignInForm(AuthenticationForm):
+    """Django's, with words that say what to do."""
+
+    error_messages = {
+        "invalid_login": "Name and password do not match. The password is case-sensitive.",
+        "inactive": "This account is switched off. Ask an operator.",
+    }
+
+
+class TeamForm(forms.Form):
+    """A new team."""
+
+    name = forms.CharField(max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+    slug = forms.CharField(
+        label="Short name",
+        max_length=40,
+        help_text="Lower-case letters, digits and hyphens. It cannot be changed later.",
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+
+
+class MemberForm(forms.Form):
+    """Somebody to add to a team."""
+
+    username = forms.CharField(
+        label="Name",
+        max_length=32,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER)
+
+
+class TokenForm(forms.Form):
+    """A new API token."""
+
+    name = forms.CharField(
+        label="What is it for?",
+        max_length=80,
+        widget=forms.TextInput(attrs={"autocomplete": "off", "placeholder": "For example: nightly training"}),
+    )
+    expires = forms.ChoiceField(label="Expires", choices=EXPIRIES, initial="90", required=False)
+    scopes = forms.MultipleChoiceField(
+        choices=Scope.choices,
+        initial=[Scope.ALL],
+        widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": "Choose at least one."},
+    )
+
+    def expires_at(self) -> datetime | None:
+        """The moment that was chosen, or None for never."""
+        days = self.cleaned_data["expires"]
+        return timezone.now() + timedelta(days=int(days)) if days else None
+
+
+def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str) -> None:
+    """Show a service's refusal at the fields it names, and what remains above the form."""
+    named = {name: texts for name, texts in problems.items() if name in form.fields}
+    for name, texts in named.items():
+        form.add_error(name, texts)
+    if not named:
+        form.add_error(None, message)

@@ -1,0 +1,291 @@
+"""Sign-in, account, teams and tokens; templates/accounts/ says what each page expects."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth import login, logout, update_session_auth_hash
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.forms import PasswordChangeForm
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST
+from django_htmx.http import HttpResponseClientRedirect
+
+from portal.accounts import policies, selectors, services
+from portal.accounts.forms import MemberForm, SignInForm, TeamForm, TokenForm, add_problems
+from portal.accounts.models import Role, User
+from portal.common.errors import PortalError
+from portal.common.htmx import local_path, public_url
+from portal.workspaces import gateway
+
+ROWS_PER_PAGE = 50
+YEAR_S = 31_536_000
+THEMES = frozenset({"light", "dark"})
+
+
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def sign_in(request: HttpRequest) -> HttpResponse:
+    """Sign in by name and password, then go where one wanted to."""
+    wanted = local_path(request.POST.get("next") or request.GET.get("next", ""))
+    if getattr(request, "htmx", False):
+        # A part of a page was asked for and the session has ended: the whole page goes to sign-in.
+        here = local_path(request.htmx.current_url_abs_path or "/")  # type: ignore[attr-defined]
+        return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': here})}")
+    if request.user.is_authenticated:
+        return redirect(wanted)
+    form = SignInForm(request, data=request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        login(request, form.get_user())
+        return redirect(wanted)
+    return render(request, "accounts/sign_in.html", {"form": form, "next": wanted})
+
+
+def locked_out(request: HttpRequest, *_: Any) -> HttpResponse:
+    """The page after too many wrong passwords; django-axes calls it with more than is needed here."""
+    minutes = max(1, round(float(settings.AXES_COOLOFF_TIME) * 60))
+    context = {
+        "message": (
+            f"There were {settings.AXES_FAILURE_LIMIT} wrong passwords for this name from here. "
+            f"Wait {minutes} minutes, then try again. Forgotten it? An operator can set a new one."
+        ),
+        "retry_url": reverse("accounts:sign-in"),
+        "request_id": getattr(request, "request_id", ""),
+    }
+    response = render(request, "429.html", context, status=429)
+    response["Retry-After"] = str(minutes * 60)
+    return response
+
+
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """End this session, and with it the user's entry to every workspace."""
+    if request.user.is_authenticated:
+        gateway.end_sessions_of(request.user.pk)
+    logout(request)
+    return redirect("accounts:sign-in")
+
+
+@require_POST
+def theme(request: HttpRequest) -> HttpResponse:
+    """Keep the choice of theme in a cookie and go back; an empty choice follows the system."""
+    response = redirect(local_path(request.POST.get("next", "")))
+    chosen = request.POST.get("theme", "")
+    if chosen in THEMES:
+        response.set_cookie(
+            "berth-theme", chosen, max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS, httponly=False
+        )
+    else:
+        response.delete_cookie("berth-theme", samesite="Lax")
+    return response
+
+
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def account(request: HttpRequest) -> HttpResponse:
+    """Who one is, and a new password."""
+    form = PasswordChangeForm(request.user, request.POST or None)
+    # The page has its own order of fields; the focus stays where the reader is.
+    form.fields["old_password"].widget.attrs.pop("autofocus", None)
+    form.fields["new_password1"].help_text = ""
+    form.fields["new_password2"].help_text = ""
+    if request.method == "POST" and form.is_valid():
+        form.save()
+        update_session_auth_hash(request, form.user)
+        messages.success(request, "The password is changed. Other browsers are signed out.")
+        return redirect("accounts:account")
+    context = {
+        "form": form,
+        "memberships": request.user.memberships.select_related("team").order_by("team__slug"),
+        "roles": _rights(request.user),
+    }
+    return render(request, "accounts/account.html", context)
+
+
+def _rights(user: User) -> list[str]:
+    rights = []
+    if user.is_superuser:
+        rights.append("Administrator: may do everything")
+    if user.is_operator:
+        rights.append("Operator: runs the pools")
+    if user.is_approver:
+        rights.append("Approver: decides quota requests")
+    return rights or ["Member: starts workspaces for your teams"]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def teams(request: HttpRequest) -> HttpResponse:
+    """Teams one may see; operators make new ones."""
+    form = TeamForm(request.POST or None) if request.user.operates else None
+    if request.method == "POST":
+        policies.require_operator(request.user)
+        if form is not None and form.is_valid():
+            try:
+                team = services.create_team(actor=request.user, owner=request.user, **form.cleaned_data)
+            except PortalError as error:
+                add_problems(form, error.extra.get("errors", {}), error.message)
+            else:
+                messages.success(request, f"{team.name} is there, and you are its owner.")
+                return redirect("accounts:team", team.slug)
+    q = request.GET.get("q", "").strip()[:100]
+    found = selectors.teams_for(request.user)
+    total = found.count()
+    if q:
+        found = found.filter(name__icontains=q)
+    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    roles = {
+        membership.team_id: membership.get_role_display()
+        for membership in request.user.memberships.filter(team__in=[team.pk for team in page.object_list])
+    }
+    page.object_list = [{"team": team, "role": roles.get(team.pk, "")} for team in page.object_list]
+    context = {"page": page, "q": q, "total": total, "form": form}
+    return render(request, "accounts/teams.html", context, status=_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def team(request: HttpRequest, slug: str) -> HttpResponse:
+    """A team's members; its owners add some."""
+    found = selectors.team_by_slug(request.user, slug)
+    form = MemberForm(request.POST or None)
+    if request.method == "POST":
+        policies.require_manage_team(request.user, found)
+        if form.is_valid():
+            try:
+                membership = services.set_member(actor=request.user, team=found, **form.cleaned_data)
+            except PortalError as error:
+                add_problems(form, error.extra.get("errors", {}), _sentence(error))
+            else:
+                role = membership.get_role_display().lower()
+                messages.success(request, f"{membership.user.username} is now {role} of {found.name}.")
+                return redirect("accounts:team", slug)
+    members = found.memberships.select_related("user").order_by("user__username")
+    context = {
+        "team": found,
+        "page": Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "may_manage": policies.may_manage_team(request.user, found),
+        "own_membership": members.filter(user=request.user).first(),
+        "form": form,
+        "roles": Role.choices,
+    }
+    return render(request, "accounts/team.html", context, status=_status(form))
+
+
+@require_POST
+@login_required
+def member_role(request: HttpRequest, slug: str, username: str) -> HttpResponse:
+    """Give a member another role."""
+    found = selectors.team_by_slug(request.user, slug)
+    policies.require_manage_team(request.user, found)
+    try:
+        services.set_member(
+            actor=request.user, team=found, username=username, role=request.POST.get("role", "")
+        )
+    except PortalError as error:
+        messages.error(request, _sentence(error))
+    else:
+        messages.success(request, f"{username} has the role {request.POST['role']}.")
+    return redirect("accounts:team", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def member_remove(request: HttpRequest, slug: str, username: str) -> HttpResponse:
+    """Ask, then take a member out of the team."""
+    found = selectors.team_by_slug(request.user, slug)
+    leaving = username == request.user.username
+    if not leaving:
+        policies.require_manage_team(request.user, found)
+    if request.method == "POST":
+        try:
+            services.remove_member(actor=request.user, team=found, username=username)
+        except PortalError as error:
+            messages.error(request, _sentence(error))
+            return redirect("accounts:team", slug)
+        messages.success(request, f"{username} is no longer in {found.name}.")
+        if leaving and not request.user.operates:
+            return redirect("accounts:teams")
+        return redirect("accounts:team", slug)
+    who, whose = ("You", "your") if leaving else (username, "their")
+    context = {
+        "title": f"Leave {found.name}?" if leaving else f"Remove {username} from {found.name}?",
+        "loses": [
+            f"{who} can no longer start workspaces for {found.name}",
+            f"{who} can no longer see its members",
+        ],
+        "stays": [
+            f"the files in {whose} home folder of this team",
+            f"{whose} workspaces in other teams",
+            "the record of what happened",
+        ],
+        "action": request.path,
+        "yes": "Leave the team" if leaving else f"Remove {username}",
+        "back": reverse("accounts:team", args=[slug]),
+    }
+    return render(request, "confirm.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def tokens(request: HttpRequest) -> HttpResponse:
+    """One's API tokens. The secret of a new one is in this answer and nowhere else."""
+    form = TokenForm(request.POST or None)
+    secret = ""
+    if request.method == "POST" and form.is_valid():
+        try:
+            made = services.create_token(
+                actor=request.user,
+                user=request.user,
+                name=form.cleaned_data["name"],
+                scopes=form.cleaned_data["scopes"],
+                expires_at=form.expires_at(),
+            )
+        except PortalError as error:
+            add_problems(form, error.extra.get("errors", {}), error.message)
+        else:
+            secret = made.secret
+            form = TokenForm()
+    context = {
+        "form": form,
+        "secret": secret,
+        "tokens": selectors.tokens_of(request.user),
+        "now": timezone.now(),
+        "public_url": public_url(),
+    }
+    return render(request, "accounts/tokens.html", context, status=_status(form))
+
+
+@require_POST
+@login_required
+def token_revoke(request: HttpRequest, token_id: UUID) -> HttpResponse:
+    """End a token at once."""
+    services.revoke_token(actor=request.user, token_id=token_id)
+    messages.success(request, "The token is revoked. Programs that use it are refused from now on.")
+    return redirect("accounts:tokens")
+
+
+def _sentence(error: PortalError) -> str:
+    return " ".join(part for part in (error.message, error.next_action) if part)
+
+
+def _status(form: Any) -> int:
+    """400 for a form that was sent and refused, so that programs and caches see it too."""
+    return 400 if form is not None and form.is_bound and form.errors else 200

@@ -1,0 +1,225 @@
+"""What Berth's templates say in one word: states, icons, times, sizes.
+
+All output is escaped; nothing here reads the database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django import template
+from django.templatetags.static import static
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+ICON_SPRITE = "vendor/tabler-icons-3.51.0/icons.svg"
+MIB_PER_GIB = 1024
+MIB_PER_TIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StateLook:
+    """How a state is shown: always word, icon and colour together."""
+
+    word: str
+    icon: str
+    tone: str
+
+
+STATES = {
+    "pending": StateLook("Queued", "hourglass", "wait"),
+    "provisioning": StateLook("Starting", "loader-2", "busy"),
+    "running": StateLook("Running", "circle-check", "ok"),
+    "stopping": StateLook("Stopping", "loader-2", "busy"),
+    "stopped": StateLook("Stopped", "player-pause", ""),
+    "terminating": StateLook("Ending", "loader-2", "busy"),
+    "terminated": StateLook("Deleted", "circle-off", ""),
+    "failed": StateLook("Failed", "alert-circle", "bad"),
+}
+
+
+def look_of(state: str) -> StateLook:
+    """The look of a workspace's state; an unknown one shows its own name."""
+    key = str(state).lower()
+    return STATES.get(key) or StateLook(key.replace("_", " ").capitalize() or "Unknown", "circle-dashed", "")
+
+
+@register.simple_tag
+def icon(name: str, label: str = "", css: str = "") -> SafeString:
+    """An icon of the sprite. Without `label` it is decoration and hidden from screen readers."""
+    href = f"{static(ICON_SPRITE)}#{name}"
+    if label:
+        return format_html(
+            '<svg class="icon {}" role="img" aria-label="{}"><use href="{}"></use></svg>', css, label, href
+        )
+    return format_html(
+        '<svg class="icon {}" aria-hidden="true" focusable="false"><use href="{}"></use></svg>', css, href
+    )
+
+
+@register.simple_tag
+def state_badge(state: str) -> SafeString:
+    """The state of a workspace as word, icon and colour."""
+    look = look_of(state)
+    return format_html('<span class="badge {}">{}{}</span>', look.tone, icon(look.icon), look.word)
+
+
+@register.simple_tag
+def badge(word: str, icon_name: str, tone: str = "") -> SafeString:
+    """Any other state as word, icon and colour; tones: ok, busy, wait, bad, sim, or none."""
+    return format_html('<span class="badge {}">{}{}</span>', tone, icon(icon_name), word)
+
+
+@register.simple_tag
+def sim_badge(simulated: bool) -> SafeString | str:
+    """`simulated` wherever a simulated pool or its workspaces appear, and nothing anywhere else."""
+    return format_html('<span class="badge sim">{}simulated</span>', icon("cube")) if simulated else ""
+
+
+@register.filter
+def state_word(state: str) -> str:
+    """The word for a workspace's state."""
+    return look_of(state).word
+
+
+@register.filter
+def mib(value: int | None) -> str:
+    """Memory or disk: MiB as the largest unit that stays readable."""
+    if value is None:
+        return "–"
+    if value >= MIB_PER_TIB:
+        return f"{_short(value / MIB_PER_TIB)} TiB"
+    if value >= MIB_PER_GIB:
+        return f"{_short(value / MIB_PER_GIB)} GiB"
+    return f"{value} MiB"
+
+
+@register.filter
+def cores(milli: int | None) -> str:
+    """CPU: milli-CPU as cores."""
+    if milli is None:
+        return "–"
+    text = _short(milli / 1000, 2)
+    return f"{text} core" if text == "1" else f"{text} cores"
+
+
+@register.filter
+def milli(value: int | None) -> str:
+    """Thousandths as a plain number: 500 is 0.5."""
+    return "–" if value is None else _short(value / 1000, 2)
+
+
+def _short(value: float, digits: int = 1) -> str:
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them: 0.4 s, 48 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
+    if seconds is None:
+        return "–"
+    seconds = max(0.0, float(seconds))
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    """`moment` as seen from `now`: just now, 3 min ago, in 2 h. berth.js says the same in the browser."""
+    seconds = (now - moment).total_seconds()
+    distance = abs(seconds)
+    if distance < 10:
+        return "just now"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        if distance >= size:
+            text = f"{int(distance // size)} {unit}"
+            return f"{text} ago" if seconds > 0 else f"in {text}"
+    return "just now"
+
+
+@register.simple_tag
+def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
+    """A moment, relative for the eye and absolute on hover and for screen readers."""
+    if moment is None:
+        return empty
+    utc = moment.astimezone(UTC)
+    absolute = f"{utc.day} {utc:%b %Y, %H:%M} UTC"
+    return format_html(
+        '<time datetime="{}" title="{}" data-when><span aria-hidden="true">{}</span>'
+        '<span class="sr">{}</span></time>',
+        utc.isoformat(timespec="seconds"),
+        absolute,
+        ago(utc, datetime.now(UTC)),
+        absolute,
+    )
+
+
+@register.simple_tag
+def elapsed(since: datetime | None) -> SafeString | str:
+    """Time since a moment, counting on in the browser."""
+    if since is None:
+        return ""
+    utc = since.astimezone(UTC)
+    seconds = (datetime.now(UTC) - utc).total_seconds()
+    return format_html(
+        '<span data-since="{}">{}</span>', utc.isoformat(timespec="milliseconds"), duration(round(seconds))
+    )
+
+
+@register.simple_tag
+def bar(used: int, total: int, label: str = "") -> SafeString:
+    """A share as a bar. Its width is an attribute, so that no inline style is needed."""
+    percent = min(100, round(100 * used / total)) if total > 0 else 0
+    tone = "full" if percent >= 90 else ""
+    if label:
+        return format_html(
+            '<svg class="bar {}" role="img" aria-label="{}: {} %">'
+            '<rect width="{}%" height="100%"></rect></svg>',
+            tone,
+            label,
+            percent,
+            percent,
+        )
+    return format_html(
+        '<svg class="bar {}" aria-hidden="true"><rect width="{}%" height="100%"></rect></svg>', tone, percent
+    )
+
+
+@register.simple_tag(takes_context=True)
+def here(context: dict[str, Any], *names: str) -> SafeString | str:
+    """`aria-current` for a link of the navigation when the page's view has one of these names."""
+    match = getattr(context.get("request"), "resolver_match", None)
+    current = match.view_name if match else ""
+    if any(current == name or (name.endswith(":") and current.startswith(name)) for name in names):
+        return SafeString('aria-current="page"')
+    return ""
+
+
+@register.simple_tag(takes_context=True)
+def query(context: dict[str, Any], **changes: Any) -> str:
+    """The present query string with some parameters changed; an empty value removes one."""
+    request = context.get("request")
+    params = request.GET.copy() if request is not None else {}
+    for name, value in changes.items():
+        if value in ("", None):
+            params.pop(name, None)
+        else:
+            params[name] = value
+    encoded = params.urlencode() if hasattr(params, "urlencode") else urlencode(params)
+    return f"?{encoded}" if encoded else "?"

@@ -1,0 +1,428 @@
+"""What the pages of workspaces show: sentences, stages and the actions that are offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from portal.accounts.models import Role, Team, User
+from portal.catalog.models import Flavor, Template
+from portal.common.templatetags.berth import cores, mib, milli
+from portal.events.models import Event
+from portal.workspaces import admission, policies, selectors
+from portal.workspaces.lifecycle import DELETABLE, STARTABLE, STOPPABLE, TRANSITIONAL, Reason, State
+from portal.workspaces.models import Workspace
+
+STARTING = frozenset({State.PENDING, State.PROVISIONING})
+EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad"}
+
+
+def size_words(resources: dict[str, Any]) -> str:
+    """A size as people say it: 1 × H100, 8 cores, 32 GiB."""
+    accelerators = resources.get("accelerators") or {}
+    parts = []
+    if count := accelerators.get("count", 0):
+        model = accelerators.get("model") or "GPU"
+        share = accelerators.get("share_milli", 1000)
+        part = "" if share == 1000 else f" ({milli(share)} of one)"
+        parts.append(f"{count} × {model}{part}")
+    parts += [cores(resources["cpu_milli"]), mib(resources["memory_mib"])]
+    if disk := resources.get("disk_mib", 0):
+        parts.append(f"{mib(disk)} disk")
+    if (nodes := resources.get("nodes", 1)) > 1:
+        parts.append(f"on each of {nodes} nodes")
+    return ", ".join(parts)
+
+
+def stage_words(workspace: Workspace) -> str:
+    """What it is doing just now, in a few words."""
+    match workspace.state:
+        case State.PENDING:
+            return "Waits for a place"
+        case State.PROVISIONING:
+            return f"{workspace.template.name} starts" if workspace.launched_at else "Placed, about to start"
+        case State.RUNNING:
+            return "Ready"
+        case State.STOPPING:
+            return "Its programs end"
+        case State.STOPPED:
+            return "Your files are kept"
+        case State.TERMINATING:
+            return "Gives its place back"
+        case State.TERMINATED:
+            return "Its place is free again"
+        case State.FAILED:
+            return Reason(workspace.termination_reason).label if workspace.termination_reason else "It failed"
+    return State(workspace.state).label
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A workspace in the list, and what its reader may do with it."""
+
+    workspace: Workspace
+    stage: str
+    foreign: bool
+    can_open: bool
+    can_start: bool
+    can_stop: bool
+
+    @property
+    def counting(self) -> bool:
+        """Whether the time beside the stage counts on."""
+        return self.workspace.state in TRANSITIONAL
+
+    @property
+    def waiting(self) -> bool:
+        return self.workspace.state in STARTING
+
+    @property
+    def failed(self) -> bool:
+        return self.workspace.state == State.FAILED
+
+
+def cards(actor: User, workspaces: Iterable[Workspace]) -> list[Card]:
+    """Cards for workspaces that the actor may see; everybody who sees one may operate it."""
+    return [
+        Card(
+            workspace=workspace,
+            stage=stage_words(workspace),
+            foreign=workspace.owner_id != actor.pk,
+            can_open=can_open(actor, workspace),
+            can_start=workspace.state in STARTABLE,
+            can_stop=workspace.state in STOPPABLE,
+        )
+        for workspace in workspaces
+    ]
+
+
+def can_open(actor: User, workspace: Workspace) -> bool:
+    return (
+        workspace.state == State.RUNNING and not workspace.simulated and policies.may_open(actor, workspace)
+    )
+
+
+def can_see_all(actor: User) -> bool:
+    """Whether the actor sees workspaces of others: operators, and owners of a team."""
+    return actor.operates or actor.memberships.filter(role=Role.OWNER).exists()
+
+
+def filtered(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
+    """Those whose name, template, flavor, team or owner contains every word of `q`, in `state`."""
+    for word in q.split()[:8]:
+        workspaces = workspaces.filter(
+            Q(name__icontains=word)
+            | Q(template__name__icontains=word)
+            | Q(flavor__name__icontains=word)
+            | Q(team__name__icontains=word)
+            | Q(owner__username__icontains=word)
+        )
+    if state in State.values:
+        workspaces = workspaces.filter(state=state)
+    return workspaces
+
+
+@dataclass(frozen=True, slots=True)
+class LastChoice:
+    """What was chosen last, and what would happen to it now."""
+
+    template: Template
+    flavor: Flavor
+    team: Team
+    verdict: admission.Verdict
+
+    @property
+    def verdict_line(self) -> str:
+        if self.verdict.outcome is admission.Outcome.FITS_NOW:
+            return "What you chose last starts now."
+        return self.verdict.message
+
+
+def last_choice(actor: User) -> LastChoice | None:
+    """The last choice, if it is still possible."""
+    last = selectors.last_choice(actor)
+    if last is None:
+        return None
+    verdict = admission.assess(template=last.template, flavor=last.flavor)
+    return LastChoice(last.template, last.flavor, last.team, verdict) if verdict.possible else None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stage of the start. `status` is done, now, failed or todo; `took_s` is how long it took."""
+
+    name: str
+    status: str
+    took_s: float | None = None
+    since: datetime | None = None
+
+    @property
+    def status_word(self) -> str:
+        words = {"done": "done", "now": "under way", "failed": "failed", "todo": "still to come"}
+        return words[self.status]
+
+
+def steps(workspace: Workspace) -> list[Step]:
+    """Requested → Admitted → Placed → Starting → Ready, each with the time from the stage before it."""
+    reached = [
+        ("Requested", workspace.requested_at),
+        ("Admitted", workspace.admitted_at),
+        ("Placed", workspace.placed_at),
+        # Starting is over when the app has answered; until then it counts from the placement.
+        ("Starting", workspace.ready_at),
+        ("Ready", workspace.ready_at),
+    ]
+    moving = workspace.state in STARTING
+    broken = workspace.ready_at is None and (
+        workspace.state == State.FAILED or workspace.state == State.TERMINATING
+    )
+    found: list[Step] = []
+    previous: datetime | None = None
+    pending = True
+    for index, (name, at) in enumerate(reached):
+        if at is not None:
+            took = (at - previous).total_seconds() if previous else 0.0
+            if name == "Ready":
+                took = (at - workspace.requested_at).total_seconds()
+            found.append(Step(name, "done", took_s=took if index else None))
+            previous = at
+        elif pending and (moving or broken):
+            found.append(Step(name, "now" if moving else "failed", since=previous))
+            pending = False
+        else:
+            found.append(Step(name, "todo"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node that the workspace is on, and its devices there."""
+
+    node: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An entry of the timeline: who, what, why."""
+
+    at: datetime
+    who: str
+    what: str
+    why: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """The page of one workspace."""
+
+    stage: str
+    size: str
+    steps: list[Step]
+    total_s: float | None
+    places: list[Place]
+    activity: list[tuple[str, str]]
+    reason: str
+    transient: bool
+    starting: bool
+    open_now: bool
+    has_log: bool
+    can_open: bool
+    can_start: bool
+    can_stop: bool
+    can_delete: bool
+
+
+def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
+    """What the page of a workspace shows to the actor. `opening`: it shall open itself when ready."""
+    openable = can_open(actor, workspace)
+    operable = policies.may_operate(actor, workspace)
+    ready = workspace.ready_at
+    return Detail(
+        stage=stage_words(workspace),
+        size=size_words(workspace.resources),
+        steps=[] if workspace.state == State.TERMINATED else steps(workspace),
+        total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
+        places=places(workspace),
+        activity=activity_facts(workspace),
+        reason=Reason(workspace.termination_reason).label if workspace.termination_reason else "It failed",
+        transient=workspace.state in TRANSITIONAL,
+        starting=workspace.state in STARTING,
+        open_now=opening and openable,
+        has_log=workspace.generation > 0 and not workspace.simulated,
+        can_open=openable,
+        can_start=operable and workspace.state in STARTABLE,
+        can_stop=operable and workspace.state in STOPPABLE,
+        can_delete=operable and workspace.state in DELETABLE,
+    )
+
+
+def places(workspace: Workspace) -> list[Place]:
+    """Where it is now: nothing once its capacity has been released."""
+    allocations = (
+        workspace.allocations.filter(released_at=None)
+        .select_related("node")
+        .prefetch_related("devices__device")
+        .order_by("node__name")
+    )
+    return [
+        Place(
+            node=allocation.node.name,
+            devices=tuple(
+                f"{item.device.model} · {item.device.uuid}"
+                for item in sorted(allocation.devices.all(), key=lambda item: item.device.index)
+            ),
+        )
+        for allocation in allocations
+    ]
+
+
+def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
+    """The last heartbeat's figures as name and value; what was not measured is left out."""
+    if workspace.state != State.RUNNING:
+        return []
+    seen = workspace.activity or {}
+    facts: list[tuple[str, str]] = []
+    for key, name in (("kernels", "Kernels"), ("terminals", "Terminals")):
+        group = seen.get(key)
+        if isinstance(group, dict) and isinstance(group.get("count"), int):
+            busy = group.get("busy")
+            more = f", {busy} busy" if isinstance(busy, int) else ""
+            facts.append((name, f"{group['count']}{more}"))
+    for key, name in (("connections", "Connections"), ("processes", "Processes")):
+        if isinstance(seen.get(key), int):
+            facts.append((name, str(seen[key])))
+    if isinstance(seen.get("rss_mib"), int):
+        facts.append(("Memory used", mib(seen["rss_mib"])))
+    return facts
+
+
+def event_rows(events: Sequence[Event]) -> list[EventRow]:
+    """The timeline's entries. A reason stands behind the first colon of what was written."""
+    rows = []
+    for event in events:
+        what, _, why = event.message.partition(": ")
+        tone = EVENT_TONES.get(event.kind.rpartition(".")[2], "")
+        rows.append(EventRow(at=event.at, who=event.actor_label, what=what, why=why, tone=tone))
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorCard:
+    """A flavor to choose, with its size in words and its verdict."""
+
+    flavor: Flavor
+    size: str
+    verdict: admission.Verdict
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateCard:
+    """A template to choose; `reason` says why it cannot be."""
+
+    template: Template
+    reason: str
+    chosen: bool
+
+    @property
+    def available(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the form of a new workspace stands at."""
+
+    templates: list[TemplateCard]
+    flavors: list[FlavorCard]
+    team: Team | None
+
+    @property
+    def template(self) -> Template | None:
+        return next((card.template for card in self.templates if card.chosen), None)
+
+    @property
+    def chosen_flavor(self) -> FlavorCard | None:
+        return next((card for card in self.flavors if card.chosen), None)
+
+    @property
+    def flavor(self) -> Flavor | None:
+        return self.chosen_flavor.flavor if self.chosen_flavor else None
+
+    @property
+    def size(self) -> str:
+        return self.chosen_flavor.size if self.chosen_flavor else ""
+
+    @property
+    def verdict(self) -> admission.Verdict | None:
+        return self.chosen_flavor.verdict if self.chosen_flavor else None
+
+    @property
+    def alternative(self) -> Flavor | None:
+        """A flavor that starts now, where the chosen one does not: with an accelerator if it had one."""
+        chosen = self.chosen_flavor
+        if chosen is None or chosen.verdict.outcome is admission.Outcome.FITS_NOW:
+            return None
+        fitting = [
+            card.flavor
+            for card in self.flavors
+            if card.verdict.outcome is admission.Outcome.FITS_NOW
+            and card.flavor.simulated == chosen.flavor.simulated
+        ]
+        wanted = bool(chosen.flavor.accelerator_count)
+        return next((item for item in fitting if bool(item.accelerator_count) == wanted), None) or next(
+            iter(fitting), None
+        )
+
+
+def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
+    """The form with these slugs chosen; for an empty or unknown one the last choice, else one that works."""
+    last = selectors.last_choice(actor)
+    offers = selectors.template_offers()
+    usable = [offer.template.slug for offer in offers if not offer.reason]
+    picked = _pick(usable, template, last.template.slug if last else "")
+    teams = {item.slug: item for item in _own_teams(actor)}
+    team_slug = _pick(list(teams), team, last.team.slug if last else "")
+    flavors: list[FlavorCard] = []
+    chosen_template = next((offer.template for offer in offers if offer.template.slug == picked), None)
+    if chosen_template is not None:
+        sized = selectors.flavor_offers(chosen_template)
+        possible = [offer.flavor.slug for offer in sized if offer.verdict.possible]
+        now = [offer.flavor.slug for offer in sized if offer.verdict.outcome is admission.Outcome.FITS_NOW]
+        flavor_slug = _pick(possible, flavor, last.flavor.slug if last else "", *now[:1])
+        flavors = [
+            FlavorCard(
+                flavor=offer.flavor,
+                size=size_words(offer.flavor.as_request()),
+                verdict=offer.verdict,
+                chosen=offer.flavor.slug == flavor_slug,
+            )
+            for offer in sized
+        ]
+    return Choice(
+        templates=[
+            TemplateCard(
+                template=offer.template,
+                reason=" ".join(part for part in (offer.reason, offer.next_action) if part),
+                chosen=offer.template.slug == picked,
+            )
+            for offer in offers
+        ],
+        flavors=flavors,
+        team=teams.get(team_slug),
+    )
+
+
+def _pick(among: Sequence[str], *wishes: str) -> str:
+    """The first wish that is among the offered ones, else the first offered, else nothing."""
+    return next((wish for wish in wishes if wish in among), among[0] if among else "")
+
+
+def _own_teams(actor: User) -> list[Team]:
+    return list(Team.objects.filter(memberships__user=actor).order_by("slug"))

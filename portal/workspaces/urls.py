@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.workspaces import views
+
+app_name = "workspaces"
+urlpatterns = [
+    path("", views.home, name="home"),
+    path("events/", views.events, name="events"),
+    path("workspaces/new/", views.new, name="new"),
+    path("workspaces/<uuid:workspace_id>/", views.detail, name="detail"),
+    path("workspaces/<uuid:workspace_id>/events/", views.workspace_events, name="workspace-events"),
+    path("workspaces/<uuid:workspace_id>/log/", views.log, name="log"),
+    path("workspaces/<uuid:workspace_id>/open/", views.open_, name="open"),
+    path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),
+    path("workspaces/<uuid:workspace_id>/stop/", views.stop, name="stop"),
+    path("workspaces/<uuid:workspace_id>/delete/", views.delete, name="delete"),
+]

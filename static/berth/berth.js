@@ -1,0 +1,252 @@
+/* What pages do beyond HTML. Everything works without it; this makes it quicker to use. */
+(function () {
+  "use strict";
+
+  const YEAR_S = 31536000;
+
+  /* --- Theme: a cookie, so that the server renders the next page right from the start ------------------ */
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-theme-choice]");
+    if (!button) return;
+    event.preventDefault();
+    const theme = button.value;
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+    const secure = location.protocol === "https:" ? "; Secure" : "";
+    document.cookie = "berth-theme=" + theme + "; Path=/; SameSite=Lax; Max-Age=" + (theme ? YEAR_S : 0) + secure;
+    for (const other of document.querySelectorAll("[data-theme-choice]")) {
+      other.setAttribute("aria-pressed", String(other.value === theme));
+    }
+  });
+
+  /* --- Times: relative for the eye, absolute in the reader's zone -------------------------------------- */
+  const absolute = new Intl.DateTimeFormat(document.documentElement.lang || "en", {
+    dateStyle: "medium", timeStyle: "short",
+  });
+
+  function ago(seconds) {
+    const distance = Math.abs(seconds);
+    if (distance < 10) return "just now";
+    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]]) {
+      if (distance >= size) {
+        const text = Math.floor(distance / size) + " " + unit;
+        return seconds > 0 ? text + " ago" : "in " + text;
+      }
+    }
+    return "just now";
+  }
+
+  function duration(seconds) {
+    const whole = Math.max(0, Math.round(seconds));
+    if (whole < 60) return whole + " s";
+    let minutes = Math.floor(whole / 60);
+    if (minutes < 60) return whole % 60 && minutes < 10 ? minutes + " min " + (whole % 60) + " s" : minutes + " min";
+    const hours = Math.floor(minutes / 60);
+    minutes %= 60;
+    if (hours < 48) return minutes ? hours + " h " + minutes + " min" : hours + " h";
+    const days = Math.floor(hours / 24);
+    return hours % 24 ? days + " d " + (hours % 24) + " h" : days + " d";
+  }
+
+  function setText(node, text) {
+    if (node && node.textContent !== text) node.textContent = text;
+  }
+
+  function tick(root) {
+    const now = Date.now();
+    for (const time of root.querySelectorAll("time[data-when]")) {
+      const moment = new Date(time.dateTime);
+      setText(time.firstElementChild, ago((now - moment) / 1000));
+      if (!time.dataset.zoned) {
+        const text = absolute.format(moment);
+        time.title = text;
+        setText(time.lastElementChild, text);
+        time.dataset.zoned = "1";
+      }
+    }
+    for (const span of root.querySelectorAll("[data-since]")) {
+      setText(span, duration((now - new Date(span.dataset.since)) / 1000));
+    }
+  }
+  setInterval(() => { if (!document.hidden) tick(document); }, 1000);
+
+  /* --- Live events: one source that reconnects, says when it is lost, and rests in hidden tabs ---------- */
+  const live = { lost: new Set() };
+  const REST_AFTER_MS = 20000;
+
+  function showLive() {
+    const banner = document.getElementById("live-lost");
+    if (banner) banner.hidden = live.lost.size === 0;
+  }
+
+  class LiveSource extends EventTarget {
+    constructor(url) {
+      super();
+      this.url = url;
+      this.names = new Set();
+      this.readyState = 0;
+      this.failures = 0;
+      this.connect();
+      this.onVisibility = () => {
+        clearTimeout(this.rest);
+        if (document.hidden) this.rest = setTimeout(() => this.drop(), REST_AFTER_MS);
+        else if (!this.inner && this.readyState !== 2) this.again();
+      };
+      this.onHide = () => this.drop();
+      this.onShow = (event) => { if (event.persisted && this.readyState !== 2) this.again(); };
+      document.addEventListener("visibilitychange", this.onVisibility);
+      window.addEventListener("pagehide", this.onHide);
+      window.addEventListener("pageshow", this.onShow);
+    }
+
+    addEventListener(name, listener, options) {
+      super.addEventListener(name, listener, options);
+      if (this.names.has(name)) return;
+      this.names.add(name);
+      if (this.inner) this.listen(name);
+    }
+
+    listen(name) {
+      this.inner.addEventListener(name, (event) => this.emit(name, event.data));
+    }
+
+    emit(name, data) {
+      this.dispatchEvent(new MessageEvent(name, { data: data }));
+    }
+
+    connect() {
+      this.drop();
+      const inner = new EventSource(this.url);
+      this.inner = inner;
+      this.names.forEach((name) => this.listen(name));
+      inner.onopen = () => {
+        this.readyState = 1;
+        this.failures = 0;
+        live.lost.delete(this);
+        showLive();
+        if (this.onopen) this.onopen(new Event("open"));
+      };
+      inner.onerror = () => {
+        if (this.inner !== inner) return;
+        this.drop();
+        this.failures += 1;
+        if (this.failures > 1) { live.lost.add(this); showLive(); }
+        const wait = Math.min(30000, 500 * 2 ** Math.min(this.failures, 6)) * (0.75 + Math.random() / 2);
+        this.retry = setTimeout(() => this.again(), wait);
+      };
+    }
+
+    /* Connect anew and fetch what was missed; while the stream stays away this is polling. */
+    again() {
+      if (this.readyState === 2) return;
+      this.connect();
+      this.names.forEach((name) => this.emit(name, ""));
+    }
+
+    drop() {
+      clearTimeout(this.retry);
+      if (this.inner) this.inner.close();
+      this.inner = null;
+      if (this.readyState === 1) this.readyState = 0;
+    }
+
+    close() {
+      this.drop();
+      clearTimeout(this.rest);
+      this.readyState = 2;
+      live.lost.delete(this);
+      showLive();
+      document.removeEventListener("visibilitychange", this.onVisibility);
+      window.removeEventListener("pagehide", this.onHide);
+      window.removeEventListener("pageshow", this.onShow);
+    }
+  }
+  if (window.htmx) window.htmx.createEventSource = (url) => new LiveSource(url);
+
+  /* --- Dialogs: a link to a page that asks becomes a dialog that asks ---------------------------------- */
+  document.addEventListener("click", (event) => {
+    const opener = event.target.closest("[data-dialog]");
+    if (opener && !event.metaKey && !event.ctrlKey && event.button === 0) {
+      const dialog = document.getElementById(opener.dataset.dialog);
+      if (dialog && dialog.showModal) {
+        event.preventDefault();
+        dialog.showModal();
+      }
+      return;
+    }
+    const closer = event.target.closest("[data-dialog-close]");
+    if (closer) {
+      const dialog = closer.closest("dialog");
+      if (dialog) { event.preventDefault(); dialog.close(); }
+    }
+  });
+
+  /* --- Copy -------------------------------------------------------------------------------------------- */
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const field = document.getElementById(button.dataset.copy);
+    const text = field.value !== undefined ? field.value : field.textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      say("Copied.");
+      const label = button.querySelector("[data-copy-label]");
+      if (label) {
+        const before = label.textContent;
+        label.textContent = "Copied";
+        setTimeout(() => { label.textContent = before; }, 2000);
+      }
+    } catch {
+      if (field.select) field.select();
+      say("Copying is not allowed here. The text is selected: press Ctrl+C.");
+    }
+  });
+
+  function say(text) {
+    setText(document.getElementById("say"), text);
+  }
+
+  /* --- Forms: a second click on a slow form does nothing ------------------------------------------------ */
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (form.method !== "post") return;
+    if (form.dataset.sent) { event.preventDefault(); return; }
+    form.dataset.sent = "1";
+    const button = event.submitter;
+    const label = button && button.dataset.busy ? button.querySelector("[data-label]") || button : null;
+    if (label) {
+      button.dataset.before = label.textContent;
+      label.textContent = button.dataset.busy;
+      say(button.dataset.busy);
+    }
+  });
+  window.addEventListener("pageshow", () => {
+    for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
+    for (const button of document.querySelectorAll("[data-before]")) {
+      (button.querySelector("[data-label]") || button).textContent = button.dataset.before;
+      delete button.dataset.before;
+    }
+  });
+
+  /* Logs read from the end; one that the reader has scrolled up stays where it is. */
+  function settleLogs(root) {
+    for (const log of root.querySelectorAll("[data-tail]")) log.scrollTop = log.scrollHeight;
+  }
+  let logsAtEnd = true;
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const log = event.detail.target.querySelector("[data-tail]");
+    logsAtEnd = !log || log.scrollHeight - log.scrollTop - log.clientHeight < 24;
+  });
+
+  /* --- After every load and swap ------------------------------------------------------------------------ */
+  function settle(root) {
+    tick(root);
+    if (logsAtEnd) settleLogs(root);
+    const go = root.querySelector("[data-open-now]") || (root.matches && root.matches("[data-open-now]") ? root : null);
+    if (go) location.replace(go.href);
+    for (const form of root.querySelectorAll("[data-show-with-js]")) form.hidden = false;
+  }
+  document.addEventListener("htmx:load", (event) => settle(event.detail.elt));
+  document.addEventListener("htmx:responseError", () => say("This part of the page could not be refreshed."));
+  settle(document.body);
+})();
