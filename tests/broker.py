@@ -1,0 +1,128 @@
+"""A broker inside the test: keeps what both planes send, and delivers it when the test says so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+from kombu.exceptions import OperationalError
+
+# The task modules are imported so that their tasks are registered.
+import portal.inventory.tasks
+import portal.workspaces.tasks
+import provisioning.tasks
+from portal.celery import app as control_app
+from provisioning import messages
+from provisioning.types import Command
+from provisioning.worker import app as node_app
+
+assert portal.inventory.tasks and portal.workspaces.tasks and provisioning.tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One task on its way. `due_at` and `expires_at` are UTC seconds since the epoch."""
+
+    task: str
+    queue: str
+    kwargs: dict[str, Any]
+    due_at: float
+    expires_at: float
+
+    @property
+    def command(self) -> Command:
+        """The command of a `node.execute`."""
+        return messages.load(self.kwargs["command"], Command)
+
+
+@dataclass
+class Broker:
+    """Takes the place of Redis. `away` makes every sending fail, as when Redis does not answer."""
+
+    messages: list[Message] = field(default_factory=list)
+    away: bool = False
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(list(self.messages))
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def send_task(
+        self,
+        name: str,
+        args: Any = None,
+        kwargs: dict[str, Any] | None = None,
+        *,
+        queue: str = "",
+        countdown: float | None = None,
+        expires: float | None = None,
+        **_: Any,
+    ) -> None:
+        """What Celery's `send_task` does, with the JSON form of the arguments."""
+        assert not args, "tasks are sent with keyword arguments only"
+        if self.away:
+            raise OperationalError("no broker")
+        now = time.time()
+        body = json.loads(json.dumps(kwargs or {}))
+        self.messages.append(Message(name, queue, body, now + (countdown or 0), now + (expires or 10**9)))
+
+    @property
+    def tasks(self) -> list[str]:
+        return [message.task for message in self.messages]
+
+    @property
+    def commands(self) -> list[Command]:
+        """All commands to drivers that are on their way."""
+        return [message.command for message in self.messages if message.task == "node.execute"]
+
+    def of(self, task: str) -> list[Message]:
+        return [message for message in self.messages if message.task == task]
+
+    def clear(self) -> None:
+        self.messages.clear()
+
+    def take(self, task: str = "") -> list[Message]:
+        """Remove and return what is on its way: all of it, or one task's messages."""
+        taken = self.of(task) if task else list(self.messages)
+        self.messages = [message for message in self.messages if message not in taken]
+        return taken
+
+    def deliver(self, message: Message) -> None:
+        """Run one message's task here and now, as its worker would. It stays wherever it is."""
+        for app in (control_app, node_app):
+            task = app.tasks.get(message.task)
+            if task is not None:
+                task.run(**json.loads(json.dumps(message.kwargs)))
+                return
+        raise AssertionError(f"no plane has a task {message.task}")
+
+    def run(self, *, limit: int = 10_000) -> int:
+        """Deliver everything that is due, and what that sends in turn; how many it were."""
+        delivered = 0
+        while True:
+            now = time.time()
+            due = [message for message in self.messages if message.due_at <= now]
+            if not due:
+                return delivered
+            for message in due:
+                self.messages.remove(message)
+                if message.expires_at < now:
+                    continue
+                self.deliver(message)
+                delivered += 1
+                assert delivered < limit, "messages go round in circles"
+
+
+class AwayRedis:
+    """A Redis client without a server: every call fails at once."""
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: Any, **__: Any) -> Any:
+            raise redis.ConnectionError("no Redis in this test")
+
+        return fail

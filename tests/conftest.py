@@ -1,0 +1,288 @@
+"""People, teams, pools, and a broker and a clock that the test itself drives."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import time_machine
+    from django.test import Client
+
+    from portal.accounts.models import Team, User
+    from portal.inventory.models import Pool
+    from portal.workspaces.models import Workspace
+    from tests.broker import Broker
+
+_scratch: Path | None = None
+NO_REDIS = "redis://127.0.0.1:1/0"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Settings for tests; the databases of runs at the same time are kept apart."""
+    global _scratch
+    # The default scope of pytest-asyncio's fixtures is the one that is wanted; it need not be said.
+    warnings.filterwarnings("ignore", message=r"(?s).*asyncio_default_fixture_loop_scope")
+    from django.conf import settings
+
+    _scratch = Path(tempfile.mkdtemp(prefix="berth-test-"))
+    database = settings.DATABASES["default"]
+    database.setdefault("TEST", {})
+    if database["ENGINE"] == "django.db.backends.sqlite3":
+        database["TEST"]["NAME"] = str(_scratch / "test.sqlite3")
+    else:
+        database["TEST"]["NAME"] = f"test_berth_{os.getpid()}"
+    settings.BERTH_HOME = _scratch
+    settings.SECRET_KEY = "a secret key for tests alone, of some length"
+    settings.BERTH_GATEWAY_SECRET = "a gateway secret for tests alone"
+    settings.BERTH_REDIS_URL = settings.CELERY_BROKER_URL = NO_REDIS
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    # Static files come from the source tree: no test needs collectstatic.
+    settings.STATIC_ROOT = None
+    settings.WHITENOISE_USE_FINDERS = True
+    settings.STORAGES = {
+        **settings.STORAGES,
+        "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    }
+    _run_commit_hooks_in_tests()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _scratch is not None:
+        shutil.rmtree(_scratch, ignore_errors=True)
+
+
+def _run_commit_hooks_in_tests() -> None:
+    """Run `on_commit` hooks as soon as only the test's own transaction is left around them.
+
+    Most tests run inside a transaction that is rolled back. What a service does on commit then
+    happens when the service's own transaction ends, as it does in production.
+    """
+    from django.db import transaction
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    leave, on_commit = transaction.Atomic.__exit__, BaseDatabaseWrapper.on_commit
+
+    def bare(connection: Any) -> bool:
+        blocks = connection.atomic_blocks
+        return bool(blocks) and all(block._from_testcase for block in blocks)
+
+    def run_hooks(connection: Any) -> None:
+        while connection.run_on_commit and not connection.needs_rollback:
+            _, hook, robust = connection.run_on_commit.pop(0)
+            try:
+                hook()
+            except Exception:
+                if not robust:
+                    raise
+
+    def patched_exit(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        leave(self, exc_type, exc_value, traceback)
+        connection = transaction.get_connection(self.using)
+        if exc_type is None and not self._from_testcase and bare(connection):
+            run_hooks(connection)
+
+    def patched_on_commit(self: Any, hook: Callable[[], Any], robust: bool = False) -> None:
+        on_commit(self, hook, robust)
+        if bare(self):
+            run_hooks(self)
+
+    transaction.Atomic.__exit__ = patched_exit  # type: ignore[method-assign]
+    BaseDatabaseWrapper.on_commit = patched_on_commit  # type: ignore[method-assign]
+
+
+@pytest.fixture(autouse=True)
+def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Broker | None:
+    """No Redis in a test, but for those marked `engine`, which start their own."""
+    if request.node.get_closest_marker("engine"):
+        return None
+    from portal.celery import app as control_app
+    from portal.events import live
+    from portal.workspaces import gateway
+    from provisioning.worker import app as node_app
+    from tests.broker import AwayRedis, Broker
+
+    broker = Broker()
+    monkeypatch.setattr(control_app, "send_task", broker.send_task)
+    monkeypatch.setattr(node_app, "send_task", broker.send_task)
+    monkeypatch.setattr(live, "connection", AwayRedis)
+    monkeypatch.setattr(gateway, "routes_connection", AwayRedis)
+    return broker
+
+
+@pytest.fixture
+def sent(_broker: Broker | None) -> Broker:
+    """What has been sent to workers: nothing is delivered until the test says so."""
+    assert _broker is not None, "a test marked engine has a broker of its own"
+    return _broker
+
+
+@pytest.fixture
+def run_node(sent: Broker) -> Callable[[], int]:
+    """Deliver all that is due, as the workers of both planes would: commands, answers, hints."""
+    return sent.run
+
+
+@pytest.fixture
+def clock() -> Iterator[time_machine.Traveller]:
+    """Time that passes only by `clock.shift(seconds)`."""
+    import datetime as dt
+
+    import time_machine
+
+    with time_machine.travel(dt.datetime(2026, 11, 21, 9, 0, tzinfo=dt.UTC), tick=False) as traveller:
+        yield traveller
+
+
+@pytest.fixture
+def settle(sent: Broker, clock: time_machine.Traveller) -> Callable[..., int]:
+    """Let time pass with workers and sweep at work, until nothing is due or `seconds` are over."""
+    from portal.workspaces import reconcile
+    from portal.workspaces.models import Workspace
+
+    def until(seconds: int = 120, *, resting: Callable[[], bool] | None = None) -> int:
+        def done() -> bool:
+            if resting is not None:
+                return resting()
+            from portal.workspaces.lifecycle import TRANSITIONAL
+
+            return not Workspace.objects.filter(state__in=TRANSITIONAL).exists()
+
+        for passed in range(seconds + 1):
+            sent.run()
+            reconcile.sweep()
+            sent.run()
+            if done():
+                return passed
+            clock.shift(1)
+        return seconds
+
+    return until
+
+
+@pytest.fixture
+def alice(db: None) -> User:
+    """Owner of the team vision."""
+    from tests.factories import UserFactory
+
+    return UserFactory(username="alice")
+
+
+@pytest.fixture
+def bob(db: None) -> User:
+    """Member of the team vision."""
+    from tests.factories import UserFactory
+
+    return UserFactory(username="bob")
+
+
+@pytest.fixture
+def charlie(db: None) -> User:
+    """An outsider with a team of his own."""
+    from portal.accounts.models import Role
+    from tests.factories import MembershipFactory, TeamFactory, UserFactory
+
+    user = UserFactory(username="charlie")
+    MembershipFactory(team=TeamFactory(slug="robots"), user=user, role=Role.OWNER)
+    return user
+
+
+@pytest.fixture
+def olga(db: None) -> User:
+    """Operator; in no team."""
+    from tests.factories import UserFactory
+
+    return UserFactory(username="olga", is_operator=True)
+
+
+@pytest.fixture
+def team(alice: User, bob: User) -> Team:
+    """vision: alice owns it, bob is a member."""
+    from portal.accounts.models import Role
+    from tests.factories import MembershipFactory, TeamFactory
+
+    vision = TeamFactory(slug="vision", name="Vision")
+    MembershipFactory(team=vision, user=alice, role=Role.OWNER)
+    MembershipFactory(team=vision, user=bob, role=Role.MEMBER)
+    return vision
+
+
+@pytest.fixture
+def catalog(db: None) -> None:
+    """The starting catalog: templates jupyterlab, marimo, vscode; flavors cpu-small, cpu-large."""
+    from portal.catalog.services import ensure_starting_catalog
+
+    ensure_starting_catalog()
+
+
+@pytest.fixture
+def pool(catalog: None, tmp_path: Path) -> Pool:
+    """The simulated pool `sim`: 2 nodes with 4 × H100; flavors sim-cpu, sim-simulated-h100-x1, -x2, -x4."""
+    from tests.factories import simulated_pool
+
+    return simulated_pool(str(tmp_path / "sim"))
+
+
+@pytest.fixture
+def local_pool(catalog: None) -> Pool:
+    """The pool this-machine with the node node-1: 8 cores, 16 GiB, every program. Nothing real runs."""
+    from tests.factories import local_pool_with, node_info
+
+    return local_pool_with(node_info())
+
+
+@pytest.fixture
+def make(team: Team, catalog: None) -> Callable[..., Workspace]:
+    """Create a workspace through the service: `make(alice, "sim-cpu")`; the template is JupyterLab."""
+    from portal.accounts.models import User as UserModel
+    from portal.catalog import selectors
+    from portal.workspaces import services
+
+    def create(
+        actor: UserModel, flavor: str = "cpu-small", *, template: str = "jupyterlab", **fields: Any
+    ) -> Workspace:
+        return services.create(
+            actor=actor,
+            team=fields.pop("team", team),
+            template=selectors.template_by_slug(template),
+            flavor=selectors.flavor_by_slug(flavor),
+            **fields,
+        )
+
+    return create
+
+
+@pytest.fixture
+def as_user() -> Callable[..., Client]:
+    """A browser in which somebody is signed in; in which nobody is, for None."""
+    from django.test import Client as TestClient
+
+    def sign_in(user: User | None = None) -> Client:
+        client = TestClient()
+        if user is not None:
+            client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+        return client
+
+    return sign_in
+
+
+@pytest.fixture
+def with_token() -> Callable[..., Client]:
+    """A program with a new token of somebody: `with_token(alice, "workspaces:read")`."""
+    from django.test import Client as TestClient
+
+    from tests.factories import make_token
+
+    def bearer(user: User, *scopes: str) -> Client:
+        _, secret = make_token(user, *scopes)
+        return TestClient(headers={"Authorization": f"Bearer {secret}"})
+
+    return bearer

@@ -1,0 +1,175 @@
+"""Rows for tests. What a service can make is made by the service; these are for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import factory
+from django.utils import timezone
+
+from portal.accounts.models import ApiToken, Membership, Role, Scope, Team, User
+from portal.accounts.services import create_token
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SYSTEM
+from portal.inventory import services as inventory
+from portal.inventory.models import Node, Pool
+from portal.workspaces.models import Workspace
+from provisioning.registry import driver_for
+from provisioning.types import (
+    Capability,
+    DeviceInfo,
+    Inventory,
+    Isolation,
+    LimitEnforcement,
+    NodeInfo,
+)
+
+PASSWORD = "a-long-enough-password"
+PROGRAMS = ("jupyter-lab", "marimo", "code-server", "bash")
+
+
+class UserFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = User
+        skip_postgeneration_save = True
+
+    username = factory.Sequence(lambda n: f"user-{n}")
+    email = factory.LazyAttribute(lambda user: f"{user.username}@example.org")
+    password = factory.django.Password(PASSWORD)
+
+
+class TeamFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Team
+
+    slug = factory.Sequence(lambda n: f"team-{n}")
+    name = factory.LazyAttribute(lambda team: team.slug.capitalize())
+
+
+class MembershipFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Membership
+
+    team = factory.SubFactory(TeamFactory)
+    user = factory.SubFactory(UserFactory)
+    role = Role.MEMBER
+
+
+class TemplateFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Template
+
+    slug = factory.Sequence(lambda n: f"template-{n}")
+    name = factory.LazyAttribute(lambda template: template.slug.capitalize())
+    program = "bash"
+    argv = ["bash"]
+
+
+class FlavorFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = Flavor
+
+    slug = factory.Sequence(lambda n: f"flavor-{n}")
+    name = factory.LazyAttribute(lambda flavor: flavor.slug.capitalize())
+    cpu_milli = 1000
+    memory_mib = 1024
+
+
+class WorkspaceFactory(factory.django.DjangoModelFactory):
+    """A row alone, in whichever state: nothing is dispatched and nothing is allocated."""
+
+    class Meta:
+        model = Workspace
+
+    name = factory.Sequence(lambda n: f"workspace-{n}")
+    owner = factory.SubFactory(UserFactory)
+    team = factory.SubFactory(TeamFactory)
+    template = factory.SubFactory(TemplateFactory)
+    flavor = factory.SubFactory(FlavorFactory)
+    resources = factory.LazyAttribute(lambda workspace: workspace.flavor.as_request())
+    state_since = factory.LazyFunction(timezone.now)
+    requested_at = factory.LazyFunction(timezone.now)
+
+
+def make_token(user: User, *scopes: str, **fields: Any) -> tuple[ApiToken, str]:
+    """A token of the user's and its secret; all scopes unless some are named."""
+    made = create_token(actor=user, user=user, name="test", scopes=scopes or (Scope.ALL,), **fields)
+    return made.token, made.secret
+
+
+def node_info(
+    name: str = "node-1",
+    *,
+    cpu_milli: int = 8000,
+    memory_mib: int = 16_384,
+    gpus: int = 0,
+    model: str = "NVIDIA H100 80GB HBM3",
+    programs: tuple[str, ...] = PROGRAMS,
+    **fields: Any,
+) -> NodeInfo:
+    """A host as a driver reports it, with `gpus` healthy devices."""
+    return NodeInfo(
+        name=name,
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
+        disk_mib=fields.pop("disk_mib", 100_000),
+        devices=fields.pop(
+            "devices",
+            tuple(
+                DeviceInfo(uuid=f"GPU-{name}-{index}", index=index, model=model, memory_mib=81_559)
+                for index in range(gpus)
+            ),
+        ),
+        programs={program: f"/usr/bin/{program}" for program in programs},
+        isolation=Isolation.SANDBOX,
+        limits=LimitEnforcement.CGROUP,
+        **fields,
+    )
+
+
+def inventory_of(*nodes: NodeInfo) -> Inventory:
+    """What a driver's `inventory()` gives for these nodes."""
+    return Inventory(
+        nodes=nodes,
+        capabilities=frozenset({Capability.WHOLE_GPU}),
+        observed_at=timezone.now().timestamp(),
+    )
+
+
+def local_pool_with(*nodes: NodeInfo, slug: str = "this-machine") -> Pool:
+    """A pool of the local driver in which these nodes have reported; nothing real stands behind it."""
+    pool = inventory.create_pool(
+        actor=SYSTEM,
+        slug=slug,
+        name=f"Pool {slug}",
+        driver="local",
+        config={"node": nodes[0].name if nodes else "node-1"},
+    )
+    if nodes:
+        inventory.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
+        pool.refresh_from_db()
+    return pool
+
+
+def simulated_pool(state: str, *, slug: str = "sim", **config: Any) -> Pool:
+    """A simulated pool whose inventory has been taken; `state` is the folder of its backend."""
+    pool = inventory.create_pool(
+        actor=SYSTEM,
+        slug=slug,
+        name=f"Simulated {slug}",
+        driver="simulated",
+        config={"nodes": 2, "gpus": 4, "model": "H100", "state": state, **config},
+    )
+    inventory.apply_inventory(pool=pool, inventory=driver_for(inventory.config_of(pool)).inventory())
+    pool.refresh_from_db()
+    return pool
+
+
+def rescript(pool: Pool, **config: Any) -> None:
+    """Change the script of a simulated pool: how its backend behaves from now on."""
+    pool.config = {**pool.config, **config}
+    pool.save(update_fields=["config"])
+
+
+def only_node(pool: Pool) -> Node:
+    return pool.nodes.get()
