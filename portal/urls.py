@@ -5,5 +5,9 @@ from __future__ import annotations
 from django.urls import include, path
 
 urlpatterns = [
+    path("", include("portal.embedded.urls")),
+    path("", include("portal.accounts.urls")),
+    path("", include("portal.inventory.urls")),
+    path("", include("portal.workspaces.urls")),
     path("agent/v1/", include("portal.workspaces.agent_api")),
 ]

@@ -1,0 +1,1 @@
+"""Measurements, each beside a peer or a bare floor in one run. Never timed assertions."""

@@ -1,0 +1,1 @@
+"""From click to notebook: the time until a new workspace's JupyterLab answers, beside its peers."""

@@ -1,0 +1,138 @@
+"""Measures from click to notebook: `python -m bench.start_latency [--runs 10] [--json FILE]`.
+
+The contestants take turns, so that a machine that grows slower or faster meets all of them alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import venv
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.start_latency.contestants import ROOT, Bare, Berth, Contestant, Hub
+
+PROXY_VERSION = "5.3.0"
+LOCK = Path(__file__).with_name("hub.lock")
+
+
+def main() -> int:
+    arguments = parse()
+    notebook_env = find_notebook_env(arguments.notebook_env)
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as temporary:
+        folder = Path(temporary)
+        contestants: list[Contestant] = [Bare(folder, notebook_env), Berth(folder, notebook_env)]
+        left_out = ""
+        try:
+            contestants.append(Hub(folder, notebook_env, hub_environment(), proxy_program()))
+        except (OSError, subprocess.CalledProcessError) as error:
+            left_out = f"JupyterHub was left out: {error}"
+            print(left_out, file=sys.stderr)
+        seconds = measure(contestants, arguments.runs)
+    report(seconds, left_out, arguments.json)
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.start_latency", description=__doc__)
+    parser.add_argument("--runs", type=int, default=10, help="counted starts of each, after one warm-up")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--notebook-env", type=Path, help="default: what `make up` or `make test` has built")
+    return parser.parse_args()
+
+
+def find_notebook_env(given: Path | None) -> Path:
+    named = given or os.environ.get("BERTH_TEST_NOTEBOOK_ENV") or ROOT / "var" / "environments" / "notebook"
+    found = Path(named).resolve()
+    if not (found / "bin" / "jupyter-lab").exists():
+        sys.exit(f"There is no jupyter-lab in {found}. Run `make bench`, which installs it.")
+    return found
+
+
+def hub_environment() -> Path:
+    """JupyterHub's environment, built from its lock once."""
+    folder = ROOT / "var" / "bench" / "hub"
+    stamp = folder / "complete"
+    wanted = LOCK.read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print("Installing JupyterHub …", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        venv.create(folder, with_pip=True, symlinks=True)
+        pip = [str(folder / "bin" / "pip"), "install", "-q", "--no-deps", "--require-hashes", "-r", str(LOCK)]
+        subprocess.run(pip, check=True)
+        stamp.write_text(wanted)
+    return folder
+
+
+def proxy_program() -> Path:
+    """configurable-http-proxy, installed with npm once."""
+    folder = ROOT / "var" / "bench" / f"proxy-{PROXY_VERSION}"
+    program = folder / "node_modules" / ".bin" / "configurable-http-proxy"
+    if not program.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            raise FileNotFoundError("npm, which brings configurable-http-proxy, is not installed")
+        folder.mkdir(parents=True, exist_ok=True)
+        package = f"configurable-http-proxy@{PROXY_VERSION}"
+        subprocess.run(
+            [npm, "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(folder), package],
+            check=True,
+            stdout=sys.stderr,
+        )
+    return program
+
+
+def measure(contestants: list[Contestant], runs: int) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+    try:
+        for contestant in contestants:
+            contestant.open()
+        for round_number in range(runs + 1):
+            for contestant in contestants:
+                took = contestant.start()
+                contestant.clear()
+                warming = round_number == 0
+                print(
+                    f"{'warm-up' if warming else f'run {round_number:2}'}  {contestant.name:18} {took:6.3f} s",
+                    file=sys.stderr,
+                )
+                if not warming:
+                    seconds[contestant.name].append(took)
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    return seconds
+
+
+def report(seconds: dict[str, list[float]], left_out: str, target: Path | None) -> None:
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    berth = medians[Berth.name]
+    print(f"\n{'':18} {'min':>8} {'median':>8} {'max':>8}   Berth / this")
+    for name, values in seconds.items():
+        print(
+            f"{name:18} {min(values):8.3f} {medians[name]:8.3f} {max(values):8.3f}   "
+            f"{berth / medians[name]:.2f}"
+        )
+    if left_out:
+        print(left_out)
+    if target is not None:
+        figures = {
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            "seconds": seconds,
+            "medians": medians,
+            "left_out": left_out,
+        }
+        target.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

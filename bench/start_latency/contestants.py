@@ -1,0 +1,303 @@
+"""The three ways to get a JupyterLab that are compared. Each measures one cold start at a time.
+
+All run the same packages on the same machine, and all are asked for the same thing: a 200 from
+JupyterLab's `/api`, polled every 10 ms, counted from the moment the start is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.01
+PATIENCE_S = 120.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> None:
+    """Poll until the answer is 200. Raises `TimeoutError` with the last thing seen."""
+    deadline = time.monotonic() + PATIENCE_S
+    last = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            response = client.get(url, headers=headers)
+            if response.status_code == 200:
+                return
+            last = f"status {response.status_code}"
+        except httpx.TransportError as error:
+            last = type(error).__name__
+        time.sleep(POLL_S)
+    raise TimeoutError(f"{url} gave no 200 within {PATIENCE_S:.0f} s: {last}")
+
+
+def end(process: subprocess.Popen[bytes], *, patience_s: float = 20) -> None:
+    """End a process and its group: TERM, then KILL."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+class Contestant(ABC):
+    """One way to get a notebook. `open` and `close` are not measured; `start` is, `clear` is not."""
+
+    name: str
+
+    def __init__(self, folder: Path, notebook_env: Path) -> None:
+        self.folder = folder / self.name.split()[0].lower()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self.notebook_env = notebook_env
+        self.client = httpx.Client(timeout=10)
+
+    def open(self) -> None:  # noqa: B027  (most have something to do here, one has not)
+        """Bring up what stands before anybody asks for a notebook."""
+
+    @abstractmethod
+    def start(self) -> float:
+        """Ask for a notebook and wait for it; seconds."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """End that notebook and wait until it is gone."""
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class Bare(Contestant):
+    """`jupyter lab` by itself, from the same environment: the floor."""
+
+    name = "Bare jupyter lab"
+
+    def __init__(self, folder: Path, notebook_env: Path) -> None:
+        super().__init__(folder, notebook_env)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        port, token = free_port(), secrets.token_hex(16)
+        environ = {
+            "PATH": f"{self.notebook_env}/bin:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "JUPYTER_TOKEN": token,
+        }
+        with (self.folder / "log").open("ab") as log:
+            began = time.monotonic()
+            self.process = subprocess.Popen(
+                [
+                    str(self.notebook_env / "bin" / "jupyter-lab"),
+                    "--no-browser",
+                    "--ip=127.0.0.1",
+                    f"--port={port}",
+                    f"--ServerApp.root_dir={self.folder}",
+                    *(["--allow-root"] if os.geteuid() == 0 else []),
+                ],
+                env=environ,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        wait_for_200(self.client, f"http://127.0.0.1:{port}/api", {"Authorization": f"token {token}"})
+        return time.monotonic() - began
+
+    def clear(self) -> None:
+        if self.process is not None:
+            end(self.process)
+
+
+class Berth(Contestant):
+    """Berth as `make up` starts it: POST to 200 through the gateway, admission and sandbox included."""
+
+    name = "Berth"
+
+    def open(self) -> None:
+        self.port = free_port_block()
+        self.environ = {
+            **{
+                k: v for k, v in os.environ.items() if not k.startswith(("BERTH_", "DJANGO_", "DATABASE_URL"))
+            },
+            "BERTH_HOME": str(self.folder / "var"),
+            "BERTH_PORT": str(self.port),
+            "BERTH_NOTEBOOK_ENV": str(self.notebook_env),
+            "BERTH_ADMIN_PASSWORD": secrets.token_urlsafe(16),
+        }
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "portal.embedded", "up"],
+                env=self.environ,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.host = {"Host": f"localhost:{self.port}"}
+        wait_for_200(self.client, f"{self.base}/healthz", self.host)
+        made = subprocess.run(
+            [sys.executable, "manage.py", "create_token", "admin"],
+            env=self.environ,
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        self.authorization = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        self._wait_for_capacity()
+
+    def _wait_for_capacity(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            nodes = self.client.get(f"{self.base}/api/v1/nodes", headers={**self.host, **self.authorization})
+            if nodes.status_code == 200 and nodes.json()["results"]:
+                return
+            time.sleep(0.1)
+        raise TimeoutError("no node has reported; look at the node worker's log")
+
+    def start(self) -> float:
+        body = {"name": "bench", "team": "default", "template": "jupyterlab", "flavor": "cpu-large"}
+        began = time.monotonic()
+        made = self.client.post(
+            f"{self.base}/api/v1/workspaces", json=body, headers={**self.host, **self.authorization}
+        )
+        made.raise_for_status()
+        self.workspace = made.json()["id"]
+        host = f"ws-{self.workspace.replace('-', '')}.localhost:{self.port}"
+        wait_for_200(self.client, f"{self.base}/api", {"Host": host, **self.authorization})
+        return time.monotonic() - began
+
+    def clear(self) -> None:
+        url = f"{self.base}/api/v1/workspaces/{self.workspace}"
+        headers = {**self.host, **self.authorization}
+        self.client.delete(url, headers=headers).raise_for_status()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            seen = self.client.get(url, headers=headers)
+            if seen.status_code == 404 or seen.json()["state"] == "terminated":
+                return
+            time.sleep(0.1)
+        raise TimeoutError("the workspace was not deleted in time")
+
+    def close(self) -> None:
+        if hasattr(self, "process"):
+            end(self.process, patience_s=60)
+        super().close()
+
+
+def free_port_block() -> int:
+    """A port whose two followers are free as well, as Berth uses three."""
+    while True:
+        first = free_port()
+        try:
+            for port in (first, first + 1, first + 2):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            continue
+        return first
+
+
+class Hub(Contestant):
+    """JupyterHub with SimpleLocalProcessSpawner and configurable-http-proxy, on the same packages."""
+
+    name = "JupyterHub"
+
+    def __init__(self, folder: Path, notebook_env: Path, hub_env: Path, proxy: Path) -> None:
+        super().__init__(folder, notebook_env)
+        self.hub_env = hub_env
+        self.proxy = proxy
+
+    def open(self) -> None:
+        self.port = free_port_block()
+        self.token = secrets.token_hex(16)
+        config = self.folder / "jupyterhub_config.py"
+        config.write_text(
+            "\n".join(
+                [
+                    "c = get_config()",
+                    "c.JupyterHub.spawner_class = 'simple'",
+                    "c.JupyterHub.authenticator_class = 'dummy'",
+                    f"c.JupyterHub.bind_url = 'http://127.0.0.1:{self.port}'",
+                    f"c.JupyterHub.hub_port = {self.port + 1}",
+                    f"c.ConfigurableHTTPProxy.api_url = 'http://127.0.0.1:{self.port + 2}'",
+                    f"c.ConfigurableHTTPProxy.command = {json.dumps([str(self.proxy)])}",
+                    "c.ConfigurableHTTPProxy.should_start = True",
+                    "c.Authenticator.allow_all = True",
+                    f"c.SimpleLocalProcessSpawner.home_dir_template = {json.dumps(str(self.folder / 'home'))}",
+                    f"c.Spawner.cmd = [{json.dumps(str(self.hub_env / 'bin' / 'jupyterhub-singleuser'))}]",
+                    *(["c.Spawner.args = ['--allow-root']"] if os.geteuid() == 0 else []),
+                    "c.Spawner.http_timeout = 120",
+                    "c.Spawner.start_timeout = 120",
+                    "c.JupyterHub.services = [{'name': 'bench', 'api_token': '" + self.token + "'}]",
+                    "c.JupyterHub.load_roles = [{'name': 'bench', 'services': ['bench'], "
+                    "'scopes': ['admin:users', 'admin:servers', 'access:servers']}]",
+                    f"c.JupyterHub.db_url = 'sqlite:///{self.folder / 'hub.sqlite'}'",
+                    f"c.JupyterHub.cookie_secret_file = '{self.folder / 'cookie_secret'}'",
+                ]
+            )
+            + "\n"
+        )
+        environ = {
+            **os.environ,
+            "PATH": f"{self.hub_env}/bin:{os.environ['PATH']}",
+            "CONFIGPROXY_AUTH_TOKEN": secrets.token_hex(16),
+        }
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(self.hub_env / "bin" / "jupyterhub"), "-f", str(config)],
+                env=environ,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.base = f"http://127.0.0.1:{self.port}"
+        self.authorization = {"Authorization": f"token {self.token}"}
+        wait_for_200(self.client, f"{self.base}/hub/api", {})
+        self.client.post(f"{self.base}/hub/api/users/bench", headers=self.authorization).raise_for_status()
+
+    def start(self) -> float:
+        began = time.monotonic()
+        self.client.post(
+            f"{self.base}/hub/api/users/bench/server", headers=self.authorization, timeout=PATIENCE_S
+        ).raise_for_status()
+        wait_for_200(self.client, f"{self.base}/user/bench/api", self.authorization)
+        return time.monotonic() - began
+
+    def clear(self) -> None:
+        url = f"{self.base}/hub/api/users/bench"
+        self.client.delete(f"{url}/server", headers=self.authorization).raise_for_status()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if not self.client.get(url, headers=self.authorization).json().get("servers"):
+                return
+            time.sleep(0.1)
+        raise TimeoutError("JupyterHub did not end the server in time")
+
+    def close(self) -> None:
+        if hasattr(self, "process"):
+            end(self.process, patience_s=30)
+        super().close()
