@@ -1,0 +1,78 @@
+"""Hosts, origins and paths of workspaces, taken apart strictly: what is not understood is refused."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from urllib.parse import quote, urlsplit
+
+EXTERNAL_NAME = re.compile(r"ws-[0-9a-f]{32}", re.ASCII)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_UNSAFE_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+def check_external_name(name: str) -> str:
+    """`name` itself. Raises `ValueError` unless it is `ws-` and 32 lower-case hexadecimal digits."""
+    if not EXTERNAL_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a workspace's external name (ws- and 32 hexadecimal digits)")
+    return name
+
+
+def workspace_uuid(external_name: str) -> str:
+    """The UUID, with its hyphens, from which `external_name` was made."""
+    return str(uuid.UUID(hex=check_external_name(external_name)[3:]))
+
+
+def split_host(host: str) -> tuple[str, int | None] | None:
+    """Lower-case name without its trailing dot, and port; None when `host` is not well formed."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?", host, re.ASCII):
+        return None
+    name, _, port = host.partition(":")
+    name = name.lower().removesuffix(".")
+    if not name or (port and not 0 < int(port) < 65536):
+        return None
+    return name, int(port) if port else None
+
+
+def workspace_of_host(host: str, domain: str) -> str | None:
+    """The external name in a Host header below `domain`, or None."""
+    parts = split_host(host)
+    if parts is None:
+        return None
+    label, _, rest = parts[0].partition(".")
+    if rest == domain.lower() and EXTERNAL_NAME.fullmatch(label):
+        return label
+    return None
+
+
+def same_origin(origin: str, host: str, scheme: str) -> bool:
+    """Whether an Origin header names exactly `scheme` at the Host header `host`."""
+    expected = split_host(host)
+    if expected is None:
+        return False
+    origin_scheme, separator, origin_host = origin.partition("://")
+    found = split_host(origin_host)
+    if not separator or found is None or origin_scheme.lower() != scheme:
+        return False
+    default = _DEFAULT_PORTS[scheme]
+    return found[0] == expected[0] and (found[1] or default) == (expected[1] or default)
+
+
+def local_path(target: str, default: str = "/") -> str:
+    """`target` when it is a path on this very origin, percent-encoded for a header; else `default`.
+
+    Refuses anything that a browser could read as another origin: schemes, `//`, backslashes,
+    and control characters (which browsers drop before they parse).
+    """
+    if not target.startswith("/") or target.startswith("//") or _UNSAFE_IN_PATH.search(target):
+        return default
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        return default
+    if parts.scheme or parts.netloc:
+        return default
+    # A path that is normalised to `//host` somewhere on the way must not leave either.
+    if re.match(r"/(\.{1,2}/|%2e)*/", target, re.IGNORECASE):
+        return default
+    return quote(target, safe="/?#%&=+:;,@!$'()*~[]-._")

