@@ -183,7 +183,7 @@ def ensure_secrets(home: Path) -> tuple[dict[str, str], bool]:
         if value:
             path.chmod(0o600)
         else:
-            value = secrets.token_urlsafe(48 if name == "secret_key" else 32)
+            value = secrets.token_hex(32)
             write_file(path, value + "\n", mode=0o600)
             made = True
         found[name] = value
