@@ -145,8 +145,6 @@ def traefik_routes(*, domain: str, web_url: str, gateway_secret: str, entry_poin
     return _json(
         {
             "http": {
-                # X_Forwarded_For is no way round the check of X-Forwarded-For.
-                "aliasHeadersStrategy": "delete",
                 "routers": {
                     "health": router(f"Host(`{HEALTH_HOST}`)", "ping@internal", PRIORITY_INTERNAL),
                     # The gateway's own pages on a workspace's origin: tickets in, cookies out.

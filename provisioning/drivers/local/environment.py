@@ -35,6 +35,8 @@ class Environment:
 
 def resolve(root: Path) -> Environment:
     """The environment at `root`; where there is none, this interpreter's base and the system."""
+    # `make up` keeps each environment in a folder of its own behind a link; its scripts name the folder.
+    root = Path(os.path.realpath(root))
     python = root / "bin" / "python3"
     if python.exists():
         bases = _base_prefixes(root, python)

@@ -1,0 +1,78 @@
+"""Makes the portal's own environment: `venv.py portal|dev`. Older Pythons can read it, to be refused.
+
+portal   what runs the portal (requirements/portal.lock)
+dev      that and what tests and checks need (requirements/dev.lock)
+"""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(kind):
+    if sys.version_info < (3, 11):  # noqa: UP036
+        sys.exit(
+            f"  ! Berth needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}. "
+            "Install one, or name it: make up PYTHON=python3.12"
+        )
+    sys.path.insert(0, str(ROOT))
+
+    from portal.embedded import venvs
+    from portal.embedded.console import Console, Problem
+
+    target = ROOT / ".venv"
+    locks = {name: ROOT / "requirements" / f"{name}.lock" for name in ("portal", "dev")}
+    # What tests need holds everything that the portal needs.
+    good_enough = ("dev",) if kind == "dev" else ("portal", "dev")
+    console = Console()
+    try:
+        if not any(venvs.is_complete(target, locks[name]) for name in good_enough):
+            with console.step("Portal environment") as step:
+                venvs.build(
+                    target,
+                    locks[kind],
+                    log=ROOT / "var" / "logs" / "portal-environment.log",
+                    clear=False,
+                    progress=step.update,
+                )
+                step.result = f"{venvs.count_packages(locks[kind])} packages installed"
+        link_project(target)
+    except Problem as problem:
+        console.complain(problem)
+        return 1
+    except KeyboardInterrupt:
+        console.say()
+        console.say("  Stopped. Run the command again to go on.")
+        return 130
+    except OSError as error:
+        console.complain(
+            Problem(
+                f"{error.filename or target} cannot be written ({error.strerror}).",
+                "Make it writable for this user, or free some space.",
+            )
+        )
+        return 1
+    return 0
+
+
+def link_project(target):
+    """Make the packages importable from anywhere, and `berth` a command, without a build step."""
+    from portal.embedded.environment import write_file
+
+    site = target / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    wanted = {
+        site / "berth.pth": (f"{ROOT}\n", 0o644),
+        target / "bin" / "berth": (
+            f"#!{target / 'bin' / 'python'}\nimport sys\n\nfrom portal.cli.main import main\n\n"
+            "sys.exit(main())\n",
+            0o755,
+        ),
+    }
+    for path, (text, mode) in wanted.items():
+        if not path.exists() or path.read_text() != text:
+            write_file(path, text, mode=mode)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
