@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import uuid
 import venv
@@ -18,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,61 @@ class TimedDriver:
         return timed
 
 
+@dataclass(frozen=True)
+class AgentCall:
+    """What an agent told the portal."""
+
+    path: str
+    token: str
+    body: dict[str, Any]
+
+
+class StubPortal:
+    """Answers agents as the portal does, and keeps what they said."""
+
+    def __init__(self) -> None:
+        self.calls: list[AgentCall] = []
+        self.said = threading.Condition()
+        portal = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+                with portal.said:
+                    portal.calls.append(AgentCall(self.path, token, body))
+                    portal.said.notify_all()
+                answer = b'{"next_s": 1}' if self.path.endswith("/heartbeat") else b""
+                self.send_response(200 if answer else 204)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+        self.thread.start()
+
+    def wait_for(self, path: str, ref: WorkspaceRef, *, timeout_s: float = 20) -> AgentCall:
+        """The first call to `path` about `ref`, as soon as it has come."""
+
+        def found() -> list[AgentCall]:
+            return [c for c in self.calls if c.path == path and c.body["workspace_id"] == ref.workspace_id]
+
+        with self.said:
+            assert self.said.wait_for(found, timeout_s), f"no {path} from {ref} among {self.calls}"
+            return found()[0]
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
 @dataclass
 class Caller:
     """A process that is about to call the driver; see `apps/call_driver.py`."""
@@ -101,6 +158,7 @@ class Harness(ABC):
     """One driver under test. `running` and `starts` look at the backend itself, never through the driver."""
 
     tmp: Path
+    portal: StubPortal
     specs: list[WorkspaceSpec] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
 
@@ -150,10 +208,7 @@ class Harness(ABC):
             template="test",
             app=self.app(kind, workspace_id),
             resources=ResourceRequest(cpu_milli=100, memory_mib=256, accelerators=AcceleratorRequest()),
-            # Nothing listens there: a workspace must live without its portal.
-            agent=AgentSpec(
-                url="http://127.0.0.1:9", token="agent-secret-" + uuid.uuid4().hex, heartbeat_s=1
-            ),
+            agent=AgentSpec(self.portal.url, token="agent-secret-" + uuid.uuid4().hex, heartbeat_s=1),
             app_token="app-secret-" + uuid.uuid4().hex,
         )
         spec = replace(spec, **changes)
@@ -323,9 +378,9 @@ class SimulatedHarness(Harness):
 class LocalHarness(Harness):
     driver_name = "local"
 
-    def __init__(self, tmp: Path, environment: Path) -> None:
+    def __init__(self, tmp: Path, portal: StubPortal, environment: Path) -> None:
         self.environment = environment
-        super().__init__(tmp)
+        super().__init__(tmp, portal)
 
     def config(self) -> dict[str, JsonScalar]:
         return {
@@ -375,7 +430,9 @@ class LocalHarness(Harness):
     def leftovers(self, spec: WorkspaceSpec) -> list[str]:
         name = spec.ref.external_name
         found = [str(path) for path in (self.tmp / "berth" / "local").glob(f"{name}*")]
-        found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{name}*") if path.is_dir()]
+        # os.walk passes over groups that other processes remove meanwhile.
+        for parent, groups, _ in os.walk("/sys/fs/cgroup"):
+            found += [f"{parent}/{group}" for group in groups if name in group]
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 try:
@@ -426,12 +483,24 @@ def app_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def stub_portal() -> Iterator[StubPortal]:
+    """Where the agents of a test call back."""
+    portal = StubPortal()
+    yield portal
+    portal.close()
+
+
 @pytest.fixture(params=sorted(registry.DRIVERS))
 def harness(
-    request: pytest.FixtureRequest, tmp_path: Path, app_environment: Path
+    request: pytest.FixtureRequest, tmp_path: Path, stub_portal: StubPortal, app_environment: Path
 ) -> Iterator[SimulatedHarness | LocalHarness]:
     """Each registered driver in turn. A driver without a harness fails here: none goes untested."""
     kind = HARNESSES[request.param]
-    made = LocalHarness(tmp_path, app_environment) if kind is LocalHarness else kind(tmp_path)
+    made = (
+        LocalHarness(tmp_path, stub_portal, app_environment)
+        if kind is LocalHarness
+        else kind(tmp_path, stub_portal)
+    )
     yield made
     made.close()

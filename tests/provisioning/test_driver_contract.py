@@ -7,6 +7,7 @@ returned promptly and that no secret stood in an answer or an error.
 
 from __future__ import annotations
 
+import os
 import time
 import urllib.request
 import uuid
@@ -22,8 +23,8 @@ from provisioning.types import Inventory, Observation, ObservedState, WorkspaceR
 ABSENT, FAILED = ObservedState.ABSENT, ObservedState.FAILED
 RUNNING, STARTING = ObservedState.RUNNING, ObservedState.STARTING
 STOPPED, STOPPING = ObservedState.STOPPED, ObservedState.STOPPING
-# How many points inside a call are tried as the moment of sudden death.
-KILL_POINTS = 8
+# How many points inside a call are tried as the moment of sudden death; more when hunting.
+KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS", "8"))
 
 
 def check_error(error: ProvisioningError) -> None:
@@ -119,6 +120,28 @@ def test_start_runs_the_app_and_says_where(harness):
     else:
         with urllib.request.urlopen(seen.endpoint, timeout=5) as answer:
             assert answer.read().decode() == spec.ref.workspace_id
+
+
+def test_the_workspace_itself_tells_the_portal_that_it_is_ready_and_how_it_fares(harness):
+    if harness.driver.simulated:
+        pytest.skip("no process runs in a simulated workspace: its driver's observations say it all")
+    spec = harness.spec()
+    seen = harness.run(spec)
+    ready = harness.portal.wait_for("/agent/v1/ready", spec.ref)
+    assert ready.token == spec.agent.token
+    assert ready.body["generation"] == spec.ref.generation
+    assert ready.body["endpoint"] == seen.endpoint
+    beat = harness.portal.wait_for("/agent/v1/heartbeat", spec.ref)
+    assert beat.token == spec.agent.token
+    assert beat.body["activity"]
+
+
+def test_a_workspace_lives_and_ends_without_its_portal(harness):
+    spec = harness.spec()
+    spec = replace(spec, agent=replace(spec.agent, url="http://127.0.0.1:9"))
+    assert harness.run(spec).ready
+    harness.stop(spec.ref)
+    assert harness.running(spec) == 0
 
 
 def test_starting_twice_is_one(harness):
