@@ -247,5 +247,9 @@ LOGGING = {
         "django.request": {"level": "ERROR"},
         "axes": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
+        # A line for every sweep would bury what matters.
+        "celery.beat": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
     },
 }

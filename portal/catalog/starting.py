@@ -78,8 +78,8 @@ FLAVORS: list[dict[str, Any]] = [
         "slug": "cpu-small",
         "name": "Small CPU",
         "description": "For editing, small data and trying things.",
-        "cpu_milli": 500,
-        "memory_mib": 1024,
+        "cpu_milli": 1000,
+        "memory_mib": 2048,
         "position": 10,
     },
     {
