@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARKER = "BERTH_SERVICE"
 """Environment variable `<instance id>:<service>` by which a later start recognises leftovers."""
 
-SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "redis_traefik")
+SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node")
 
 # The node plane and the servers get these from our own environment, and nothing else.
 _PASSED_ON = (
@@ -111,6 +111,11 @@ class Instance:
     def environments_dir(self) -> Path:
         return self.home / "environments"
 
+    @property
+    def web_url(self) -> str:
+        """The web process itself, past the proxy."""
+        return f"http://127.0.0.1:{self.web_port}"
+
     def redis_url(self, user: str, password: str) -> str:
         return f"redis://{user}:{password}@127.0.0.1:{self.redis_port}/0"
 
@@ -159,7 +164,7 @@ def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _port(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name) or str(default)
-    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 65535:
         raise Problem(f"{name} is “{text}”, which is not a port.", "Give a number from 1 to 65535.")
     return int(text)
 

@@ -71,14 +71,6 @@ def programs(
             repair=repair_redis,
         ),
         Program(
-            name="traefik",
-            argv=(str(traefik), f"--configFile={instance.run_dir / 'traefik.yml'}"),
-            environ=bare,
-            answers=lambda _: _traefik_answers(instance),
-            after=("redis",),
-            port=instance.port,
-        ),
-        Program(
             name="web",
             argv=(
                 sys.executable, "-m", "uvicorn", "portal.asgi:application", "--app-dir", str(ROOT),
@@ -90,6 +82,15 @@ def programs(
             answers=lambda _: probes.http_status(instance.web_port, "/healthz/live") > 0,
             after=("redis",),
             port=instance.web_port,
+        ),
+        Program(
+            name="traefik",
+            argv=(str(traefik), f"--configFile={instance.run_dir / 'traefik.yml'}"),
+            environ=bare,
+            answers=lambda _: _traefik_answers(instance),
+            # It asks web for the routes, and more and more rarely when there is no answer.
+            after=("web",),
+            port=instance.port,
         ),
         Program(
             name="control",

@@ -97,19 +97,17 @@ class Up:
         write_file(run / "redis.conf", configs.redis_conf(instance))
         write_file(
             run / "redis.acl",
-            configs.redis_acl(
-                {user: self._secrets[f"redis_{user}"] for user in ("control", "node", "traefik")}
-            ),
+            configs.redis_acl({user: self._secrets[f"redis_{user}"] for user in ("control", "node")}),
         )
         write_file(
             run / "traefik.yml",
-            configs.traefik_static(instance, redis_password=self._secrets["redis_traefik"]),
+            configs.traefik_static(instance, gateway_secret=self._secrets["gateway_secret"]),
         )
         write_file(
             run / "traefik-routes.yml",
             configs.traefik_routes(
                 domain=instance.domain,
-                web_url=f"http://127.0.0.1:{instance.web_port}",
+                web_url=instance.web_url,
                 gateway_secret=self._secrets["gateway_secret"],
             ),
         )

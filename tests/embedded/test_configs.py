@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import configs
+from portal.embedded.environment import Instance
+
+
+@pytest.fixture
+def fixed() -> Instance:
+    return Instance.from_environ(
+        {"BERTH_HOME": "/srv/my berth", "BERTH_PORT": "8000", "BERTH_NODE_NAME": "node-a"}
+    )
+
+
+def test_redis_listens_on_loopback_with_named_users_only(fixed: Instance) -> None:
+    assert configs.redis_conf(fixed) == (
+        "bind 127.0.0.1\n"
+        "port 8002\n"
+        "protected-mode yes\n"
+        "daemonize no\n"
+        "databases 1\n"
+        'logfile ""\n'
+        "loglevel notice\n"
+        'dir "/srv/my berth/redis"\n'
+        'aclfile "/srv/my berth/run/redis.acl"\n'
+        'save ""\n'
+        "appendonly yes\n"
+        "appendfsync everysec\n"
+        "auto-aof-rewrite-min-size 16mb\n"
+        "maxmemory 256mb\n"
+        "maxmemory-policy volatile-ttl\n"
+        "maxclients 4096\n"
+        "tcp-keepalive 60\n"
+    )
+
+
+def test_passwords_stand_in_the_acl_file_as_hashes_only() -> None:
+    passwords = {"control": "one", "node": "two"}
+    text = configs.redis_acl(passwords)
+    assert text.splitlines()[0] == "user default reset off"
+    for name, password in passwords.items():
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        line = next(line for line in text.splitlines() if line.startswith(f"user {name} "))
+        assert f" on #{digest} " in line
+        assert password not in line.split()
+
+
+def test_traefik_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance) -> None:
+    config = json.loads(configs.traefik_static(fixed, gateway_secret="path-secret"))
+    assert config["global"] == {"checkNewVersion": False, "sendAnonymousUsage": False}
+    assert "api" not in config and "accessLog" not in config and "metrics" not in config
+    web = config["entryPoints"]["web"]
+    assert list(config["entryPoints"]) == ["web"]
+    assert web["address"] == "127.0.0.1:8000"
+    assert web["transport"]["respondingTimeouts"]["readTimeout"] == "0s"
+    assert web["transport"]["respondingTimeouts"]["writeTimeout"] == "0s"
+    assert web["forwardedHeaders"] == {"insecure": False}
+    assert set(config["providers"]) == {"providersThrottleDuration", "file", "http"}
+    assert config["providers"]["http"]["endpoint"] == "http://127.0.0.1:8001/gateway/path-secret/routes"
+    assert config["providers"]["file"] == {"filename": "/srv/my berth/run/traefik-routes.yml", "watch": False}
+
+
+def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
+    behind = replace(fixed, bind="::", trusted_proxies=("10.0.0.7", "10.1.0.0/16"))
+    web = json.loads(configs.traefik_static(behind, gateway_secret="s"))["entryPoints"]["web"]
+    assert web["address"] == "[::]:8000"
+    assert web["forwardedHeaders"] == {"insecure": False, "trustedIPs": ["10.0.0.7", "10.1.0.0/16"]}
+
+
+def test_the_routes_of_the_portal() -> None:
+    routes = json.loads(
+        configs.traefik_routes(
+            domain="gpu.example.org", web_url="http://127.0.0.1:8001", gateway_secret="path-secret"
+        )
+    )["http"]
+    routers = routes["routers"]
+    assert routers["health"]["rule"] == "Host(`health.berth.internal`)"
+    assert routers["health"]["service"] == "ping@internal"
+    assert routers["portal"]["rule"] == "!PathPrefix(`/gateway/`) && !PathPrefix(`/agent/`)"
+    assert routers["portal"]["priority"] < min(
+        router["priority"] for name, router in routers.items() if name != "portal"
+    )
+    assert {routers[name]["service"] for name in routers if name != "health"} == {"portal"}
+    auth = routes["middlewares"]["ws-auth"]["forwardAuth"]
+    assert auth["address"] == "http://127.0.0.1:8001/gateway/path-secret/auth"
+    assert auth["trustForwardHeader"] is False
+    assert auth["authResponseHeaders"] == ["Authorization", "Cookie"]
+    assert routes["services"]["portal"]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:8001"}]
+
+
+def test_a_path_with_quotes_cannot_add_a_directive_to_redis(tmp_path: Path) -> None:
+    strange = Instance.from_environ({"BERTH_HOME": str(tmp_path / 'a" b\\c')})
+    line = next(line for line in configs.redis_conf(strange).splitlines() if line.startswith("dir "))
+    assert line == f'dir "{tmp_path}/a\\" b\\\\c/redis"'

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import instance_lock, preflight
+from portal.embedded.console import Problem
+from portal.embedded.environment import ROOT, Instance
+
+
+def command(instance: Instance, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "portal.embedded", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **instance.variables(), "BERTH_SKIP_NOTEBOOK": "1", **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_taken_port_is_named_with_its_holder_and_the_way_out(instance: Instance) -> None:
+    with socket.create_server(("127.0.0.1", instance.port)):
+        done = command(instance, "up")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr + done.stdout
+    (line,) = done.stderr.splitlines()
+    assert f"Port {instance.port} (BERTH_PORT) is taken by" in line
+    assert f"(process {os.getpid()})" in line
+    assert "BERTH_PORT=" in line
+
+
+@pytest.mark.parametrize("which", ["web_port", "redis_port"])
+def test_the_inner_ports_are_checked_too(instance: Instance, which: str) -> None:
+    port = getattr(instance, which)
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(Problem, match=str(port)):
+        preflight.check_ports(instance)
+    preflight.check_ports(instance)
+
+
+def test_a_port_that_this_user_may_not_have(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_address: str, _port: int) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight.processes, "port_is_free", denied)
+    with pytest.raises(Problem, match="above 1023"):
+        preflight.check_ports(replace(instance, port=80))
+
+
+def test_a_home_that_is_a_file_is_one_line(instance: Instance) -> None:
+    instance.home.write_text("in the way")
+    done = command(instance, "up")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr + done.stdout
+    (line,) = done.stderr.splitlines()
+    assert f"BERTH_HOME {instance.home} cannot be written" in line and "BERTH_HOME=" in line
+
+
+def test_a_home_without_the_right_to_write(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object, **__: object) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight.tempfile, "NamedTemporaryFile", denied)
+    with pytest.raises(Problem, match=r"cannot be written \(Permission denied\).*BERTH_HOME="):
+        preflight.prepare_home(instance.home)
+
+
+def test_a_full_disk_is_told_as_such(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(preflight.tempfile, "NamedTemporaryFile", full)
+    with pytest.raises(Problem, match=r"disk under .* is full"):
+        preflight.prepare_home(instance.home)
+
+
+def test_too_little_disk(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage("/")._replace(free=100 * 1024 * 1024)
+    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(Problem, match="Only 100 MiB are free"):
+        preflight.prepare_home(instance.home)
+
+
+def test_missing_modules_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "MODULES", ("django", "no_such_module", "nor_this"))
+    with pytest.raises(Problem, match=r"modules no_such_module, nor_this are missing.*make up"):
+        preflight.find_binaries()
+
+
+def test_the_bundled_servers_are_found() -> None:
+    found = preflight.find_binaries()
+    assert os.access(found.redis_server, os.X_OK)
+    assert os.access(found.traefik, os.X_OK)
+
+
+def test_a_wrong_setting_is_one_line(instance: Instance) -> None:
+    done = command(instance, "up", BERTH_PORT="eighty")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "  ✗ BERTH_PORT is “eighty”, which is not a port. Give a number from 1 to 65535."
+    ]
+
+
+def test_a_database_that_cannot_be_opened_is_one_line(instance: Instance, tmp_path: Path) -> None:
+    done = command(instance, "up", DATABASE_URL=f"sqlite:///{tmp_path}/missing/folder/db.sqlite3")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "The database does not work: unable to open database file Check DATABASE_URL" in done.stderr
+
+
+def test_a_second_up_says_where_the_first_is(instance: Instance) -> None:
+    preflight.prepare_home(instance.home)
+    with instance_lock.hold(instance):
+        done = command(instance, "up")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        f"  ✗ Berth already runs from {instance.home}: {instance.public_url} "
+        "See it with `make status`, stop it with `make down`."
+    )
+
+
+def test_down_and_status_without_anything_running(instance: Instance) -> None:
+    status = command(instance, "status")
+    assert status.returncode == 3 and "not running" in status.stdout
+    down = command(instance, "down")
+    assert down.returncode == 0 and "not running" in down.stdout
+
+
+def test_the_lock_goes_with_its_holder(instance: Instance) -> None:
+    preflight.prepare_home(instance.home)
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys; from portal.embedded import instance_lock as l;"
+            "from portal.embedded.environment import Instance\n"
+            "with l.hold(Instance.from_environ(os.environ)):\n print('held', flush=True); sys.stdin.read()",
+        ],
+        cwd=ROOT,
+        env={**os.environ, **instance.variables()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        assert instance_lock.is_held(instance)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert not instance_lock.is_held(instance)
