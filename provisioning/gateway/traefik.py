@@ -41,7 +41,10 @@ def static_config(*, listen: str, web_url: str, secret: str, dynamic_file: str) 
                 "address": listen,
                 "forwardedHeaders": {"insecure": False},
                 # A kernel's WebSocket and a large upload are both slow on purpose.
-                "transport": {"respondingTimeouts": {"readTimeout": "0s", "idleTimeout": "180s"}},
+                "transport": {
+                    "respondingTimeouts": {"readTimeout": "0s", "idleTimeout": "180s"},
+                    "lifeCycle": {"graceTimeOut": "2s"},
+                },
             }
         },
         "providers": {
