@@ -1,0 +1,513 @@
+"""Every refusal and every page of the gateway's application, asked directly, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from gateway_support import DOMAIN, SECRET, WS_A, WS_B, Portal, free_port, settings, view
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from provisioning.gateway import app as app_module
+from provisioning.gateway import state, tickets
+from provisioning.gateway.app import Gateway, GatewaySettings, build_app
+
+pytestmark = pytest.mark.engine
+HOST = f"{WS_A}.{DOMAIN}:8000"
+PAGE = "http://localhost:8000/workspaces/11111111-2222-3333-4444-555555555555/"
+BROWSER = {"accept": "text/html,*/*;q=0.8", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+Http = httpx.AsyncClient
+
+
+async def ask(
+    http: Http,
+    *headers: tuple[str, str],
+    host: str = HOST,
+    method: str = "GET",
+    uri: str = "/lab",
+    secret: str = SECRET,
+) -> httpx.Response:
+    """Forward-auth, as Traefik asks."""
+    sent = [("x-forwarded-host", host), ("x-forwarded-method", method), ("x-forwarded-uri", uri), *headers]
+    plain = [(name, value) for name, value in http.headers.items() if name not in ("accept", "user-agent")]
+    http.headers = httpx.Headers(plain)
+    return await http.get(f"/gateway/{secret}/auth", headers=httpx.Headers(sent))
+
+
+async def cookie_for(redis: Redis, redis_async: AsyncRedis, name: str = WS_A, user: str = "7") -> str:
+    ticket = tickets.issue(redis, external_name=name, user_id=user)
+    cookie = await tickets.exchange(redis_async, ticket=ticket, external_name=name)
+    assert cookie
+    return cookie
+
+
+@pytest.fixture
+async def cookie(redis: Redis, redis_async: AsyncRedis) -> tuple[str, str]:
+    return ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+class TestForwardAuth:
+    async def test_a_session_passes_with_the_upstream_secret_alone(
+        self, http: Http, cookie: tuple[str, str], portal: Portal
+    ) -> None:
+        answer = await ask(http, cookie, ("authorization", "token from-the-app"))
+        assert answer.status_code == 200
+        assert answer.headers["authorization"] == "token upstream-secret"
+        assert "cookie" not in answer.headers
+        assert (await ask(http, cookie)).status_code == 200
+        assert portal.resolved == [WS_A]  # once, then it is in the store
+
+    async def test_cookies_of_the_app_pass_and_ours_do_not_under_either_name(
+        self, http: Http, cookie: tuple[str, str]
+    ) -> None:
+        answer = await ask(
+            http, ("cookie", "_xsrf=a=b; __Host-berth_ws=x"), cookie, ("cookie", "theme=dark;;")
+        )
+        assert answer.headers["cookie"] == "_xsrf=a=b; theme=dark"
+
+    async def test_an_upstream_cookie_joins_those_of_the_app(
+        self, http: Http, cookie: tuple[str, str], redis: Redis
+    ) -> None:
+        state.put(redis, view(upstream_headers={"Cookie": "session=s"}))
+        answer = await ask(http, cookie, ("cookie", "a=1"))
+        assert answer.headers["cookie"] == "a=1; session=s"
+        assert "authorization" not in answer.headers
+
+    @pytest.mark.parametrize("secret", ["x", SECRET[:-1], SECRET + "x", SECRET.upper(), "é"])
+    async def test_without_the_path_secret_there_is_nothing(
+        self, http: Http, cookie: tuple[str, str], secret: str
+    ) -> None:
+        assert code(await ask(http, cookie, secret=secret)) == (404, "not_found")
+
+    @pytest.mark.parametrize("host", ["localhost:8000", f"{WS_A}.evil.example", "a b", f"{HOST}, {HOST}"])
+    async def test_other_hosts_are_not_ours(self, http: Http, cookie: tuple[str, str], host: str) -> None:
+        assert code(await ask(http, cookie, host=host)) == (404, "not_found")
+
+    @pytest.mark.parametrize("name", ["x-forwarded-host", "x-forwarded-uri", "x-forwarded-method"])
+    async def test_a_forwarding_header_sent_twice_is_refused(
+        self, http: Http, cookie: tuple[str, str], name: str
+    ) -> None:
+        assert code(await ask(http, cookie, (name, "x"))) == (400, "bad_request")
+
+    async def test_a_cookie_of_another_workspace_does_not_open_this_one(
+        self, http: Http, redis: Redis, redis_async: AsyncRedis
+    ) -> None:
+        other = await cookie_for(redis, redis_async, WS_B)
+        assert code(await ask(http, ("cookie", f"berth_ws={other}"))) == (401, "not_signed_in")
+
+    async def test_a_tossed_cookie_is_passed_over(
+        self, http: Http, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
+    ) -> None:
+        other = await cookie_for(redis, redis_async, WS_B, "8")
+        answer = await ask(http, ("cookie", f"berth_ws={other}; berth_ws=junk; {cookie[1]}"))
+        assert answer.status_code == 200
+
+    async def test_two_users_at_once_are_nobody(
+        self, http: Http, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
+    ) -> None:
+        other = await cookie_for(redis, redis_async, WS_A, "8")
+        answer = await ask(http, ("cookie", f"berth_ws={other}; {cookie[1]}"))
+        assert code(answer) == (401, "not_signed_in")
+
+    async def test_a_flood_of_cookies_is_not_looked_up(self, http: Http, cookie: tuple[str, str]) -> None:
+        flood = "; ".join(f"berth_ws={number}" for number in range(50))
+        assert code(await ask(http, ("cookie", f"{flood}; {cookie[1]}"))) == (401, "not_signed_in")
+
+    async def test_over_https_only_the_prefixed_cookie_counts(
+        self, redis: Redis, redis_async: AsyncRedis, portal: Portal
+    ) -> None:
+        app = build_app(settings("https://localhost"), redis_async, portal.resolve, portal.authorize_bearer)
+        async with Http(transport=httpx.ASGITransport(app=app), base_url="http://web") as http:
+            value = await cookie_for(redis, redis_async)
+            assert (await ask(http, ("cookie", f"__Host-berth_ws={value}"))).status_code == 200
+            assert code(await ask(http, ("cookie", f"berth_ws={value}")))[0] == 401
+
+    async def test_a_bearer_token_enters_with_any_case_of_its_scheme(self, http: Http) -> None:
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            answer = await ask(http, ("authorization", f"{scheme} good"))
+            assert answer.headers["authorization"] == "token upstream-secret"
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            [("authorization", "Bearer bad")],
+            [("authorization", "Bearer ")],
+            [("authorization", "good")],
+            [("authorization", "Basic good")],
+            [("authorization", "Bearer good"), ("authorization", "Bearer good")],
+            [("authorization", "Bearer " + "x" * 1000)],
+            [("x-authorization", "Bearer good")],
+        ],
+    )
+    async def test_other_tokens_do_not(self, http: Http, headers: list[tuple[str, str]]) -> None:
+        answer = await ask(http, *headers)
+        assert code(answer) == (401, "not_signed_in")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+    async def test_a_token_in_the_query_is_none(self, http: Http) -> None:
+        assert code(await ask(http, uri="/lab?token=good&access_token=good"))[0] == 401
+
+    async def test_a_withdrawn_token_is_believed_no_longer_than_a_second(
+        self, http: Http, portal: Portal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 1000.0
+        monkeypatch.setattr(app_module.time, "monotonic", lambda: now)
+        assert (await ask(http, ("authorization", "Bearer good"))).status_code == 200
+        portal.tokens.clear()
+        now += 1.01
+        assert (await ask(http, ("authorization", "Bearer good"))).status_code == 401
+
+    async def test_foreign_and_unknown_look_the_same(self, http: Http) -> None:
+        foreign = await ask(http, ("authorization", "Bearer other"))
+        unknown = await ask(http, ("authorization", "Bearer other"), host=f"ws-{'0' * 32}.{DOMAIN}")
+        assert code(foreign) == code(unknown) == (403, "forbidden")
+        assert foreign.content == unknown.content
+
+    async def test_revocation_and_a_changed_view_act_at_once(
+        self, http: Http, cookie: tuple[str, str], redis: Redis
+    ) -> None:
+        assert (await ask(http, cookie)).status_code == 200
+        state.put(redis, view(user_ids=frozenset({"8"}), revision=1))
+        assert code(await ask(http, cookie)) == (403, "forbidden")
+        state.put(redis, view(revision=2))
+        assert (await ask(http, cookie)).status_code == 200
+        tickets.revoke_user(redis, "7")
+        assert code(await ask(http, cookie)) == (401, "not_signed_in")
+
+    async def test_a_session_in_use_is_renewed_and_an_idle_one_is_not(
+        self, http: Http, cookie: tuple[str, str], redis: Redis
+    ) -> None:
+        key = tickets.session_key(cookie[1].partition("=")[2])
+        redis.expire(key, 600)
+        await ask(http, ("authorization", "Bearer good"))
+        assert redis.ttl(key) <= 600
+        await ask(http, cookie)
+        assert redis.ttl(key) > 600
+
+
+class TestOtherSites:
+    @pytest.mark.parametrize(
+        "origin", [f"http://{WS_B}.{DOMAIN}:8000", "http://localhost:8000", "null", "", f"https://{HOST}"]
+    )
+    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "BREW"])
+    async def test_they_cannot_act(
+        self, http: Http, cookie: tuple[str, str], origin: str, method: str
+    ) -> None:
+        answer = await ask(http, cookie, ("origin", origin), method=method)
+        assert code(answer) == (403, "foreign_origin")
+
+    @pytest.mark.parametrize("extra", [("sec-websocket-key", "x"), ("sec-websocket-version", "13")])
+    async def test_they_cannot_open_a_websocket(
+        self, http: Http, cookie: tuple[str, str], extra: tuple[str, str]
+    ) -> None:
+        foreign = ("origin", f"http://{WS_B}.{DOMAIN}:8000")
+        assert code(await ask(http, cookie, foreign, extra)) == (403, "foreign_origin")
+        assert (await ask(http, cookie, ("origin", f"http://{HOST}"), extra)).status_code == 200
+        both = (("origin", f"http://{HOST}"), ("origin", f"http://{HOST}"))
+        assert code(await ask(http, cookie, *both, extra)) == (403, "foreign_origin")
+
+    async def test_the_token_of_a_program_does_not_help_them(self, http: Http) -> None:
+        answer = await ask(
+            http, ("authorization", "Bearer good"), ("origin", "http://evil.example"), method="POST"
+        )
+        assert code(answer) == (403, "foreign_origin")
+
+    @pytest.mark.parametrize("site", ["cross-site", "same-site"])
+    async def test_they_cannot_embed_or_load_but_may_link(
+        self, http: Http, cookie: tuple[str, str], site: str
+    ) -> None:
+        for mode, dest in (("no-cors", "script"), ("no-cors", "image"), ("navigate", "iframe"), ("cors", "")):
+            fetched = (("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest))
+            assert (await ask(http, cookie, *fetched)).status_code == 403, (mode, dest)
+        link = (("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"))
+        assert (await ask(http, cookie, *link)).status_code == 200
+        assert (await ask(http, cookie, *link, method="POST")).status_code == 403
+
+    async def test_the_workspaces_own_pages_may_do_all(self, http: Http, cookie: tuple[str, str]) -> None:
+        for method in ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE"):
+            own = (("origin", f"http://{HOST}"), ("sec-fetch-site", "same-origin"))
+            assert (await ask(http, cookie, *own, method=method)).status_code == 200
+
+
+class TestNotSignedIn:
+    async def test_a_browser_is_sent_to_the_portal_with_the_way_back(self, http: Http) -> None:
+        answer = await ask(http, *BROWSER.items(), uri="/lab/tree/a%20b?x=1&y=//z")
+        assert answer.status_code == 302
+        assert answer.headers["location"] == f"{PAGE}open/?next=/lab/tree/a%2520b%3Fx%3D1%26y%3D//z"
+        assert answer.headers["cache-control"] == "no-store"
+
+    @pytest.mark.parametrize("uri", ["//evil.example", "http://evil.example/%0d%0ax", "/\\evil"])
+    async def test_the_way_back_stays_here(self, http: Http, uri: str) -> None:
+        answer = await ask(http, ("accept", "text/html"), uri=uri)
+        location = answer.headers["location"]
+        assert location.startswith(f"{PAGE}open/?next=/")
+        assert "evil.example" not in location
+        assert not location.startswith(f"{PAGE}open/?next=//")
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"accept": "*/*"},
+            {"accept": "application/json"},
+            {**BROWSER, "sec-fetch-mode": "cors"},
+            {**BROWSER, "sec-websocket-key": "x"},
+        ],
+    )
+    async def test_all_else_is_told(self, http: Http, headers: dict[str, str]) -> None:
+        answer = await ask(http, *headers.items())
+        assert code(answer) == (401, "not_signed_in")
+        assert answer.headers["content-type"] == "application/problem+json"
+
+    async def test_a_form_is_told_too(self, http: Http) -> None:
+        assert code(await ask(http, *BROWSER.items(), method="POST"))[0] == 401
+
+
+class TestStates:
+    @pytest.mark.parametrize(
+        ("now", "says", "refreshes"),
+        [
+            ("pending", "is waiting to start", True),
+            ("provisioning", "is starting", True),
+            ("stopping", "is stopping", True),
+            ("stopped", "is stopped", False),
+            ("terminating", "is being removed", False),
+            ("terminated", "has been removed", False),
+            ("failed", "failed", False),
+            ("something-new", "is not running", False),
+        ],
+    )
+    async def test_a_page_says_what_is_and_leads_back(
+        self, http: Http, cookie: tuple[str, str], redis: Redis, now: str, says: str, refreshes: bool
+    ) -> None:
+        state.put(redis, view(state=now))
+        direct = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
+        asked = await ask(http, cookie, *BROWSER.items())
+        for answer in (asked, direct):
+            assert answer.status_code == 503
+            assert f"Ada’s &lt;notebook&gt; {says}" in answer.text
+            assert f'href="{PAGE}"' in answer.text
+            assert ('http-equiv="refresh"' in answer.text) is refreshes
+            assert int(answer.headers["retry-after"]) > 0
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'")
+            assert "unsafe" not in policy
+            assert "<script" not in answer.text
+            assert "style=" not in answer.text
+            assert "<style" not in answer.text
+        told = await ask(http, cookie)
+        assert told.status_code == 503
+        assert told.json()["link"] == PAGE
+
+    async def test_a_simulated_workspace_says_so(
+        self, http: Http, cookie: tuple[str, str], redis: Redis
+    ) -> None:
+        state.put(redis, view(simulated=True))
+        answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
+        assert answer.status_code == 200
+        assert "This is a simulated workspace: nothing runs behind it." in answer.text
+
+    async def test_while_the_route_is_on_its_way_the_page_waits(
+        self, http: Http, cookie: tuple[str, str]
+    ) -> None:
+        answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
+        assert answer.status_code == 503
+        assert "is almost ready" in answer.text
+        assert 'content="1"' in answer.text
+
+    async def test_the_pages_style_is_served_from_the_same_origin(self, http: Http) -> None:
+        answer = await http.get("/.berth/page.css", headers={"host": HOST})
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/css")
+
+    async def test_a_fallback_page_needs_a_session_as_well(self, http: Http) -> None:
+        answer = await http.get("/lab", headers={**BROWSER, "host": HOST})
+        assert answer.status_code == 302
+        assert (await http.get("/lab", headers={"host": HOST})).status_code == 401
+
+    async def test_head_has_no_body(self, http: Http) -> None:
+        answer = await http.head("/lab", headers={"host": HOST})
+        assert (answer.status_code, answer.content) == (401, b"")
+
+
+class TestEnterAndLeave:
+    @pytest.mark.parametrize("how", ["get", "post"])
+    async def test_a_ticket_becomes_a_cookie_once(self, http: Http, redis: Redis, how: str) -> None:
+        ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
+        values = {"ticket": ticket, "next": "/lab?a=b c"}
+
+        async def enter() -> httpx.Response:
+            if how == "get":
+                return await http.get("/.berth/enter", params=values, headers={"host": HOST, **BROWSER})
+            return await http.post("/.berth/enter", data=values, headers={"host": HOST, **BROWSER})
+
+        answer = await enter()
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/lab?a=b%20c"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        pair, *attributes = answer.headers["set-cookie"].split("; ")
+        assert {"Path=/", "HttpOnly", "SameSite=Lax"} <= set(attributes)
+        assert (await ask(http, ("cookie", pair))).status_code == 200
+        again = await enter()
+        assert again.status_code == 403
+        assert "set-cookie" not in again.headers
+        assert f"{PAGE}open/?next=/lab%3Fa%3Db%2520c" in again.text
+
+    @pytest.mark.parametrize(
+        "following", ["//evil.example", "https://evil.example", "/\\evil", "/\r\nx:y", ""]
+    )
+    async def test_next_never_leads_elsewhere(self, http: Http, redis: Redis, following: str) -> None:
+        ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
+        answer = await http.get(
+            "/.berth/enter", params={"ticket": ticket, "next": following}, headers={"host": HOST}
+        )
+        assert answer.headers["location"] == "/"
+
+    async def test_a_ticket_for_another_workspace_or_sent_twice_is_refused(
+        self, http: Http, redis: Redis
+    ) -> None:
+        other = tickets.issue(redis, external_name=WS_B, user_id="7")
+        answer = await http.get(f"/.berth/enter?ticket={other}", headers={"host": HOST})
+        assert code(answer) == (403, "ticket_spent")
+        one = tickets.issue(redis, external_name=WS_A, user_id="7")
+        answer = await http.get(f"/.berth/enter?ticket={one}&ticket={one}", headers={"host": HOST})
+        assert code(answer) == (403, "ticket_spent")
+        assert code(await http.get("/.berth/enter", headers={"host": HOST})) == (403, "ticket_spent")
+
+    async def test_a_huge_form_is_refused(self, http: Http, redis: Redis) -> None:
+        ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
+        data = {"ticket": ticket, "next": "/" + "x" * 20_000}
+        answer = await http.post("/.berth/enter", data=data, headers={"host": HOST})
+        assert answer.status_code == 403
+
+    @pytest.mark.parametrize("path", ["/.berth/enter", "/.berth/leave"])
+    @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE"])
+    async def test_other_methods_do_nothing(self, http: Http, redis: Redis, path: str, method: str) -> None:
+        ticket = tickets.issue(redis, external_name=WS_A, user_id="7")
+        answer = await http.request(method, f"{path}?ticket={ticket}", headers={"host": HOST})
+        assert answer.status_code == 405
+        assert redis.exists(tickets.ticket_key(ticket)) == 1
+
+    async def test_leaving_ends_the_session_and_the_cookie(self, http: Http, cookie: tuple[str, str]) -> None:
+        answer = await http.post("/.berth/leave", headers={"host": HOST, cookie[0]: cookie[1]})
+        assert answer.status_code == 303
+        assert answer.headers["location"] == PAGE
+        assert "Max-Age=0" in answer.headers["set-cookie"]
+        assert code(await ask(http, cookie))[0] == 401
+
+    async def test_there_is_nothing_else_below_the_prefix(self, http: Http) -> None:
+        assert code(await http.get("/.berth/x", headers={"host": HOST})) == (404, "not_found")
+
+
+class TestBadWeather:
+    async def test_without_the_store_nobody_gets_in_and_nobody_sees_a_traceback(
+        self, portal: Portal, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with AsyncRedis.from_url(f"redis://127.0.0.1:{free_port()}", retry=None) as nowhere:
+            app = build_app(settings(), nowhere, portal.resolve, portal.authorize_bearer)
+            async with Http(transport=httpx.ASGITransport(app=app), base_url="http://web") as http:
+                for headers in ([("cookie", "berth_ws=x")], [("authorization", "Bearer good")]):
+                    assert code(await ask(http, *headers)) == (503, "store_unavailable")
+                page = await ask(http, ("cookie", "berth_ws=x"), *BROWSER.items())
+                assert page.status_code == 503
+                assert "message store is not reachable" in page.text
+                answer = await http.get("/.berth/enter?ticket=secret-ticket", headers={"host": HOST})
+                assert code(answer) == (503, "store_unavailable")
+        assert "secret-ticket" not in caplog.text
+
+    async def test_a_store_that_hangs_is_not_waited_for(
+        self, portal: Portal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(app_module, "STORE_TIMEOUT_S", 0.2)
+        held: list[asyncio.StreamWriter] = []
+
+        async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            held.append(writer)
+            await reader.read()
+
+        server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncRedis.from_url(f"redis://127.0.0.1:{port}", retry=None) as hung:
+            app = build_app(settings(), hung, portal.resolve, portal.authorize_bearer)
+            async with Http(transport=httpx.ASGITransport(app=app), base_url="http://web") as http:
+                answer = await asyncio.wait_for(ask(http, ("cookie", "berth_ws=x")), 5)
+                assert code(answer) == (503, "store_unavailable")
+        for writer in held:
+            writer.close()
+            await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+
+    async def test_a_database_that_fails_is_logged_and_not_shown(
+        self, http: Http, cookie: tuple[str, str], portal: Portal, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        portal.broken = True
+        with caplog.at_level(logging.ERROR):
+            answer = await ask(http, cookie)
+        assert code(answer) == (503, "lookup_failed")
+        assert "hunter2" not in answer.text
+        assert "gateway request failed" in caplog.text
+
+    async def test_a_view_of_another_workspace_is_not_believed(
+        self, http: Http, cookie: tuple[str, str], portal: Portal
+    ) -> None:
+        portal.views[WS_A] = view(WS_B)
+        assert code(await ask(http, cookie)) == (503, "lookup_failed")
+
+    async def test_damaged_entries_heal(
+        self, http: Http, cookie: tuple[str, str], redis: Redis, portal: Portal
+    ) -> None:
+        redis.set(state.key(WS_A), "{")
+        assert (await ask(http, cookie)).status_code == 200
+        redis.set(tickets.session_key(cookie[1].partition("=")[2]), "{")
+        assert code(await ask(http, cookie))[0] == 401
+
+
+class TestDispatch:
+    @pytest.mark.parametrize(
+        ("kind", "path", "host", "ours"),
+        [
+            ("http", "/lab", HOST, True),
+            ("websocket", "/api", HOST, True),
+            ("http", "/gateway/x/auth", "127.0.0.1:8001", True),
+            ("http", "/", "localhost:8000", False),
+            ("http", "/gateways", "localhost:8000", False),
+            ("http", "/lab", f"{WS_A}.elsewhere", False),
+            ("lifespan", "", "", False),
+        ],
+    )
+    def test_it_takes_only_its_own(
+        self, gateway: Gateway, kind: str, path: str, host: str, ours: bool
+    ) -> None:
+        scope: dict[str, Any] = {"type": kind}
+        if kind != "lifespan":
+            scope |= {"path": path, "headers": [(b"host", host.encode())]}
+        assert gateway.handles(scope) is ours
+
+    async def test_a_websocket_without_a_route_is_closed(self, gateway: Gateway) -> None:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "websocket.connect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await gateway({"type": "websocket", "path": "/", "headers": []}, receive, send)
+        assert [message["type"] for message in sent] == ["websocket.close"]
+
+    @pytest.mark.parametrize("secret", ["", "short", "x" * 20 + "/", "é" * 20])
+    def test_a_weak_secret_is_refused(self, secret: str) -> None:
+        with pytest.raises(ValueError, match="BERTH_GATEWAY_SECRET"):
+            GatewaySettings(secret, DOMAIN, "http://localhost:8000", cookie_secure=False)
+
+    def test_a_public_url_without_scheme_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="BERTH_PUBLIC_URL"):
+            GatewaySettings(SECRET, DOMAIN, "localhost:8000", cookie_secure=False)
