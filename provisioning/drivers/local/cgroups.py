@@ -180,6 +180,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
         with contextlib.suppress(FileNotFoundError):  # kernels without swap accounting
             (group / "memory.swap.max").write_text("0")
         (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
+        _allow_burst(group / "cpu.max.burst", quota_us)
         (group / "pids.max").write_text(str(PIDS_MAX))
         return
     if (group / "memory.limit_in_bytes").exists():
@@ -191,8 +192,15 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
     if (group / "cpu.cfs_quota_us").exists():
         (group / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        _allow_burst(group / "cpu.cfs_burst_us", quota_us)
     if (group / "pids.max").exists():
         (group / "pids.max").write_text(str(PIDS_MAX))
+
+
+def _allow_burst(path: Path, quota_us: int) -> None:
+    """Let unused time be used in the next period: short bursts are what starting a notebook is made of."""
+    with contextlib.suppress(OSError):  # kernels before 5.14
+        path.write_text(str(quota_us))
 
 
 def _works(host: CgroupHost) -> bool:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.drivers.local.sandbox import namespace_argv, system_argv
+from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
 
 PROBE_TIMEOUT_S = 10
 RETRY_AFTER_S = 60.0
@@ -36,6 +36,11 @@ def system_folders() -> tuple[tuple[str, str], ...]:
     )
 
 
+def masked_files() -> tuple[str, ...]:
+    """The files of /proc to hide that this kernel has."""
+    return tuple(path for path in PROC_MASKED if Path(path).exists())
+
+
 def probe() -> SandboxProbe:
     """A success is remembered by this process; a failure is tried again after a minute."""
     path = shutil.which("bwrap") or ""
@@ -55,7 +60,7 @@ def _try(path: str) -> SandboxProbe:
     said = ""
     for disable_userns in (True, False):
         argv = [path, *namespace_argv(disable_userns=disable_userns), *system_argv(system_folders())]
-        argv += ["--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/true"]
+        argv += ["--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files()), "--", "/usr/bin/true"]
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:

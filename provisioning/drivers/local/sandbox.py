@@ -23,6 +23,13 @@ ETC_SHARED = (
     "/etc/resolv.conf", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo",
     "/etc/timezone",
 )  # fmt: skip
+# Where the node worker runs as root, the workspace's user is that root without its capabilities, and the
+# kernel lets the owner of these files write or read them: they are covered, as container engines do.
+PROC_READONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq")
+PROC_MASKED = (
+    "/proc/kcore", "/proc/keys", "/proc/kmsg", "/proc/kpagecgroup", "/proc/kpagecount", "/proc/kpageflags",
+    "/proc/latency_stats", "/proc/mtrr", "/proc/slabinfo", "/proc/timer_list", "/proc/vmallocinfo",
+)  # fmt: skip
 OWN_TMPFS = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - the sandbox's own
 GPU_SHARED = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 
@@ -32,7 +39,8 @@ class SandboxPlan:
     """Everything `bwrap_argv` needs. Paths are of this machine unless they say otherwise.
 
     `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders
-    shown at their own path; `etc` is the folder with passwd, group and hosts.
+    shown at their own path; `masked` are
+    those of `PROC_MASKED` that exist here; `etc` is the folder with passwd, group and hosts.
     """
 
     bwrap: str
@@ -46,6 +54,7 @@ class SandboxPlan:
     user: str
     hostname: str
     env: Mapping[str, str]
+    masked: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
     disable_userns: bool = True
 
@@ -71,6 +80,16 @@ def system_argv(system: tuple[tuple[str, str], ...]) -> list[str]:
     return argv
 
 
+def proc_argv(masked: tuple[str, ...]) -> list[str]:
+    """Covers for the parts of /proc that concern the whole machine."""
+    argv = ["--ro-bind", PROC_READONLY[0], PROC_READONLY[0]]
+    for path in PROC_READONLY[1:]:
+        argv += ["--ro-bind-try", path, path]
+    for path in masked:
+        argv += ["--ro-bind", "/dev/null", path]
+    return argv
+
+
 def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
     """The whole command: bubblewrap, the agent's Python, the agent and its configuration."""
     argv = [plan.bwrap, *namespace_argv(disable_userns=plan.disable_userns), "--hostname", plan.hostname]
@@ -80,6 +99,7 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
     for name in ("passwd", "group", "hosts"):
         argv += ["--ro-bind", f"{plan.etc}/{name}", f"/etc/{name}"]
     argv += ["--proc", "/proc", "--dev", "/dev"]
+    argv += proc_argv(plan.masked)
     for path in OWN_TMPFS:
         argv += ["--tmpfs", path]
     argv += ["--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]

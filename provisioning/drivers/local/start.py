@@ -18,7 +18,7 @@ from typing import Any
 
 from provisioning.drivers.local import cgroups
 from provisioning.drivers.local.environment import Environment
-from provisioning.drivers.local.isolation import SandboxProbe, system_folders
+from provisioning.drivers.local.isolation import SandboxProbe, masked_files, system_folders
 from provisioning.drivers.local.sandbox import RUN_PATH, SandboxPlan, bwrap_argv, etc_files, hostname
 from provisioning.drivers.local.state import Record, WorkspaceDir, write_atomically
 from provisioning.errors import StartFailed
@@ -261,6 +261,7 @@ def _sandbox(
             "LANG": "C.UTF-8",
             "PATH": os.pathsep.join(settings.environment.bin_dirs),
         },
+        masked=masked_files(),
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,
     )

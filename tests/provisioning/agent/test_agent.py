@@ -1,0 +1,279 @@
+"""The agent as it is: a process of its own, a real app, a real portal's answers."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from agent_support import AGENT, AGENT_TOKEN, APP_TOKEN, Portal, free_port
+
+from provisioning.agent import agent as module
+
+
+def test_ready_is_pushed_with_endpoint_and_token(portal, configuration, start, state):
+    config = configuration()
+    start()
+    authorization, body = portal.next("ready")
+    assert authorization == f"Bearer {AGENT_TOKEN}"
+    assert body == {
+        "workspace_id": config["workspace_id"],
+        "generation": 4,
+        "endpoint": f"http://127.0.0.1:{config['ports'][0]}",
+    }
+    assert state() == {"phase": "ready", "generation": 4, "port": config["ports"][0]}
+
+
+def test_heartbeats_say_what_runs_and_leave_unknown_null(portal, configuration, start):
+    config = configuration()
+    start()
+    portal.next("ready")
+    with socket.create_connection(("127.0.0.1", config["ports"][0])):
+        seen = [portal.next("heartbeat")[1]["activity"] for _ in range(3)]
+    last = seen[-1]
+    assert last["connections"] == 1
+    assert last["processes"] == 1
+    assert last["rss_mib"] >= 1 and last["cpu_seconds"] > 0
+    assert last["gpus"] is None and last["kernels"] is None and last["terminals"] is None
+
+
+def test_a_portal_that_is_down_does_not_hurt_and_learns_later(portal, configuration, start):
+    port = portal.port
+    portal.close()
+    config = configuration()
+    process = start()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{config['ports'][0]}/", timeout=2).close()
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+    assert process.poll() is None
+    back = Portal(port)
+    try:
+        assert back.next("ready")[1]["generation"] == 4
+        assert back.next("heartbeat")[1]["activity"]["processes"] == 1
+    finally:
+        back.close()
+
+
+@pytest.mark.parametrize("status", [401, 403, 410])
+def test_a_revoked_token_ends_app_and_agent(portal, configuration, start, state, app_pids, status):
+    configuration()
+    process = start()
+    portal.next("heartbeat")
+    portal.status = status
+    assert process.wait(10) == 0
+    assert app_pids() == []
+    assert state()["reason"] == "revoked"
+
+
+def test_other_answers_are_no_revocation(portal, configuration, start):
+    configuration()
+    process = start()
+    portal.next("ready")
+    portal.status = 503
+    for _ in range(2):
+        portal.next("heartbeat")
+    portal.status = 204
+    portal.next("heartbeat")
+    assert process.poll() is None
+
+
+def test_an_app_that_ends_is_reported_with_code_and_last_lines(portal, configuration, start, state):
+    configuration("exit")
+    process = start()
+    _, body = portal.next("exited")
+    assert body["exit_code"] == 3
+    assert body["log_tail"].splitlines()[-1] == "last words"
+    assert process.wait(10) == 0
+    assert (state()["phase"], state()["reason"], state()["exit_code"]) == ("exited", "app_exit", 3)
+
+
+def test_an_app_killed_by_a_signal_has_a_code_above_128(portal, configuration, start, app_pids):
+    configuration()
+    start()
+    portal.next("ready")
+    os.kill(app_pids()[0], signal.SIGKILL)
+    assert portal.next("exited")[1]["exit_code"] == 137
+
+
+def test_sigterm_ends_app_and_agent(portal, configuration, start, state, app_pids):
+    configuration()
+    process = start()
+    portal.next("ready")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert app_pids() == []
+    assert state()["reason"] == "stopped"
+    with pytest.raises(queue.Empty):
+        portal.next("exited", timeout_s=0.2)
+
+
+def test_an_app_that_ignores_sigterm_is_killed_in_its_time(portal, configuration, start, app_pids):
+    configuration("stubborn", stop_timeout_s=0.5)
+    process = start()
+    portal.next("ready")
+    begun = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert 0.4 < time.monotonic() - begun < 5
+    assert app_pids() == []
+
+
+def test_orphans_in_other_sessions_end_too(portal, configuration, start, app_pids):
+    configuration("orphan")
+    process = start()
+    portal.next("ready")
+    assert len(app_pids()) == 2
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert app_pids() == []
+
+
+def test_an_app_that_never_answers_well_is_ended(portal, configuration, start, state, app_pids):
+    configuration("broken", start_timeout_s=1)
+    process = start()
+    _, body = portal.next("exited")
+    assert "did not answer" in body["log_tail"]
+    assert process.wait(10) == 0
+    assert state()["reason"] == "start_timeout"
+    assert app_pids() == []
+
+
+def test_a_taken_port_is_passed_over(portal, configuration, start):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        other = free_port()
+        configuration(ports=[taken.getsockname()[1], other])
+        start()
+        assert portal.next("ready")[1]["endpoint"] == f"http://127.0.0.1:{other}"
+
+
+def test_no_free_port_has_an_exit_code_of_its_own(configuration, start, state, app_pids):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        configuration(ports=[taken.getsockname()[1]])
+        assert start().wait(10) == module.EXIT_PORT_TAKEN
+    assert state()["reason"] == "port_taken"
+    assert app_pids() == []
+
+
+def test_an_answer_from_a_strangers_port_is_not_readiness(portal, configuration, start, state, tmp_path):
+    """A process that takes the port in the last moment must not be given the workspace's requests."""
+    port = free_port()
+    # The app never listens; the stranger does, as soon as the agent has found the port free.
+    configuration("good", ports=[port], argv=["sleep", "600"])
+    process = start()
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "state.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stranger = Portal(port)
+    try:
+        assert process.wait(10) == module.EXIT_PORT_TAKEN
+    finally:
+        stranger.close()
+    assert state()["reason"] == "port_taken"
+
+
+def test_a_missing_program_is_named(portal, configuration, start, state):
+    configuration(argv=["no-such-program-here"])
+    process = start()
+    _, body = portal.next("exited")
+    assert body["exit_code"] == 127
+    assert "no-such-program-here" in body["log_tail"]
+    assert process.wait(10) == 0
+    assert state()["reason"] == "exec_failed"
+
+
+def test_tokens_stand_in_no_log_and_no_argument(portal, configuration, start, tmp_path, app_pids):
+    configuration(env={"PATH": os.environ["PATH"], "TOKEN": "{token}", "FILE": "{token_file}"})
+    process = start()
+    portal.next("ready")
+    for pid in (process.pid, *app_pids()):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert APP_TOKEN.encode() not in words and AGENT_TOKEN.encode() not in words
+    assert "secret is [token]" in (tmp_path / "app.log").read_text()
+    token_file = tmp_path / "app-token"
+    assert token_file.read_text() == APP_TOKEN
+    assert token_file.stat().st_mode & 0o077 == 0
+
+
+def test_the_configuration_is_removed_when_asked(portal, configuration, start, tmp_path):
+    configuration(remove_config=True)
+    start()
+    portal.next("ready")
+    assert not (tmp_path / "agent.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"argv": []}', "[]"])
+def test_a_bad_configuration_is_one_clear_line(tmp_path, text):
+    (tmp_path / "agent.json").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "agent.json")], capture_output=True, text=True
+    )
+    assert done.returncode == module.EXIT_CONFIG
+    assert done.stderr.startswith("berth agent: ") and len(done.stderr.splitlines()) == 1
+
+
+def test_the_log_rotates_and_redacts_over_chunk_borders(tmp_path):
+    log = module.Log(str(tmp_path / "app.log"), 1000, ["secret-token"])
+    for piece in (b"a secret-", b"tok", b"en b secret", b"-x\n"):
+        log.feed(piece)
+    log.feed(b"", last=True)
+    assert (tmp_path / "app.log").read_text() == "a [token] b secret-x\n"
+    for number in range(100):
+        log.feed(b"line %03d of a hundred lines\n" % number)
+    assert (tmp_path / "app.log").stat().st_size <= 1000
+    assert (tmp_path / "app.log.1").stat().st_size <= 1000
+    tail = log.tail().splitlines()
+    assert tail[-1] == "line 099 of a hundred lines" and len(tail) <= module.TAIL_LINES
+
+
+def test_a_full_disk_loses_lines_not_the_app(tmp_path):
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    log = module.Log("/dev/full", 1000, [])
+    log.feed(b"lost\n")
+    log.feed(b"lost too\n", last=True)
+    assert log.pending == b""
+
+
+def test_jupyter_activity_counts_kernels(monkeypatch):
+    kernels = [
+        {"execution_state": "busy", "last_activity": "2026-01-02T00:00:00Z"},
+        {"execution_state": "idle", "last_activity": "2026-01-01T00:00:00Z"},
+    ]
+    answers = {"/api/kernels": (200, kernels), "/api/terminals": (500, None)}
+    monkeypatch.setattr(
+        module, "http_json", lambda method, url, *rest: next(a for p, a in answers.items() if url.endswith(p))
+    )
+    assert module.jupyter_activity(1, "t") == {
+        "kernels": {"count": 2, "busy": 1, "last_activity": "2026-01-02T00:00:00Z"},
+        "terminals": None,
+    }
+
+
+def test_imports_stay_small():
+    """The start of a workspace waits for this file to be read."""
+    code = (
+        f"import sys; sys.argv=['agent.py']; source=open({str(AGENT)!r}).read()\n"
+        "exec(compile(source, 'agent.py', 'exec'), {'__name__': 'agent'})\n"
+        "slow = {'socket', 'subprocess', 'http.client', 'ctypes', 'threading', 'typing', 'pathlib', 'ssl'}\n"
+        "print(sorted(slow & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

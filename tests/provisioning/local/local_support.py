@@ -1,0 +1,130 @@
+"""What the local driver's tests share: a pool in a temporary folder and specifications for it."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.types import (
+    AgentSpec,
+    AppSpec,
+    NodePlacement,
+    Observation,
+    ObservedState,
+    Placement,
+    PoolConfig,
+    ResourceRequest,
+    WorkspaceRef,
+    WorkspaceSpec,
+)
+
+# Serves what an expression evaluates to: a way to look around from inside the workspace.
+PROBE = """
+import http.server, json, os, sys, urllib.parse
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        text = urllib.parse.unquote(urllib.parse.urlsplit(self.path).query)
+        try:
+            value = eval(text, {"os": os, "sys": sys}) if text else None
+        except BaseException as error:
+            value = type(error).__name__
+        self.wfile.write(json.dumps(value).encode())
+    def log_message(self, *arguments):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+class Pool:
+    """A local driver with all that it started; `close` ends it and holds it to leaving nothing."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.home = folder / "berth"
+        settings = {"home": str(self.home), "environment": str(folder / "none"), **config}
+        self.driver = LocalDriver(PoolConfig("local", "local", settings))
+        self.started: list[WorkspaceRef] = []
+
+    def spec(self, *argv: str, **changes: Any) -> WorkspaceSpec:
+        ref = WorkspaceRef(str(uuid.uuid4()), 1)
+        app = AppSpec(argv=argv or ("python3", "-c", PROBE, "{port}"), start_timeout_s=20, stop_timeout_s=2)
+        spec = WorkspaceSpec(
+            ref=ref,
+            name="My Notebook",
+            owner="ada",
+            team="analysts",
+            template="test",
+            app=app,
+            resources=ResourceRequest(cpu_milli=500, memory_mib=256),
+            agent=AgentSpec("http://127.0.0.1:9", "agent-" + uuid.uuid4().hex),
+            app_token="app-" + uuid.uuid4().hex,
+        )
+        return replace(spec, **changes)
+
+    def start(self, spec: WorkspaceSpec) -> Observation:
+        self.started.append(spec.ref)
+        return self.driver.ensure_started(spec, Placement((NodePlacement(self.driver.node_name),)))
+
+    def run(self, spec: WorkspaceSpec) -> Observation:
+        self.start(spec)
+        return self.wait(lambda: self.driver.observe(spec.ref), ObservedState.RUNNING)
+
+    def wait(
+        self, call: Callable[[], Observation], *states: ObservedState, timeout_s: float = 20
+    ) -> Observation:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            seen = call()
+            if seen.state in states:
+                return seen
+            assert time.monotonic() < deadline, f"still {seen}"
+            time.sleep(0.02)
+
+    def pids(self, ref: WorkspaceRef) -> list[int]:
+        """Processes that carry the workspace's name in their environment, by the kernel's own list."""
+        marker = f"BERTH_WORKSPACE={ref.external_name}".encode()
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if marker in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+            except OSError:
+                continue
+        return found
+
+    def agent_pid(self, ref: WorkspaceRef) -> int:
+        (pid,) = [
+            pid
+            for pid in self.pids(ref)
+            if b"BERTH_ROLE=agent" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        ]
+        return pid
+
+    def close(self) -> None:
+        for ref in self.started:
+            last = replace(ref, generation=ref.generation + 1000)
+            self.wait(lambda last=last: self.driver.ensure_deleted(last), ObservedState.ABSENT)
+            assert self.pids(ref) == []
+            assert not (self.home / "local" / ref.external_name).exists()
+
+
+def ask(observation: Observation, expression: str) -> Any:
+    """The value of a Python expression, evaluated inside the workspace."""
+    import json
+    import urllib.parse
+    import urllib.request
+
+    url = observation.endpoint + "/?" + urllib.parse.quote(expression)
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return json.loads(answer.read())
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0

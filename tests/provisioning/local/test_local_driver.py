@@ -1,0 +1,264 @@
+"""The local driver beyond the contract: isolation, limits, identity, hostile folders, sudden death."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from dataclasses import replace
+
+import pytest
+from local_support import PROBE, ask
+
+from provisioning.drivers.local import cgroups, gpus, processes
+from provisioning.drivers.local.state import WorkspaceDir
+from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale, StartFailed
+from provisioning.types import (
+    DeviceGrant,
+    Isolation,
+    LimitEnforcement,
+    NodePlacement,
+    ObservedState,
+    Placement,
+    ResourceRequest,
+    WorkspaceRef,
+)
+
+RUNNING, FAILED, STOPPED = ObservedState.RUNNING, ObservedState.FAILED, ObservedState.STOPPED
+
+
+def test_without_a_sandbox_it_runs_with_a_warning(make_pool):
+    pool = make_pool(sandbox="none")
+    (node,) = pool.driver.inventory().nodes
+    assert node.isolation is Isolation.NONE
+    assert any("not kept apart" in warning for warning in node.warnings)
+    seen = pool.run(pool.spec())
+    home = pool.home / "homes" / "analysts" / "ada"
+    assert ask(seen, "os.environ['HOME']") == str(home)
+    assert ask(seen, "os.environ['TMPDIR']").startswith(str(pool.home / "local"))
+    assert ask(seen, "'DATABASE_URL' in os.environ or 'BERTH_SECRET_KEY' in os.environ") is False
+
+
+def test_without_a_sandbox_several_users_are_refused(make_pool, monkeypatch):
+    monkeypatch.setenv("BERTH_MULTIUSER", "1")
+    pool = make_pool(sandbox="none")
+    with pytest.raises(MissingDependency) as caught:
+        pool.start(pool.spec())
+    assert caught.value.code == "isolation_required"
+    assert not (pool.home / "local").exists()
+
+
+def test_inventory_says_what_is_enforced(make_pool):
+    (node,) = make_pool().driver.inventory().nodes
+    assert node.cpu_milli >= 1000 and node.memory_mib > 0 and node.disk_mib > 0
+    assert set(node.programs) == {"jupyter-lab", "marimo", "code-server", "bash"}
+    assert any("No notebook environment" in warning for warning in node.warnings)
+    if node.limits is LimitEnforcement.RLIMIT:
+        assert any("not limited" in warning for warning in node.warnings)
+    if not gpus.scan().devices:
+        assert node.accelerator_note
+
+
+def test_a_memory_limit_kills_and_is_named(make_pool):
+    pool = make_pool()
+    if pool.driver.inventory().nodes[0].limits is not LimitEnforcement.CGROUP:
+        pytest.skip("no control group can be written here")
+    greedy = "x = []\nwhile True: x.append(bytearray(b'x' * (8 << 20)))"
+    spec = pool.spec("python3", "-c", greedy, resources=ResourceRequest(cpu_milli=1000, memory_mib=64))
+    pool.start(spec)
+    seen = pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)
+    assert (seen.code, seen.exit_code) == ("out_of_memory", 137)
+    assert "64 MiB" in seen.message
+
+
+def test_without_cgroups_each_process_has_a_memory_limit(make_pool, monkeypatch):
+    monkeypatch.setattr(
+        cgroups, "detect", lambda instance: cgroups.CgroupHost(0, reason="none for this test")
+    )
+    pool = make_pool()
+    (node,) = pool.driver.inventory().nodes
+    assert node.limits is LimitEnforcement.RLIMIT
+    seen = pool.run(pool.spec())
+    assert ask(seen, "__import__('resource').getrlimit(2)[0]") == 256 << 20
+    assert ask(seen, "len(bytearray(512 << 20))") == "MemoryError"
+
+
+def test_a_cpu_limit_is_in_force(make_pool):
+    pool = make_pool()
+    host = cgroups.detect(pool.driver.instance)
+    if not host.version:
+        pytest.skip("no control group can be written here")
+    spec = pool.spec()
+    pool.run(spec)
+    groups = cgroups.paths(host, spec.ref.external_name)
+    limits = [
+        path.read_text().split()
+        for g in groups
+        for path in (g / "cpu.max", g / "cpu.cfs_quota_us")
+        if path.exists()
+    ]
+    assert limits[0][0] == "50000"
+    assert set(pool.pids(spec.ref)) >= cgroups.pids(groups) != frozenset()
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
+def test_a_killed_agent_leaves_no_process_and_is_reported(make_pool, mode):
+    pool = make_pool(sandbox=mode)
+    spec = pool.spec()
+    pool.run(spec)
+    os.kill(pool.agent_pid(spec.ref), signal.SIGKILL)
+    seen = pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)
+    assert seen.code == "agent_lost"
+    assert pool.pids(spec.ref) == []
+
+
+def test_without_a_sandbox_even_a_process_without_its_environment_ends(make_pool):
+    pool = make_pool(sandbox="none")
+    hide = (
+        "import os, subprocess, sys\nsubprocess.Popen(['sleep', '987654'], env={}, start_new_session=True)\n"
+    )
+    spec = pool.spec("python3", "-c", hide + PROBE, "{port}")
+    pool.run(spec)
+
+    def sleepers() -> list[int]:
+        found = processes.scan(pool.driver.instance, spec.ref.external_name)
+        return [
+            p.pid for p in found if (processes.PROC / str(p.pid) / "cmdline").read_bytes()[:6] == b"sleep\0"
+        ]
+
+    (pid,) = sleepers()
+    pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), STOPPED)
+    assert processes.start_ticks(pid) is None
+
+
+def test_a_process_is_never_known_by_its_pid_alone():
+    ticks = processes.start_ticks(os.getpid())
+    assert ticks is not None
+    assert processes.send((os.getpid(), ticks + 1), signal.SIGKILL) is False
+    assert processes.send((os.getpid(), ticks), signal.Signals(signal.SIGCONT)) is True
+
+
+def test_a_reboot_is_recognised(make_pool, monkeypatch):
+    pool = make_pool()
+    spec = pool.spec()
+    pool.run(spec)
+    for pid in pool.pids(spec.ref):
+        if b"bwrap" in (processes.PROC / str(pid) / "cmdline").read_bytes() or pid == pool.agent_pid(
+            spec.ref
+        ):
+            os.kill(pid, signal.SIGKILL)
+            break
+    for process in processes.scan(pool.driver.instance, spec.ref.external_name):
+        processes.send(process, signal.SIGKILL)
+    pool.wait(lambda: pool.driver.observe(spec.ref), FAILED)
+    monkeypatch.setattr(processes, "boot_id", lambda: "another boot")
+    assert pool.driver.observe(spec.ref).code == "host_restarted"
+
+
+def test_a_workspace_cannot_make_the_driver_read_other_files(make_pool):
+    pool = make_pool()
+    secret = pool.home.parent / "secret.txt"
+    secret.write_text("the portal's secret")
+    spec = pool.spec()
+    pool.run(spec)
+    folder = WorkspaceDir(pool.driver.base, spec.ref.external_name)
+    folder.app_log.unlink(missing_ok=True)
+    folder.app_log.symlink_to(secret)
+    assert "secret" not in pool.driver.logs(spec.ref)
+    folder.state_file.unlink()
+    os.mkfifo(folder.state_file)
+    assert pool.driver.observe(spec.ref).state is ObservedState.STARTING
+    folder.state_file.unlink()
+    folder.state_file.write_text('{"phase": "ready", "generation": 1, "port": 6379}')
+    assert pool.driver.observe(spec.ref).endpoint == ""
+    folder.state_file.write_text('{"phase": "exited", "generation": 1, "reason": "app_exit"}')
+    # A lie about its end does not free what it holds: it ends in truth, or is seen to live.
+    seen = pool.driver.observe(spec.ref)
+    assert seen.state is ObservedState.STOPPING or pool.pids(spec.ref) == []
+
+
+def test_a_folder_that_its_workspace_locked_is_removed_all_the_same(make_pool):
+    pool = make_pool()
+    spec = pool.spec()
+    pool.run(spec)
+    folder = WorkspaceDir(pool.driver.base, spec.ref.external_name)
+    (folder.run / "deep" / "deeper").mkdir(parents=True)
+    (folder.run / "deep" / "deeper").chmod(0)
+    (folder.run / "deep").chmod(0)
+    pool.wait(lambda: pool.driver.ensure_deleted(spec.ref), ObservedState.ABSENT)
+    assert not folder.path.exists()
+
+
+def test_a_lost_record_is_unknown_until_it_is_deleted(make_pool):
+    pool = make_pool()
+    spec = pool.spec()
+    pool.run(spec)
+    (pool.driver.base / spec.ref.external_name / "record.json").unlink()
+    seen = pool.driver.observe(spec.ref)
+    assert (seen.state, seen.code) == (ObservedState.UNKNOWN, "unrecorded")
+    with pytest.raises(Conflict):
+        pool.start(spec)
+    assert [item.ref for item in pool.driver.list_owned()] == [spec.ref]
+    pool.wait(lambda: pool.driver.ensure_deleted(spec.ref), ObservedState.ABSENT)
+    assert pool.pids(spec.ref) == []
+
+
+def test_a_full_disk_fails_the_start_and_leaves_nothing(make_pool, monkeypatch):
+    import errno
+
+    pool = make_pool()
+
+    def full(self: WorkspaceDir, record: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    spec = pool.spec()
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkspaceDir, "write_record", full)
+        with pytest.raises(StartFailed) as caught:
+            pool.start(spec)
+    assert "full" in caught.value.message and "Free space" in caught.value.message
+    assert not (pool.driver.base / spec.ref.external_name).exists()
+    assert pool.run(spec).state is RUNNING
+
+
+def test_taken_ports_are_passed_over(make_pool):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        pool = make_pool(port_min=port, port_max=port)
+        with pytest.raises(StartFailed) as caught:
+            pool.start(pool.spec())
+    assert "port_min" in caught.value.message
+
+
+def test_a_granted_device_that_is_gone_is_no_capacity(make_pool):
+    pool = make_pool()
+    placement = Placement((NodePlacement(pool.driver.node_name, (DeviceGrant("GPU-gone"),)),))
+    with pytest.raises(NoCapacity):
+        pool.driver.ensure_started(pool.spec(), placement)
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "", "a:b", "-x", "a\nb"])
+def test_no_name_leaves_the_homes(make_pool, name):
+    pool = make_pool()
+    for change in ({"owner": name}, {"team": name}):
+        with pytest.raises(InvalidSpec):
+            pool.driver.validate(replace(pool.spec(), **change))
+
+
+def test_closed_generations_are_forgotten_after_a_week(make_pool):
+    pool = make_pool()
+    old, other = pool.spec(), pool.spec()
+    pool.driver.ensure_deleted(old.ref)
+    mark = pool.driver.base / ".closed" / old.ref.external_name
+    with pytest.raises(Stale):
+        pool.start(old)
+    os.utime(mark, (0, 0))
+    pool.driver.ensure_deleted(other.ref)
+    assert not mark.exists()
+
+
+def test_a_name_that_is_no_uuid_is_refused(make_pool):
+    with pytest.raises(InvalidSpec):
+        make_pool().driver.observe(WorkspaceRef("../../etc", 1))
