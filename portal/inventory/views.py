@@ -6,6 +6,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.common.htmx import partial_of
@@ -16,6 +17,7 @@ NODES_PER_PAGE = 25
 
 @require_safe
 @login_required
+@never_cache
 def pools(request: HttpRequest) -> HttpResponse:
     """All pools with what is free in each."""
     context = {"capacities": pages.capacities(selectors.pools())}
@@ -24,6 +26,7 @@ def pools(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 @login_required
+@never_cache
 def pool(request: HttpRequest, slug: str) -> HttpResponse:
     """One pool with its nodes and devices."""
     found = selectors.pool_by_slug(slug)

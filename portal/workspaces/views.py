@@ -85,16 +85,18 @@ def new(request: HttpRequest) -> HttpResponse:
         except PortalError as refused:
             error = refused
     choice = pages.choice(request.user, **chosen)
-    if wants(request, "choice"):
-        return render(request, "workspaces/new.html#choice", {"choice": choice, "oob": True})
+    suggested = ""
+    if choice.team and choice.template:
+        suggested = services.free_name(actor=request.user, team=choice.team, template=choice.template)
     name = data.get("name", "")
-    if not name and choice.team and choice.template:
-        name = services.free_name(actor=request.user, team=choice.team, template=choice.template)
+    # A name that the person has not touched follows the choice of template and team.
+    rename = name in ("", data.get("suggested", ""))
+    context = {"choice": choice, "name": suggested if rename else name, "suggested": suggested}
+    if wants(request, "choice"):
+        return render(request, "workspaces/new.html#choice", context | {"oob": True, "rename": rename})
     problems = error.extra.get("errors", {}) if error else {}
-    context = {
-        "choice": choice,
+    context |= {
         "teams": accounts.own_teams(request.user),
-        "name": name,
         "name_problems": problems.get("name", []),
         "error": error,
     }
@@ -172,11 +174,14 @@ def start(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
     return _to(workspace, opening=workspace.owner_id == request.user.pk)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @login_required
+@never_cache
 def stop(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
-    """Stop a workspace; its files stay."""
+    """Ask what ends and what stays; then stop."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
+    if request.method != "POST":
+        return render(request, "workspaces/stop.html", {"workspace": workspace})
     try:
         services.stop(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:

@@ -66,7 +66,8 @@ def icon(name: str, label: str = "", css: str = "") -> SafeString:
 def state_badge(state: str) -> SafeString:
     """The state of a workspace as word, icon and colour."""
     look = look_of(state)
-    return format_html('<span class="badge {}">{}{}</span>', look.tone, icon(look.icon), look.word)
+    spin = "spin" if look.icon == "loader-2" else ""
+    return format_html('<span class="badge {}">{}{}</span>', look.tone, icon(look.icon, css=spin), look.word)
 
 
 @register.simple_tag
