@@ -14,8 +14,10 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from portal.common.problems import plain_response
+from portal.common.texts import storable_json
 from portal.workspaces import results
 from portal.workspaces.secrets import check_agent_token
+from provisioning.gateway.routes import is_endpoint
 
 MAX_BODY = 256 * 1024
 Report = Callable[[UUID, int, dict[str, Any]], HttpResponse]
@@ -34,23 +36,29 @@ def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
         try:
             if int(request.headers.get("Content-Length") or 0) > MAX_BODY:
                 raise ValueError("too large")
-            body = json.loads(request.body or b"{}")
+            body = storable_json(json.loads(request.body or b"{}", parse_constant=_no_constant))
             if not isinstance(body, dict):
                 raise TypeError("not an object")
             return handle(*known, body)
         except results.Revoked:
             return plain_response(410, "revoked", "This start of the workspace is over.", request)
-        except (ValueError, TypeError, KeyError) as error:
+        except RecursionError:
+            return plain_response(400, "invalid", "The report is nested too deeply.", request)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             return plain_response(400, "invalid", f"The report is not valid: {error}.", request)
 
     return view
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 @reported
 def ready(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
     endpoint = body.get("endpoint", "")
-    if not isinstance(endpoint, str) or len(endpoint) > 200:
-        raise TypeError("endpoint is not a short string")
+    if not isinstance(endpoint, str) or len(endpoint) > 200 or (endpoint and not is_endpoint(endpoint)):
+        raise ValueError("endpoint is not an http URL of a host and port")
     results.agent_ready(workspace_id=workspace_id, generation=generation, endpoint=endpoint)
     return HttpResponse(status=204)
 

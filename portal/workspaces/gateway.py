@@ -66,7 +66,7 @@ def view_of(workspace: Workspace) -> WorkspaceView:
 
 
 def route_of(workspace: Workspace) -> routes.Route | None:
-    if not workspace.endpoint or workspace.state not in ROUTED:
+    if workspace.state not in ROUTED or not routes.is_endpoint(workspace.endpoint):
         return None
     return routes.Route(workspace.external_name, workspace.endpoint, settings.BERTH_DOMAIN)
 

@@ -140,6 +140,7 @@ def advance(
     The update is conditional on the state and generation that the caller saw; who loses the race
     gets `StateConflict` and nothing is changed.
     """
+    from portal.workspaces import gateway
     from portal.workspaces.models import Workspace
 
     now = timezone.now()
@@ -157,6 +158,8 @@ def advance(
         )
     for name, value in changes.items():
         setattr(workspace, name, value)
+    # Every change of state, so that nobody is sent to an app that is ending.
+    gateway.publish_on_commit(workspace)
     events.record(
         actor=actor,
         kind=f"workspace.{trigger.value}",

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
+from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory.models import Device, Node, Pool
 from portal.workspaces import admission, dispatch
@@ -53,7 +54,9 @@ def reconcile(workspace_id: UUID) -> None:
 def sweep() -> int:
     """Reconcile every row that is due, oldest first; returns how many were looked at."""
     due = list(
-        Workspace.objects.due(timezone.now()).order_by("due_at").values_list("pk", flat=True)[:SWEEP_BATCH]
+        Workspace.objects.due(timezone.now())
+        .order_by("due_at", "requested_at")
+        .values_list("pk", flat=True)[:SWEEP_BATCH]
     )
     for workspace_id in due:
         try:
@@ -158,18 +161,24 @@ def release(workspace: Workspace) -> None:
     freed = Allocation.objects.filter(workspace=workspace, released_at=None).update(released_at=now)
     if freed:
         # Whoever waits may fit now: look at the queue at the next sweep instead of in some seconds.
-        Workspace.objects.filter(state=State.PENDING, due_at__gt=now).update(due_at=now)
+        # Rows that somebody holds are passed over, so that two releases never wait for each other.
+        waiting = Workspace.objects.filter(state=State.PENDING, due_at__gt=now)
+        free = waiting.select_for_update(skip_locked=True).values_list("pk", flat=True)
+        Workspace.objects.filter(pk__in=list(free)).update(due_at=now)
 
 
 def _provision(workspace: Workspace, now: datetime) -> None:
     placed_at = workspace.placed_at or workspace.state_since
     if now > placed_at + timedelta(seconds=workspace.template.start_timeout_s):
+        limit = f"within {workspace.template.start_timeout_s} s"
         fail(
             workspace,
             Reason.START_TIMEOUT,
             code="start_timeout",
             message=(
-                f"{workspace.template.name} did not answer within {workspace.template.start_timeout_s} s. "
+                f"It could not be started {limit}: {workspace.error_message}"
+                if workspace.error_message
+                else f"{workspace.template.name} did not answer {limit}. "
                 "Look at the log below, then try again."
             ),
         )
@@ -219,12 +228,12 @@ def fail(workspace: Workspace, reason: Reason, *, code: str, message: str, log_t
         workspace,
         trigger,
         actor=SYSTEM,
-        message=f"ends it: {message}",
+        message=f"ends it: {storable(message)}",
         data={"reason": reason.value, "code": code},
         termination_reason=reason,
         error_code=code,
-        error_message=message,
-        log_tail=log_tail or workspace.log_tail,
+        error_message=storable(message),
+        log_tail=storable(log_tail) or workspace.log_tail,
         lease="",
         attempts=0,
         due_at=timezone.now(),

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
+from portal.common.texts import storable
 from portal.inventory.models import Pool
 from portal.workspaces import dispatch, gateway, reconcile
 from portal.workspaces.lifecycle import HOLDING, Reason, State, Trigger, Wanted, advance
@@ -55,7 +56,7 @@ def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
         if failure.code == "no_capacity":
             # The snapshot was wrong. Look whether anything was left before giving the capacity back.
             workspace.error_code = failure.code
-            workspace.error_message = failure.message
+            workspace.error_message = storable(failure.message)
             workspace.save(update_fields=["error_code", "error_message"])
             dispatch.send(workspace, Op.OBSERVE)
             return
@@ -65,7 +66,7 @@ def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
     workspace.attempts += 1
     workspace.due_at = timezone.now() + reconcile.backoff(workspace.attempts)
     workspace.error_code = failure.code
-    workspace.error_message = failure.message
+    workspace.error_message = storable(failure.message)
     workspace.save(update_fields=["attempts", "due_at", "error_code", "error_message"])
 
 
@@ -100,6 +101,10 @@ def _continue(workspace: Workspace, answered: Op, wanted: Op) -> None:
 
 
 def _observed_provisioning(workspace: Workspace, seen: Observation) -> None:
+    if seen.state is ObservedState.UNKNOWN:
+        # Nothing has been learnt, not even that it was launched: look again.
+        _again_in(workspace, reconcile.STARTING_OBSERVE_S)
+        return
     current = seen.ref.generation == workspace.generation
     if seen.state is ObservedState.ABSENT or not current:
         if workspace.error_code == "no_capacity":
@@ -153,7 +158,11 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
             if workspace.error_code:
                 changes |= {"error_code": "", "error_message": ""}
         else:
-            changes |= {"error_code": seen.code or "unknown", "error_message": seen.message}
+            changes |= {"error_code": seen.code or "unknown", "error_message": storable(seen.message)}
+        if seen.endpoint and seen.endpoint != workspace.endpoint:
+            # The driver knows where it is; an agent, which its user can imitate, only says so.
+            changes["endpoint"] = workspace.endpoint = seen.endpoint
+            gateway.publish_on_commit(workspace)
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         _again_in(workspace, reconcile.heartbeat_patience().total_seconds())
 
@@ -188,7 +197,6 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         error_message="",
         due_at=now + reconcile.heartbeat_patience(),
     )
-    gateway.publish_on_commit(workspace)
 
 
 def _requeue(workspace: Workspace) -> None:
@@ -219,7 +227,6 @@ def _stopped(workspace: Workspace) -> None:
         due_at=timezone.now() if deleting else None,
     )
     reconcile.release(workspace)
-    gateway.publish_on_commit(workspace)
     if deleting:
         reconcile.step(workspace)
 
@@ -235,7 +242,6 @@ def _gone(workspace: Workspace) -> None:
         due_at=None,
     )
     reconcile.release(workspace)
-    gateway.publish_on_commit(workspace)
 
 
 def _again_in(workspace: Workspace, seconds: float) -> None:
@@ -305,10 +311,11 @@ def _current(workspace_id: UUID, generation: int) -> Workspace:
 def apply_owned(*, pool: Pool, node_name: str, owned: list[Observation]) -> int:
     """End whatever runs without a workspace that wants it there; returns how many were found."""
     found = 0
+    owned = [seen for seen in owned if _is_uuid(seen.ref.workspace_id)]
     known = {
         str(workspace.pk): workspace
         for workspace in Workspace.objects.filter(
-            pk__in=[UUID(seen.ref.workspace_id) for seen in owned]
+            pk__in=[seen.ref.workspace_id for seen in owned]
         ).select_related("pool")
     }
     for seen in owned:
@@ -333,6 +340,14 @@ def _orphan_op(workspace: Workspace | None, pool: Pool, seen: Observation) -> Op
     if workspace.state in {State.STOPPED, State.PENDING} and _runs(seen):
         return Op.STOP
     return None
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        log.warning("a driver reports %r as ours, which is no workspace's id", text)
+        return False
 
 
 def _runs(seen: Observation) -> bool:

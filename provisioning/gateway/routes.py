@@ -41,7 +41,7 @@ class Route:
         check_external_name(self.external_name)
         if not _DOMAIN.fullmatch(self.domain):
             raise ValueError(f"{self.domain!r} is not a lower-case domain name")
-        if not _is_endpoint(self.endpoint):
+        if not is_endpoint(self.endpoint):
             raise ValueError(f"{self.endpoint!r} is not an http or https URL of a host and port")
 
     @property
@@ -149,7 +149,8 @@ def _changed(pipe: Any) -> None:
     pipe.publish(CHANGED_CHANNEL, revision)
 
 
-def _is_endpoint(endpoint: str) -> bool:
+def is_endpoint(endpoint: str) -> bool:
+    """Whether it is an http or https URL of a host and port and nothing more."""
     if not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint:
         return False
     try:
