@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from agent_support import AGENT, AGENT_TOKEN, APP, APP_TOKEN, Portal, free_port
 
-
 # The agent may run under a workspace's own, older Python.
 PYTHON = os.environ.get("BERTH_TEST_AGENT_PYTHON", sys.executable)
 
