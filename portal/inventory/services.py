@@ -26,6 +26,7 @@ from provisioning.registry import driver_class, driver_for
 from provisioning.types import DeviceInfo, Failure, Inventory, NodeInfo, PoolConfig
 
 SILENT_AFTER_INVENTORIES = 3
+ASK_AGAIN_S = 10
 
 
 @transaction.atomic
@@ -101,7 +102,8 @@ def mark_asked(pool: Pool) -> None:
         )
     # A node whose own worker is silent takes no new work, even when its pool has others that answer.
     if runs_on_node(pool):
-        pool.nodes.filter(online=True, seen_at__lt=now - silence).update(online=False)
+        for node in pool.nodes.filter(online=True, seen_at__lt=now - silence):
+            _node_offline(pool, node)
 
 
 @transaction.atomic
@@ -124,7 +126,10 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
 
 
 def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
-    """The driver could not take stock: say so; nothing is concluded about what runs."""
+    """The driver could not take stock: say so, and ask again soon. Nothing is concluded about what runs."""
+    Pool.objects.filter(pk=pool.pk).update(
+        inventory_due_at=timezone.now() + timedelta(seconds=min(ASK_AGAIN_S, settings.INVENTORY_INTERVAL_S))
+    )
     _set_state(pool, PoolState.UNREACHABLE, failure.message)
 
 

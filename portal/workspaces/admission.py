@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +21,13 @@ from provisioning.types import (
     Placement,
     ResourceRequest,
 )
+
+
+OFFLINE = "is offline"
+CORDONED = "is cordoned by an operator"
+UNREACHABLE = "cannot be reached: its pool does not answer"
+PASSING = frozenset({OFFLINE, CORDONED, UNREACHABLE})
+"""Why a node takes nothing now though it may later."""
 
 
 class Outcome(StrEnum):
@@ -82,12 +89,15 @@ def snapshot(pool: Pool, template: Template) -> list[NodeState]:
 
 def _node_state(node: Any, pool: Pool, template: Template) -> NodeState:
     unusable = ""
-    if not node.online:
-        unusable = "is offline"
-    elif node.cordoned:
-        unusable = "is cordoned by an operator"
-    elif not pool.simulated and not node.programs.get(template.program):
+    if not pool.simulated and not node.programs.get(template.program):
+        # Before what may pass: a node that comes back still lacks the program.
         unusable = f"lacks the program {template.program}"
+    elif not node.online:
+        unusable = OFFLINE
+    elif node.cordoned:
+        unusable = CORDONED
+    elif pool.state == PoolState.UNREACHABLE:
+        unusable = UNREACHABLE
     return NodeState(
         name=node.name,
         cpu_milli=node.cpu_milli,
@@ -140,16 +150,8 @@ def assess(*, template: Template, flavor: Flavor, resources: dict[str, Any] | No
 
 def _ever_fits(nodes: Sequence[NodeState], request: ResourceRequest) -> bool:
     """Whether it would fit on the same nodes if nothing ran; offline and cordoned ones may come back."""
-    passing = ("is offline", "is cordoned by an operator")
-    empty = [
-        emptied(NodeState(**{**_fields(node), "unusable": ""}) if node.unusable in passing else node)
-        for node in nodes
-    ]
+    empty = [emptied(replace(node, unusable="") if node.unusable in PASSING else node) for node in nodes]
     return isinstance(place(empty, request), Placed)
-
-
-def _fields(node: NodeState) -> dict[str, Any]:
-    return {name: getattr(node, name) for name in NodeState.__slots__}
 
 
 def _impossible(template: Template, pools: Sequence[Pool], reasons: Sequence[tuple[str, str]]) -> Verdict:
@@ -181,6 +183,6 @@ def _summary(lead: str, reasons: Sequence[tuple[str, str]]) -> str:
     more = f", and {len(reasons) - 1} more nodes" if len(reasons) > 1 else ""
     return (
         f"{lead}: {node} {reason}{more}."
-        if reason.startswith(("is ", "has ", "lacks "))
+        if reason.startswith(("is ", "has ", "lacks ", "cannot "))
         else (f"{lead}: {node}: {reason}{more}.")
     )
