@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,15 @@ from portal.workspaces.lifecycle import (
 from portal.workspaces.models import IdempotencyKey, Workspace
 
 NAME_MAX = 60
+FREE_NAME_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """A workspace, and whether an earlier request with the same idempotency key had made it."""
+
+    workspace: Workspace
+    replayed: bool
 
 
 def create(
@@ -47,31 +57,58 @@ def create(
     Raises `InvalidInput` (name), `NotAllowed` (team), `NotPossible` (no pool can ever run it) and
     `StateConflict` (the name is in use; the idempotency key came with another request).
     """
+    return create_once(
+        actor=actor,
+        team=team,
+        template=template,
+        flavor=flavor,
+        name=name,
+        idempotency_key=idempotency_key,
+    ).workspace
+
+
+def create_once(
+    *,
+    actor: User,
+    team: Team,
+    template: Template,
+    flavor: Flavor,
+    name: str = "",
+    idempotency_key: str = "",
+) -> Creation:
+    """Like `create`, and says whether the idempotency key had been used for this request before."""
     policies.require_create(actor, team)
-    name = name.strip().lower() or free_name(actor=actor, team=team, template=template)
-    digest = _digest(team.slug, template.slug, flavor.slug, name)
-    try:
-        with transaction.atomic():
+    wished = name.strip().lower()
+    # The name as it was asked for: one that we choose would differ when the request is repeated.
+    digest = _digest(team.slug, template.slug, flavor.slug, wished)
+    for tries_left in reversed(range(FREE_NAME_TRIES)):
+        name = wished or free_name(actor=actor, team=team, template=template)
+        try:
+            with transaction.atomic():
+                if idempotency_key:
+                    repeated = _claim_key(actor, idempotency_key, digest)
+                    if repeated is not None:
+                        return Creation(repeated, replayed=True)
+                workspace = _create(actor, team, template, flavor, name)
+                if idempotency_key:
+                    IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
+                reconcile.step(workspace)
+        except IntegrityError as error:
             if idempotency_key:
-                repeated = _claim_key(actor, idempotency_key, digest)
-                if repeated is not None:
-                    return repeated
-            workspace = _create(actor, team, template, flavor, name)
-            if idempotency_key:
-                IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
-            reconcile.step(workspace)
-    except IntegrityError as error:
-        if idempotency_key:
-            found = IdempotencyKey.objects.filter(user=actor, key=idempotency_key).first()
-            if found is not None:
-                return _repeated(found, digest)
-        raise StateConflict(
-            f"You already have a workspace “{name}” in {team.name}.",
-            next_action="Open that one, or choose another name.",
-            code="name_taken",
-        ) from error
+                found = IdempotencyKey.objects.filter(user=actor, key=idempotency_key).first()
+                if found is not None:
+                    return Creation(_repeated(found, digest), replayed=True)
+            if not wished and tries_left:
+                # Somebody took the free name between our look and our write: look again.
+                continue
+            raise StateConflict(
+                f"You already have a workspace “{name}” in {team.name}.",
+                next_action="Open that one, or choose another name.",
+                code="name_taken",
+            ) from error
+        break
     workspace.refresh_from_db()
-    return workspace
+    return Creation(workspace, replayed=False)
 
 
 def _create(actor: User, team: Team, template: Template, flavor: Flavor, name: str) -> Workspace:
