@@ -43,8 +43,13 @@ def create_token(
     name: str,
     scopes: Sequence[str] = (Scope.ALL,),
     expires_at: datetime | None = None,
+    made_with: ApiToken | None = None,
 ) -> NewToken:
-    """Make a token of `user`'s; only the user or the system may. Raises `InvalidInput`."""
+    """Make a token of `user`'s; only the user or the system may. Raises `InvalidInput`.
+
+    `made_with` is the token that the request came with: what it makes can do no more and lives no
+    longer than itself, or `NotAllowed` is raised.
+    """
     if not isinstance(actor, SystemActor) and actor.pk != user.pk:
         raise NotAllowed("Tokens can only be made for yourself.", next_action="Sign in as that user.")
     wanted = sorted(set(scopes))
@@ -61,6 +66,8 @@ def create_token(
             next_action="Choose a later day.",
             errors={"expires_at": ["Choose a day in the future."]},
         )
+    if made_with is not None:
+        _check_no_wider(made_with, wanted, expires_at)
     name = name.strip()
     if not name:
         raise InvalidInput("A token needs a name.", errors={"name": ["Say what the token is for."]})
@@ -81,6 +88,20 @@ def create_token(
         data={"token": str(token.pk), "scopes": wanted},
     )
     return NewToken(token=token, secret=secret)
+
+
+def _check_no_wider(parent: ApiToken, scopes: Sequence[str], expires_at: datetime | None) -> None:
+    wider = [] if Scope.ALL in parent.scopes else sorted(set(scopes) - set(parent.scopes))
+    if wider:
+        raise NotAllowed(
+            f"A token cannot make one that may do more: {', '.join(wider)}.",
+            next_action="Choose among its own scopes, or make the token on your account's token page.",
+        )
+    if parent.expires_at is not None and (expires_at is None or expires_at > parent.expires_at):
+        raise NotAllowed(
+            "A token cannot make one that lives longer than itself.",
+            next_action=f"Choose an expiry up to {parent.expires_at.isoformat(timespec='seconds')}.",
+        )
 
 
 @transaction.atomic
