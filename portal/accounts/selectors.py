@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.db.models import Count, Prefetch, Q, QuerySet
 
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
@@ -43,3 +45,13 @@ def owners_of(team: Team) -> QuerySet[User]:
 def tokens_of(actor: User) -> QuerySet[ApiToken]:
     """The actor's tokens that have not been revoked, newest first; expired ones too, to explain a 401."""
     return ApiToken.objects.filter(user=actor, revoked_at=None).order_by("-created_at")
+
+
+def memberships_of(actor: User) -> QuerySet[Membership]:
+    """The actor's own places in teams."""
+    return Membership.objects.filter(user=actor).select_related("team").order_by("team__slug")
+
+
+def roles_of(actor: User) -> dict[UUID, str]:
+    """The actor's role in each of their teams, by the team's id."""
+    return dict(Membership.objects.filter(user=actor).values_list("team_id", "role"))

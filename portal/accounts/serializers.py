@@ -1,0 +1,105 @@
+"""Users, teams and tokens as the API shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.accounts.models import ApiToken, Membership, Role, Scope, Team
+from portal.common.api import StrictSerializer
+
+
+class MemberSerializer(serializers.ModelSerializer[Membership]):
+    """A user's place in a team."""
+
+    username = serializers.CharField(source="user.username")
+    role = serializers.ChoiceField(Role.choices)
+
+    class Meta:
+        model = Membership
+        fields = ["username", "role", "joined_at"]
+        read_only_fields = fields
+
+
+class TeamSerializer(serializers.ModelSerializer[Team]):
+    """Who pays. `role` is your own in it; an operator sees teams without one."""
+
+    role = serializers.SerializerMethodField()
+    member_count = serializers.IntegerField()
+
+    class Meta:
+        model = Team
+        fields = ["slug", "name", "role", "member_count", "created_at"]
+        read_only_fields = fields
+
+    @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
+    def get_role(self, team: Team) -> str | None:
+        roles: dict[Any, str] = self.context["roles"]
+        return roles.get(team.pk)
+
+
+class TeamCreateSerializer(StrictSerializer):
+    slug = serializers.CharField(max_length=40)
+    name = serializers.CharField(max_length=80, required=False, allow_blank=True)
+    owner = serializers.CharField(
+        max_length=32, required=False, help_text="User name of the first owner; without it, nobody."
+    )
+
+
+class MemberSetSerializer(StrictSerializer):
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+
+
+class TokenSerializer(serializers.ModelSerializer[ApiToken]):
+    """A token without its secret."""
+
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+
+    class Meta:
+        model = ApiToken
+        fields = ["id", "name", "prefix", "scopes", "created_at", "expires_at", "last_used_at"]
+        read_only_fields = fields
+
+
+class NewTokenSerializer(TokenSerializer):
+    """A token just made; `secret` is shown this once."""
+
+    secret = serializers.SerializerMethodField()
+
+    class Meta(TokenSerializer.Meta):
+        fields = [*TokenSerializer.Meta.fields, "secret"]
+        read_only_fields = fields
+
+    def get_secret(self, token: ApiToken) -> str:
+        return str(self.context["secret"])
+
+
+class TokenCreateSerializer(StrictSerializer):
+    name = serializers.CharField(max_length=80, help_text="What the token is for.")
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(Scope.choices),
+        required=False,
+        allow_empty=False,
+        help_text="Without it, those of the token that asks; with a session, everything.",
+    )
+    expires_at = serializers.DateTimeField(required=False, allow_null=True)
+
+
+class OwnTeamSerializer(serializers.Serializer[Any]):
+    slug = serializers.CharField(source="team.slug")
+    name = serializers.CharField(source="team.name")
+    role = serializers.ChoiceField(Role.choices)
+
+
+class MeSerializer(serializers.Serializer[Any]):
+    """Who asks, in which teams, and with which scopes."""
+
+    username = serializers.CharField()
+    email = serializers.CharField(allow_blank=True)
+    is_operator = serializers.BooleanField()
+    is_approver = serializers.BooleanField()
+    teams = OwnTeamSerializer(many=True)
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")

@@ -1,0 +1,41 @@
+"""All of the REST API: each app names its own endpoints; the schema and its documentation are here."""
+
+from __future__ import annotations
+
+from django.urls import include, path, re_path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from portal.accounts import api as accounts
+from portal.catalog import api as catalog
+from portal.common.api import routes, unknown_endpoint
+from portal.inventory import api as inventory
+from portal.workspaces import api as workspaces
+
+
+class Schema(SpectacularAPIView):
+    """The OpenAPI document: YAML, or JSON for those who accept it."""
+
+    schema = None
+
+
+class Docs(SpectacularSwaggerSplitView):
+    """The document for people: no inline code, nothing from other hosts."""
+
+    schema = None
+    url_name = "api:schema"
+    template_name = "api/docs.html"
+
+
+app_name = "api"
+v1 = [
+    *workspaces.urlpatterns,
+    *catalog.urlpatterns,
+    *accounts.urlpatterns,
+    *inventory.urlpatterns,
+    *routes("schema", Schema, "schema"),
+    *routes("docs", Docs, "docs"),
+]
+urlpatterns = [
+    path("v1/", include(v1)),
+    re_path(r"", unknown_endpoint, name="unknown"),
+]

@@ -1,0 +1,75 @@
+"""Templates, flavors and sizes as the API shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.catalog.models import Flavor, Template
+
+
+class AcceleratorsSerializer(serializers.Serializer[Any]):
+    """Accelerators on each node; `share_milli` is 1000 for whole ones."""
+
+    count = serializers.IntegerField()
+    model = serializers.CharField(allow_blank=True)
+    share_milli = serializers.IntegerField()
+    memory_mib = serializers.IntegerField()
+
+
+class ResourcesSerializer(serializers.Serializer[Any]):
+    """What is held on each node, in integers of the units named."""
+
+    cpu_milli = serializers.IntegerField()
+    memory_mib = serializers.IntegerField()
+    disk_mib = serializers.IntegerField()
+    nodes = serializers.IntegerField()
+    accelerators = AcceleratorsSerializer()
+
+
+class TemplateSerializer(serializers.ModelSerializer[Template]):
+    """What can be run. Where no node has its program, `available` is false and `reason` says so."""
+
+    available = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField()
+    next_action = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Template
+        fields = [
+            *("slug", "name", "description", "icon", "program", "open_path", "start_timeout_s"),
+            *("stop_timeout_s", "available", "reason", "next_action"),
+        ]
+        read_only_fields = fields
+
+    def get_available(self, template: Template) -> bool:
+        return not self._offer(template)[0]
+
+    def get_reason(self, template: Template) -> str:
+        return self._offer(template)[0]
+
+    def get_next_action(self, template: Template) -> str:
+        return self._offer(template)[1]
+
+    def _offer(self, template: Template) -> tuple[str, str]:
+        offers: dict[str, tuple[str, str]] = self.context["offers"]
+        return offers.get(template.slug, ("", ""))
+
+
+class FlavorSerializer(serializers.ModelSerializer[Flavor]):
+    """How big. With `pool` it can be had only there."""
+
+    resources = serializers.SerializerMethodField()
+    pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
+    simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
+
+    class Meta:
+        model = Flavor
+        fields = ["slug", "name", "description", "resources", "pool", "simulated"]
+        read_only_fields = fields
+
+    @extend_schema_field(ResourcesSerializer)
+    def get_resources(self, flavor: Flavor) -> dict[str, Any]:
+        return flavor.as_request()

@@ -1,0 +1,212 @@
+"""Workspaces, their events and verdicts as the API shows them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Prefetch, QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from portal.catalog.serializers import ResourcesSerializer
+from portal.common.api import StrictSerializer
+from portal.events.models import Event
+from portal.workspaces import admission, selectors
+from portal.workspaces.lifecycle import Reason, State, Wanted
+from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+
+
+def with_held(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+    """Load what each workspace holds too, in two queries however many there are."""
+    devices = AllocatedDevice.objects.select_related("device").order_by("device__index")
+    held = (
+        Allocation.objects.filter(released_at=None)
+        .select_related("node")
+        .prefetch_related(Prefetch("devices", devices))
+        .order_by("node__name")
+    )
+    return workspaces.prefetch_related(Prefetch("allocations", held, to_attr="held"))
+
+
+class WorkspaceCreateSerializer(StrictSerializer):
+    """A request for a workspace; all by short name."""
+
+    name = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=60,
+        help_text="Lower-case letters, digits and hyphens. Without it, one is chosen.",
+    )
+    team = serializers.CharField(
+        required=False, max_length=40, help_text="May be left out where you have just one team."
+    )
+    template = serializers.CharField(max_length=40)
+    flavor = serializers.CharField(max_length=60)
+
+
+class ErrorSerializer(serializers.Serializer[Any]):
+    """Why it waits, or why it failed."""
+
+    code = serializers.CharField()
+    message = serializers.CharField()
+
+
+class StageSerializer(serializers.Serializer[Any]):
+    """A step on the way to a usable workspace, and how long it took or has been taking."""
+
+    key = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment]
+    state = serializers.ChoiceField(["done", "current", "failed", "todo"])
+    began_at = serializers.DateTimeField(allow_null=True)
+    seconds = serializers.FloatField(allow_null=True)
+
+
+class HeldDeviceSerializer(serializers.Serializer[Any]):
+    """An accelerator that the workspace holds, or a share of it in thousandths."""
+
+    uuid = serializers.CharField(source="device.uuid")
+    model = serializers.CharField(source="device.model")
+    memory_mib = serializers.IntegerField(source="device.memory_mib")
+    milli = serializers.IntegerField()
+
+
+class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
+    """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
+
+    state = serializers.ChoiceField(State.choices)
+    wanted = serializers.ChoiceField(Wanted.choices)
+    reason = serializers.ChoiceField(
+        Reason.choices, source="termination_reason", help_text="Why it ended, or empty."
+    )
+    owner = serializers.CharField(source="owner.username")
+    team = serializers.CharField(source="team.slug")
+    template = serializers.CharField(source="template.slug")
+    flavor = serializers.CharField(source="flavor.slug")
+    pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
+    url = serializers.SerializerMethodField(help_text="The workspace's own origin and its first page.")
+    portal_url = serializers.SerializerMethodField(help_text="Its page in the portal.")
+    simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
+    error = serializers.SerializerMethodField()
+    resources = ResourcesSerializer()
+    nodes = serializers.SerializerMethodField(help_text="Names of the nodes that it is on.")
+    devices = serializers.SerializerMethodField()
+    stages = serializers.SerializerMethodField()
+    activity = serializers.DictField(help_text="What its agent saw last.")
+
+    class Meta:
+        model = Workspace
+        fields = [
+            *("id", "name", "state", "wanted", "reason", "error", "simulated", "url", "portal_url"),
+            *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
+            *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
+            *("launched_at", "ready_at", "heartbeat_at", "activity"),
+        ]
+        read_only_fields = fields
+
+    def get_url(self, workspace: Workspace) -> str:
+        return workspace.origin + workspace.template.open_path
+
+    def get_portal_url(self, workspace: Workspace) -> str:
+        return f"{settings.BERTH_PUBLIC_URL}{reverse('workspaces:detail', args=[workspace.pk])}"
+
+    @extend_schema_field(ErrorSerializer(allow_null=True))
+    def get_error(self, workspace: Workspace) -> dict[str, str] | None:
+        if not workspace.error_code and not workspace.error_message:
+            return None
+        return {"code": workspace.error_code, "message": workspace.error_message}
+
+    def get_nodes(self, workspace: Workspace) -> list[str]:
+        return [allocation.node.name for allocation in _held(workspace)]
+
+    @extend_schema_field(HeldDeviceSerializer(many=True))
+    def get_devices(self, workspace: Workspace) -> list[dict[str, Any]]:
+        devices = [item for allocation in _held(workspace) for item in allocation.devices.all()]
+        return list(HeldDeviceSerializer(devices, many=True).data)
+
+    @extend_schema_field(StageSerializer(many=True))
+    def get_stages(self, workspace: Workspace) -> list[dict[str, Any]]:
+        return list(StageSerializer(selectors.stages(workspace), many=True).data)
+
+
+def _held(workspace: Workspace) -> list[Allocation]:
+    held: list[Allocation] = workspace.held  # type: ignore[attr-defined]  # set by with_held
+    return held
+
+
+class EventSerializer(serializers.ModelSerializer[Event]):
+    """One entry of the audit log. The message reads after the actor's name."""
+
+    actor = serializers.CharField(source="actor_label")
+    data = serializers.DictField()  # type: ignore[assignment]
+
+    class Meta:
+        model = Event
+        fields = ["id", "at", "actor", "kind", "message", "data"]
+        read_only_fields = fields
+
+
+class LogSerializer(serializers.Serializer[Any]):
+    text = serializers.CharField(help_text="The last lines of what the workspace's program wrote.")
+
+
+class PreviewSerializer(StrictSerializer):
+    """A request whose verdict is asked for; nothing is created."""
+
+    team = serializers.CharField(required=False, max_length=40)
+    template = serializers.CharField(max_length=40)
+    flavor = serializers.CharField(max_length=60)
+
+
+class NodeReasonSerializer(serializers.Serializer[Any]):
+    node = serializers.CharField()
+    reason = serializers.CharField()
+
+
+class VerdictSerializer(serializers.Serializer[Any]):
+    """What would happen to the request now, and why."""
+
+    outcome = serializers.ChoiceField([item.value for item in admission.Outcome])
+    message = serializers.CharField()
+    next_action = serializers.CharField()
+    pool = serializers.CharField(allow_null=True)
+    nodes = serializers.ListField(child=serializers.CharField())
+    reasons = NodeReasonSerializer(many=True, help_text="Why it does not fit, for each node.")
+
+
+def verdict_data(verdict: admission.Verdict) -> dict[str, Any]:
+    return {
+        "outcome": verdict.outcome.value,
+        "message": verdict.message,
+        "next_action": verdict.next_action,
+        "pool": verdict.pool.slug if verdict.pool else None,
+        "nodes": [item.node for item in verdict.placement.nodes] if verdict.placement else [],
+        "reasons": [{"node": node, "reason": reason} for node, reason in verdict.reasons],
+    }
+
+
+def version_of(workspace: Workspace) -> str:
+    """Changes with whatever a person would act on; what the agent measures is left out."""
+    return _short(
+        workspace.state,
+        workspace.state_since,
+        workspace.wanted,
+        workspace.generation,
+        workspace.pool_id,
+        workspace.launched_at,
+        workspace.ready_at,
+        workspace.termination_reason,
+        workspace.error_code,
+        workspace.error_message,
+    )
+
+
+def etag_of(workspace: Workspace) -> str:
+    """Weak: the version, and after a dot what the agent has measured."""
+    return f'W/"{version_of(workspace)}.{_short(workspace.heartbeat_at, workspace.activity)}"'
+
+
+def _short(*parts: Any) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
