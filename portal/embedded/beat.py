@@ -12,7 +12,7 @@ from celery.beat import PersistentScheduler
 from provisioning.pulse import PULSE_INTERVAL_S, Pulse
 
 
-class PulsingScheduler(PersistentScheduler):  # type: ignore[misc]
+class PulsingScheduler(PersistentScheduler):
     """Shows a pulse from the loop that sends the tasks."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

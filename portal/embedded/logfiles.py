@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -49,4 +50,16 @@ def last_line(path: Path, *, since: int = 0) -> str:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
-    return (telling or lines or [""])[-1][:300]
+    return _words((telling or lines or [""])[-1])[:300]
+
+
+def _words(line: str) -> str:
+    """What a structured line says, without the rest of it."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(event, dict):
+        return line
+    said = [str(event[key]) for key in ("event", "message", "error") if event.get(key)]
+    return ": ".join(" ".join(part.split()) for part in said) or line

@@ -32,6 +32,7 @@ class Program:
     port: int | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     stop_timeout_s: float = 10.0
+    umask: int = 0o077
     repair: Callable[[], str] | None = None
 
 
@@ -104,6 +105,8 @@ def programs(
             argv=worker("provisioning.worker", "node", f"node.{instance.node_name},engine"),
             environ=instance.node_environ(environ, secrets["redis_node"]),
             answers=pulse(f"node@{instance.node_name}"),
+            # What people's workspaces make is for them to close or open.
+            umask=0o022,
             after=("redis",),
         ),
         Program(

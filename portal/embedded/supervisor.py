@@ -59,7 +59,8 @@ class Service:
 class Supervisor:
     """Runs programs until told to stop.
 
-    `changed` is called after every change of a service, `said` with lines for the person who watches.
+    `hidden` are secrets that must not be repeated from a log. `changed` is called after every change of a
+    service, `said` with lines for the person who watches.
     Neither may block. All methods belong to the event loop's thread, which must be the main thread:
     services end with the thread that started them.
     """
@@ -70,12 +71,14 @@ class Supervisor:
         *,
         instance_id: str,
         logs_dir: Path,
+        hidden: Iterable[str] = (),
         changed: Callable[[], None] = lambda: None,
         said: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.services = {program.name: Service(program) for program in programs}
         self._instance_id = instance_id
         self._logs_dir = logs_dir
+        self._hidden = tuple(hidden)
         self._changed = changed
         self._said = said
         self._keepers: dict[str, asyncio.Task[None]] = {}
@@ -121,13 +124,17 @@ class Supervisor:
             ran_s = time.time() - service.started_at
             service.failures = 0 if ran_s >= STEADY_AFTER_S else service.failures + 1
             if code is not None:
-                words = logfiles.last_line(self._log_path(name), since=log_size)
-                service.detail = _exit_words(code) + (f"; its last words: {words}" if words else "")
+                service.detail = _exit_words(code)
+                # Who was killed from outside had no time for a reason.
+                words = self._last_words(name, since=log_size) if code >= 0 else ""
+                service.detail += f"; its last words: {words}" if words else ""
             repaired = self._repair(service)
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
             service.restarts += 1
             self._to(service, State.RESTARTING)
-            self._said(f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.")
+            self._said(
+                f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.".replace("..", ".")
+            )
             await asyncio.sleep(delay_s)
 
     def _spawn(self, service: Service) -> int:
@@ -138,7 +145,7 @@ class Supervisor:
         path = self._log_path(program.name)
         log_size = 0
         try:
-            with path.open("ab") as output:
+            with open(path, "ab", opener=_private) as output:
                 log_size = output.tell()
                 service.process = subprocess.Popen(
                     (
@@ -151,6 +158,7 @@ class Supervisor:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    umask=program.umask,
                 )  # fmt: skip
         except OSError as error:
             service.process = None
@@ -217,12 +225,22 @@ class Supervisor:
                 except OSError as error:
                     log.warning("the log of %s was not rotated: %s", name, error)
 
+    def _last_words(self, name: str, *, since: int) -> str:
+        words = logfiles.last_line(self._log_path(name), since=since)
+        for secret in self._hidden:
+            words = words.replace(secret, "…")
+        return words
+
     def _log_path(self, name: str) -> Path:
         return self._logs_dir / f"{name}.log"
 
     def _to(self, service: Service, state: State) -> None:
         service.state = state
         self._changed()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> int:

@@ -86,6 +86,7 @@ class Up:
             [sys.executable, "-m", "portal.embedded.prepare"],
             cwd=ROOT,
             env=self._instance.portal_environ(self._environ),
+            umask=0o077,
         )
         if done.returncode:
             raise Problem("The database could not be prepared.", "The line above says why.")
@@ -142,6 +143,7 @@ class Up:
             wanted,
             instance_id=self._instance.id,
             logs_dir=self._instance.logs_dir,
+            hidden=self._secrets.values(),
             changed=self._publish,
             said=lambda line: console.say(f"  · {line}"),
         )

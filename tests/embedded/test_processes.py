@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from portal.embedded import processes
+from portal.embedded.environment import MARKER, Instance
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a Python program that says when it is ready, with these variables and nothing else."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(code: str = "", **environ: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-I", "-S", "-c",
+                f"import signal\n{code}\nprint('ready', flush=True)\nwhile True: signal.pause()",
+            ],
+            env={"PATH": os.environ["PATH"], **environ},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )  # fmt: skip
+        running.append(process)
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        return process
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_leftovers_are_ended_and_nothing_else(instance: Instance, start: Start) -> None:
+    ours = start(**{MARKER: f"{instance.id}:web"})
+    stubborn = start("signal.signal(signal.SIGTERM, signal.SIG_IGN)", **{MARKER: f"{instance.id}:control"})
+    others = [
+        start(**{MARKER: "another-one:web"}),
+        start(),
+        # A workspace that inherited the node worker's variables is still a workspace.
+        start(**{MARKER: f"{instance.id}:node", processes.WORKSPACE_MARKER: "ws-1"}),
+    ]
+    left = processes.leftovers(instance.id)
+    assert {(process.pid, process.service) for process in left} == {
+        (ours.pid, "web"),
+        (stubborn.pid, "control"),
+    }
+    processes.end(left, instance.id, grace_s=0.2)
+    assert ours.wait(timeout=10) == -signal.SIGTERM
+    assert stubborn.wait(timeout=10) == -signal.SIGKILL
+    assert [process.poll() for process in others] == [None, None, None]
+    assert processes.leftovers(instance.id) == []
+
+
+def test_a_number_that_went_to_another_process_is_not_ended(instance: Instance, start: Start) -> None:
+    stranger = start()
+    processes.end([processes.Leftover(stranger.pid, "web")], instance.id, grace_s=0.1)
+    assert stranger.poll() is None
+
+
+def test_ending_what_is_gone_is_no_error(instance: Instance, start: Start) -> None:
+    gone = start(**{MARKER: f"{instance.id}:web"})
+    gone.kill()
+    gone.wait()
+    processes.end([processes.Leftover(gone.pid, "web")], instance.id)
+
+
+def test_a_process_is_named_by_its_start_too(start: Start) -> None:
+    process = start()
+    first = processes.started_at(process.pid)
+    assert first is not None and first == processes.started_at(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.started_at(process.pid) is None  # a zombie does nothing any more
+    process.wait()
+    assert processes.started_at(process.pid) is None
+
+
+def test_the_launcher_ends_its_program_with_its_parent(start: Start) -> None:
+    """The parent dies of SIGKILL; the program gets the signal that it was promised."""
+    from portal.embedded.supervisor import LAUNCHER
+
+    read, write = os.pipe()
+    parent = subprocess.Popen(
+        [
+            sys.executable, "-I", "-S", "-c",
+            "import os, subprocess, sys, time\n"
+            f"subprocess.Popen([sys.executable, '-I', '-S', {str(LAUNCHER)!r}, str(os.getpid()), '15',"
+            " sys.executable, '-I', '-S', '-c', 'import os, time;"
+            f' os.write({write}, b"up"); time.sleep(600)\'], pass_fds=({write},))\n'
+            "time.sleep(600)",
+        ],
+        pass_fds=(write,),
+    )  # fmt: skip
+    os.close(write)
+    assert os.read(read, 2) == b"up"
+    parent.kill()
+    parent.wait()
+    assert os.read(read, 1) == b""  # the last holder of the other end is gone
+    os.close(read)
+
+
+def test_ports_and_their_holders(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert not processes.port_is_free("127.0.0.1", port)
+        assert f"(process {os.getpid()})" in processes.holder_of(port)
+    assert processes.port_is_free("127.0.0.1", port)
+    assert processes.holder_of(port) == "another program"

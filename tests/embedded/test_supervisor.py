@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import supervisor as module
+from portal.embedded.environment import MARKER
+from portal.embedded.processes import environ_of
+from portal.embedded.programs import Program
+from portal.embedded.supervisor import State, Supervisor
+
+LIMIT_S = 20.0
+
+
+class Watched(Supervisor):
+    """A supervisor whose changes and words a test can wait for."""
+
+    def __init__(self, *programs: Program, logs_dir: Path, hidden: tuple[str, ...] = ()) -> None:
+        self.words: list[str] = []
+        self.states: list[tuple[str, State]] = []
+        self._event = asyncio.Event()
+        super().__init__(
+            programs,
+            instance_id="test",
+            logs_dir=logs_dir,
+            hidden=hidden,
+            changed=self._note,
+            said=self.words.append,
+        )
+
+    def _note(self) -> None:
+        for name, service in self.services.items():
+            last = next((state for seen, state in reversed(self.states) if seen == name), None)
+            if service.state is not last:
+                self.states.append((name, service.state))
+        self._event.set()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not true():
+                self._event.clear()
+                await self._event.wait()
+
+
+def program(
+    name: str,
+    code: str,
+    tmp_path: Path,
+    *,
+    after: tuple[str, ...] = (),
+    stop_timeout_s: float = 5.0,
+    repair: Callable[[], str] | None = None,
+) -> Program:
+    """A Python program that is ready once it has made the file `NAME.ready`."""
+    ready = tmp_path / f"{name}.ready"
+
+    def answers(started_at: float) -> bool:
+        return ready.exists() and ready.stat().st_mtime >= started_at - 0.01
+
+    return Program(
+        name=name,
+        argv=(
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"import os, pathlib, signal, sys, time\nREADY = pathlib.Path({str(ready)!r})\n{code}",
+        ),
+        environ={"PATH": os.environ["PATH"]},
+        answers=answers,
+        after=after,
+        stop_timeout_s=stop_timeout_s,
+        repair=repair,
+    )
+
+
+SERVE = "READY.write_text(''); signal.pause()"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY_S", 0.02)
+    monkeypatch.setattr(module, "LONGEST_DELAY_S", 0.1)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+async def test_services_start_in_order_and_stop_in_reverse(tmp_path: Path) -> None:
+    watched = Watched(
+        program("first", SERVE, tmp_path),
+        program("second", SERVE, tmp_path, after=("first",)),
+        program("third", SERVE, tmp_path, after=("second",)),
+        logs_dir=tmp_path,
+    )
+    watched.start()
+    async with asyncio.timeout(LIMIT_S):
+        await watched.wait_ready()
+    assert [name for name, state in watched.states if state is State.RUNNING] == ["first", "second", "third"]
+    starting = watched.states.index(("second", State.STARTING))
+    assert starting > watched.states.index(("first", State.RUNNING))
+    pids = [service.process.pid for service in watched.services.values() if service.process]
+    assert environ_of(pids[0])[MARKER] == "test:first"
+    await watched.stop()
+    assert [name for name, state in watched.states if state is State.STOPPED] == ["third", "second", "first"]
+    assert all(is_gone(pid) for pid in pids)
+
+
+async def test_a_killed_service_comes_back_and_says_so(tmp_path: Path) -> None:
+    watched = Watched(program("one", SERVE, tmp_path), logs_dir=tmp_path)
+    watched.start()
+    async with asyncio.timeout(LIMIT_S):
+        await watched.wait_ready()
+    service = watched.services["one"]
+    assert service.process is not None
+    first = service.process.pid
+    os.kill(first, signal.SIGKILL)
+    await watched.until(lambda: service.restarts == 1 and service.state is State.RUNNING)
+    assert service.process is not None and service.process.pid != first
+    assert watched.words == ["one was ended by SIGKILL. Starting it again in 0.0 s.", "one runs again."]
+    await watched.stop()
+
+
+async def test_it_never_gives_up_and_waits_longer_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_DELAY_S", 0.03)
+    delays: list[float] = []
+    real = asyncio.sleep
+
+    async def recorded(delay_s: float) -> None:
+        if delay_s not in {module.PROBE_INTERVAL_S, module.ROTATE_INTERVAL_S}:
+            delays.append(delay_s)
+        await real(0.001 if delay_s < 1 else delay_s)
+
+    monkeypatch.setattr(module.asyncio, "sleep", recorded)
+    watched = Watched(
+        program("one", "print('no config: giving up'); sys.exit(3)", tmp_path), logs_dir=tmp_path
+    )
+    watched.start()
+    await watched.until(lambda: watched.services["one"].restarts >= 7)
+    assert delays[:5] == [0.03, 0.06, 0.1, 0.1, 0.1]
+    assert "one ended with exit code 3; its last words: no config: giving up." in watched.words[0]
+    await watched.stop()
+    assert watched.services["one"].state is State.STOPPED
+
+
+async def test_secrets_are_not_repeated_from_a_log(tmp_path: Path) -> None:
+    watched = Watched(
+        program("one", "sys.exit('cannot fetch http://x/s3cr3t/routes')", tmp_path),
+        logs_dir=tmp_path,
+        hidden=("s3cr3t",),
+    )
+    watched.start()
+    await watched.until(lambda: bool(watched.words))
+    assert "cannot fetch http://x/…/routes" in watched.words[0]
+    await watched.stop()
+
+
+async def test_a_repair_is_tried_after_some_failures(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("")
+
+    def repair() -> str:
+        broken.unlink()
+        return "The data was set aside."
+
+    code = f"sys.exit('broken') if os.path.exists({str(broken)!r}) else None\n{SERVE}"
+    watched = Watched(program("one", code, tmp_path, repair=repair), logs_dir=tmp_path)
+    watched.start()
+    await watched.until(lambda: watched.services["one"].state is State.RUNNING)
+    assert watched.services["one"].restarts == module.REPAIR_AFTER_FAILURES
+    assert "The data was set aside." in watched.words[-2]
+    await watched.stop()
+
+
+async def test_a_program_that_is_not_there_is_told_and_tried_again(tmp_path: Path) -> None:
+    missing = Program(
+        name="one", argv=("/nowhere/program",), environ={"PATH": "/usr/bin"}, answers=lambda _: False
+    )
+    watched = Watched(missing, logs_dir=tmp_path)
+    watched.start()
+    await watched.until(lambda: len(watched.words) >= 2)
+    assert "/nowhere/program cannot be started: No such file or directory" in watched.words[0]
+    await watched.stop()
+
+
+async def test_a_log_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    watched = Watched(program("one", SERVE, tmp_path), logs_dir=tmp_path / "missing")
+    watched.start()
+    await watched.until(lambda: bool(watched.words))
+    assert "one cannot be started: No such file or directory" in watched.words[0]
+    await watched.stop()
+
+
+async def test_who_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
+    code = (
+        f"signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SERVE.replace('signal.pause()', 'time.sleep(600)')}"
+    )
+    watched = Watched(program("one", code, tmp_path, stop_timeout_s=0.2), logs_dir=tmp_path)
+    watched.start()
+    async with asyncio.timeout(LIMIT_S):
+        await watched.wait_ready()
+    process = watched.services["one"].process
+    assert process is not None
+    began = time.monotonic()
+    await watched.stop()
+    assert is_gone(process.pid)
+    assert time.monotonic() - began < 5
+
+
+async def test_children_of_a_killed_service_go_with_it_and_sessions_of_their_own_stay(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    code = f"""
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+apart = os.fork()
+if apart == 0:
+    os.setsid()
+    pathlib.Path({str(tmp_path / "apart")!r}).write_text("")
+    time.sleep(600)
+while not os.path.exists({str(tmp_path / "apart")!r}):
+    time.sleep(0.005)
+pathlib.Path({str(pids)!r}).write_text(f"{{child}} {{apart}}")
+{SERVE}
+"""
+    watched = Watched(program("one", code, tmp_path), logs_dir=tmp_path)
+    watched.start()
+    async with asyncio.timeout(LIMIT_S):
+        await watched.wait_ready()
+    service = watched.services["one"]
+    child, apart = (int(pid) for pid in pids.read_text().split())
+    try:
+        assert service.process is not None
+        os.kill(service.process.pid, signal.SIGKILL)
+        await watched.until(lambda: service.state is State.RESTARTING)
+        async with asyncio.timeout(LIMIT_S):
+            while not is_gone(child):
+                await asyncio.sleep(0.01)
+        assert not is_gone(apart)
+    finally:
+        os.kill(apart, signal.SIGKILL)
+        await watched.stop()
+        again = int(pids.read_text().split()[1])
+        if again != apart:
+            os.kill(again, signal.SIGKILL)
+
+
+async def test_stopping_while_something_waits_to_start_again(tmp_path: Path) -> None:
+    watched = Watched(
+        program("one", "sys.exit(1)", tmp_path),
+        program("two", SERVE, tmp_path, after=("one",)),
+        logs_dir=tmp_path,
+    )
+    watched.start()
+    await watched.until(lambda: watched.services["one"].state is State.RESTARTING)
+    async with asyncio.timeout(LIMIT_S):
+        await watched.stop()
+    assert {service.state for service in watched.services.values()} == {State.STOPPED}
+    assert watched.services["two"].started_at == 0.0

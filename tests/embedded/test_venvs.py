@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import notebook, venvs
+from portal.embedded.console import Problem
+from portal.embedded.environment import Instance
+
+LOCK = "alpha==1.0 \\\n    --hash=sha256:aa\nbeta==2.0 ; sys_platform == 'win32' \\\n    --hash=sha256:bb\n"
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    path = tmp_path / "some.lock"
+    path.write_text(LOCK)
+    return path
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    """A stand-in for Python: `-m venv` makes an environment whose pip does what the test says."""
+    path = tmp_path / "python"
+    path.write_text(
+        f"""#!{sys.executable} -IS
+import os, pathlib, shutil, sys
+if sys.argv[1:3] == ["-m", "venv"]:
+    target = pathlib.Path(sys.argv[-1])
+    shutil.rmtree(target, ignore_errors=True)
+    (target / "bin").mkdir(parents=True)
+    shutil.copy(__file__, target / "bin" / "python")
+    sys.exit(0)
+print("Collecting alpha==1.0 (from -r some.lock)")
+print("Installing collected packages: alpha")
+print(os.environ.get("PIP_SAYS", ""))
+sys.exit(int(os.environ.get("PIP_EXITS", "0")))
+"""
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def build(tmp_path: Path, lock: Path, python: Path, **environ: str) -> list[str]:
+    told: list[str] = []
+    venvs.build(
+        tmp_path / "env",
+        lock,
+        log=tmp_path / "log.txt",
+        python=str(python),
+        environ={"PATH": os.environ["PATH"], **environ},
+        progress=told.append,
+    )
+    return told
+
+
+def test_it_tells_what_it_does_and_is_complete(tmp_path: Path, lock: Path, python: Path) -> None:
+    told = build(tmp_path, lock, python)
+    assert told == ["making the environment", "fetching package 1 of 1", "installing 1 packages"]
+    assert venvs.is_complete(tmp_path / "env", lock)
+
+
+def test_another_lock_or_place_is_not_complete(tmp_path: Path, lock: Path, python: Path) -> None:
+    build(tmp_path, lock, python)
+    (tmp_path / "env").rename(tmp_path / "moved")
+    assert not venvs.is_complete(tmp_path / "moved", lock)
+    (tmp_path / "moved").rename(tmp_path / "env")
+    lock.write_text(LOCK.replace("1.0", "1.1"))
+    assert not venvs.is_complete(tmp_path / "env", lock)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("ERROR: Could not find a version that satisfies the requirement alpha", "package index"),
+        ("WARNING: Retrying: [Errno -3] Temporary failure in name resolution", "package index"),
+        ("ERROR: Could not install packages due to an OSError: No space left on device", "disk is full"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "not the one"),
+        ("ERROR: something else", "could not be installed: ERROR: something else"),
+        ("", "could not be installed: Installing collected packages"),
+    ],
+)
+def test_a_failed_build_is_in_words_and_never_complete(
+    tmp_path: Path, lock: Path, python: Path, said: str, words: str
+) -> None:
+    build(tmp_path, lock, python)
+    with pytest.raises(Problem, match=words):
+        build(tmp_path, lock, python, PIP_SAYS=said, PIP_EXITS="1")
+    assert not venvs.is_complete(tmp_path / "env", lock)
+    build(tmp_path, lock, python)
+    assert venvs.is_complete(tmp_path / "env", lock)
+
+
+@pytest.mark.parametrize("module", ["venv", "ensurepip"])
+def test_a_python_without_venv_names_the_package(
+    tmp_path: Path, lock: Path, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = venvs.importlib.util.find_spec
+    monkeypatch.setattr(
+        venvs.importlib.util, "find_spec", lambda name: None if name == module else real(name)
+    )
+    with pytest.raises(Problem, match=rf"no “{module}” module.*apt install python3\.\d+-venv"):
+        venvs.build(tmp_path / "env", lock, log=tmp_path / "log.txt")
+
+
+def test_the_notebook_environment_is_swapped_as_a_whole(
+    instance: Instance, lock: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notebook, "LOCK", lock)
+    real = venvs.build
+    monkeypatch.setattr(
+        notebook.venvs, "build", lambda *args, **options: real(*args, **options, python=str(python))
+    )
+    environ = {"PATH": os.environ["PATH"]}
+    instance.logs_dir.mkdir(parents=True)
+    link = instance.environments_dir / "notebook"
+
+    assert "installed" in notebook.ensure(instance, environ, lambda _: None)
+    first = link.resolve()
+    assert "kept" in notebook.ensure(instance, environ, lambda _: None)
+
+    lock.write_text(LOCK.replace("1.0", "1.1"))
+    with pytest.raises(Problem):
+        notebook.ensure(instance, {**environ, "PIP_EXITS": "1"}, lambda _: None)
+    assert link.resolve() == first and first.exists()
+
+    assert "installed" in notebook.ensure(instance, environ, lambda _: None)
+    assert link.resolve() != first
+    assert not first.exists()  # no process used it
+
+
+def test_an_environment_in_use_is_left(instance: Instance) -> None:
+    instance.environments_dir.mkdir(parents=True)
+    used = instance.environments_dir / "notebook-used"
+    unused = instance.environments_dir / "notebook-unused"
+    (used / "bin").mkdir(parents=True)
+    unused.mkdir()
+    import subprocess
+
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import sys; print('up', flush=True); sys.stdin.read()",
+            str(used),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        notebook.prune(instance.environments_dir, keep=instance.environments_dir / "notebook-new")
+        process.communicate()
+    assert used.exists() and not unused.exists()
+
+
+def test_a_given_environment_is_used_as_it_is(instance: Instance, tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    (given / "bin").mkdir(parents=True)
+    with pytest.raises(Problem, match="has no bin/python"):
+        notebook.ensure(instance, {"BERTH_NOTEBOOK_ENV": str(given)}, lambda _: None)
+    (given / "bin" / "python").touch()
+    assert notebook.ensure(instance, {"BERTH_NOTEBOOK_ENV": str(given)}, lambda _: None) == str(given)
+    assert (instance.environments_dir / "notebook").resolve() == given
