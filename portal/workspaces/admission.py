@@ -22,7 +22,6 @@ from provisioning.types import (
     ResourceRequest,
 )
 
-
 OFFLINE = "is offline"
 CORDONED = "is cordoned by an operator"
 UNREACHABLE = "cannot be reached: its pool does not answer"
