@@ -24,7 +24,7 @@ ABSENT, FAILED = ObservedState.ABSENT, ObservedState.FAILED
 RUNNING, STARTING = ObservedState.RUNNING, ObservedState.STARTING
 STOPPED, STOPPING = ObservedState.STOPPED, ObservedState.STOPPING
 # How many points inside a call are tried as the moment of sudden death; more when hunting.
-KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS", "8"))
+KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS", "12"))
 
 
 def check_error(error: ProvisioningError) -> None:
@@ -555,15 +555,19 @@ def test_a_workspace_outlives_the_process_that_started_it(harness):
     assert harness.running(spec) == 1
 
 
-def kill_points(harness, op, spec):
-    """Points spread over the whole length of a call, which is measured on a workspace of its own."""
+def kill_points(harness, op, spec, *, between=False):
+    """Points spread over the whole length of a call, which is measured on a workspace of its own.
+
+    `between` gives those in the middle between the others.
+    """
     caller = harness.caller(op, spec)
     caller.go()
     answer = caller.answer()
     assert answer and "state" in answer, answer
     steps = int(answer["steps"])
     assert steps > KILL_POINTS
-    return [1 + steps * part // KILL_POINTS for part in range(KILL_POINTS)]
+    first = steps // (2 * KILL_POINTS) if between else 1
+    return [first + steps * part // KILL_POINTS for part in range(KILL_POINTS)]
 
 
 def test_a_start_killed_at_any_point_and_repeated_is_one(harness):
@@ -582,7 +586,7 @@ def test_a_start_killed_at_any_point_and_repeated_is_one(harness):
 
 def test_a_start_killed_at_any_point_can_be_deleted_for_good(harness):
     died, deleted = 0, []
-    for point in kill_points(harness, "start", harness.spec()):
+    for point in kill_points(harness, "start", harness.spec(), between=True):
         spec = harness.spec()
         caller = harness.caller("start", spec, kill_at=point)
         caller.go()
