@@ -77,6 +77,17 @@ def remove(groups: Sequence[Path]) -> bool:
     return gone
 
 
+def sweep(host: CgroupHost) -> None:
+    """Remove the probes of processes that died while they tried, and folders that hold nothing more."""
+    for parent in host.parents:
+        with contextlib.suppress(OSError):
+            for probe in parent.glob("probe-*"):
+                if not Path("/proc", probe.name.removeprefix("probe-")).exists():
+                    with contextlib.suppress(OSError):
+                        probe.rmdir()
+            parent.rmdir()
+
+
 def pids(groups: Sequence[Path]) -> frozenset[int]:
     """The processes inside."""
     found: set[int] = set()

@@ -173,6 +173,7 @@ class LocalDriver(Driver):
                 return self._stopping(folder, ref)
             folder.remove()
             state.prune_closed(self.base, now=time.time())
+            cgroups.sweep(cgroups.detect(self.instance))
             return Observation(ref, ObservedState.ABSENT)
 
     def list_owned(self) -> tuple[Observation, ...]:

@@ -131,6 +131,16 @@ def test_without_a_sandbox_even_a_process_without_its_environment_ends(make_pool
     assert processes.start_ticks(pid) is None
 
 
+def test_probes_of_the_dead_are_swept(make_pool):
+    pool = make_pool()
+    host = cgroups.detect(pool.driver.instance)
+    if not host.version:
+        pytest.skip("no control group can be written here")
+    cgroups.create(host, "probe-999999999", cpu_milli=1000, memory_mib=64)
+    pool.driver.ensure_deleted(pool.spec().ref)
+    assert not any(path.exists() for path in (*cgroups.paths(host, "probe-999999999"), *host.parents))
+
+
 def test_a_process_is_never_known_by_its_pid_alone():
     ticks = processes.start_ticks(os.getpid())
     assert ticks is not None
