@@ -1,0 +1,98 @@
+"""Answers of the node plane, made by hand, and the invariants that hold at every moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from portal.workspaces import results
+from portal.workspaces.lifecycle import HOLDING, State
+from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from provisioning.types import (
+    Command,
+    Failure,
+    Observation,
+    ObservedState,
+    Op,
+    Result,
+    WorkspaceRef,
+)
+from tests.broker import Broker
+
+NEVER_PLACED = frozenset({State.PENDING, State.STOPPED, State.TERMINATED, State.FAILED})
+
+
+def seen(
+    command: Command, state: ObservedState | str, *, generation: int | None = None, **fields: Any
+) -> Result:
+    """The answer to `command` with an observation of the workspace."""
+    ref = WorkspaceRef(
+        command.ref.workspace_id, command.ref.generation if generation is None else generation
+    )
+    return Result(
+        op=command.op,
+        ref=command.ref,
+        lease=command.lease,
+        observation=Observation(ref=ref, state=ObservedState(state), **fields),
+    )
+
+
+def failed(command: Command, code: str, *, retryable: bool = True, message: str = "It did not work.") -> Result:
+    """The answer to `command` with a failure."""
+    return Result(
+        op=command.op,
+        ref=command.ref,
+        lease=command.lease,
+        failure=Failure(code=code, message=message, retryable=retryable, blame="backend"),
+    )
+
+
+def taken(sent: Broker, op: Op | str) -> Command:
+    """The one command that is on its way; it is taken off, and it is an `op`."""
+    commands = [message.command for message in sent.take("node.execute")]
+    assert [command.op for command in commands] == [Op(op)]
+    return commands[0]
+
+
+def answer(sent: Broker, op: Op | str, state: ObservedState | str, **fields: Any) -> bool:
+    """Answer the one command on its way with an observation; whether the answer counted."""
+    return results.apply_result(seen(taken(sent, op), state, **fields))
+
+
+def run_until_ready(sent: Broker, workspace: Workspace, endpoint: str = "http://127.0.0.1:18001") -> None:
+    """From PROVISIONING to RUNNING, by hand."""
+    assert answer(sent, "start", "running", ready=True, endpoint=endpoint)
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+
+
+def active(workspace: Workspace) -> list[Allocation]:
+    return list(workspace.allocations.filter(released_at=None))
+
+
+def check_invariants() -> None:
+    """What holds whenever no transaction is open."""
+    for workspace in Workspace.objects.all():
+        held = active(workspace)
+        nodes = workspace.resources["nodes"]
+        if workspace.state in NEVER_PLACED:
+            assert not held, f"{workspace.state} holds {held}"
+        elif workspace.state != State.TERMINATING:
+            assert len(held) == nodes, f"{workspace.state} holds {held}"
+            assert len({allocation.node_id for allocation in held}) == nodes
+        else:
+            # What is deleted after it had stopped has nothing to give back any more.
+            assert len(held) in {0, nodes}
+        assert {allocation.generation for allocation in held} <= {workspace.generation}
+        assert (workspace.pool is not None) or workspace.state not in HOLDING
+    holders = Counter(AllocatedDevice.objects.filter(active=True).values_list("device", "milli"))
+    per_device: Counter[Any] = Counter()
+    for (device, milli), count in holders.items():
+        per_device[device] += milli * count
+    assert all(total <= 1000 for total in per_device.values()), per_device
+    mirrored = AllocatedDevice.objects.filter(active=True).exclude(allocation__released_at=None)
+    assert not mirrored.exists()
+    for allocation in Allocation.objects.filter(released_at=None).select_related("node"):
+        used = Allocation.objects.filter(node=allocation.node, released_at=None)
+        assert sum(item.cpu_milli for item in used) <= allocation.node.cpu_milli
+        assert sum(item.memory_mib for item in used) <= allocation.node.memory_mib

@@ -1,0 +1,402 @@
+"""What people do: create, start, stop, delete; by whom, in which state, and how often."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
+from portal.events.models import Event
+from portal.workspaces import services
+from portal.workspaces.lifecycle import HOLDING, Reason, State, Wanted
+from portal.workspaces.models import IdempotencyKey, Workspace
+from provisioning.types import Op
+from tests.factories import WorkspaceFactory
+from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
+
+pytestmark = pytest.mark.django_db
+
+
+def kinds(workspace: Workspace) -> list[str]:
+    return list(Event.objects.filter(workspace=workspace).order_by("pk").values_list("kind", flat=True))
+
+
+# --- create ---------------------------------------------------------------------------------------
+
+
+def test_creating_places_at_once_and_sends_one_start(make, alice, local_pool, sent):
+    workspace = make(alice, name="first")
+
+    assert (workspace.state, workspace.wanted) == (State.PROVISIONING, Wanted.RUNNING)
+    assert workspace.pool == local_pool
+    assert workspace.generation == 1
+    assert [allocation.node.name for allocation in active(workspace)] == ["node-1"]
+    command = taken(sent, Op.START)
+    assert command.lease == workspace.lease != ""
+    assert command.ref.workspace_id == str(workspace.pk)
+    assert command.spec is not None
+    assert command.spec.owner == "alice"
+    assert command.spec.home_key == "vision/alice"
+    assert command.spec.resources.cpu_milli == workspace.resources["cpu_milli"]
+    assert [part.node for part in command.placement.nodes] == ["node-1"]
+    assert kinds(workspace) == ["workspace.requested", "workspace.place"]
+    assert Event.objects.filter(workspace=workspace).last().actor == alice
+
+
+def test_without_a_name_the_first_free_one_is_taken(make, alice, bob, local_pool):
+    assert [make(alice).name for _ in range(3)] == ["jupyterlab", "jupyterlab-2", "jupyterlab-3"]
+    assert make(bob).name == "jupyterlab"
+
+
+def test_a_name_is_free_again_after_deletion(make, alice, local_pool, sent):
+    workspace = make(alice, name="once")
+    services.delete(actor=alice, workspace_id=workspace.pk)
+    sent.clear()
+    Workspace.objects.filter(pk=workspace.pk).update(state=State.TERMINATED)
+    assert make(alice, name="once").pk != workspace.pk
+
+
+@pytest.mark.parametrize("given", ["Hello", "  hello ", "HELLO"])
+def test_names_are_trimmed_and_in_lower_case(make, alice, local_pool, given):
+    assert make(alice, name=given).name == "hello"
+
+
+@pytest.mark.parametrize(
+    "name", ["-a", "a-", "a b", "a/b", "..", "a.b", "ä", "a_b", "x" * 61, "a\nb", "a\x00b", "{token}"]
+)
+def test_a_bad_name_is_refused_with_the_field(make, alice, local_pool, name):
+    with pytest.raises(InvalidInput) as refused:
+        make(alice, name=name)
+    assert "name" in refused.value.extra["errors"]
+    assert not Workspace.objects.exists()
+
+
+def test_the_longest_name_is_taken(make, alice, local_pool):
+    assert len(make(alice, name="x" * 60).name) == 60
+
+
+def test_a_taken_name_is_refused_and_leaves_nothing(make, alice, local_pool, sent):
+    make(alice, name="same")
+    sent.clear()
+    with pytest.raises(StateConflict) as refused:
+        make(alice, name="same", idempotency_key="k")
+    assert refused.value.code == "name_taken"
+    assert Workspace.objects.count() == 1
+    assert not IdempotencyKey.objects.exists()
+    assert len(sent) == 0
+
+
+def test_the_same_name_in_another_team_or_of_another_user_is_no_conflict(make, alice, bob, local_pool):
+    from tests.factories import MembershipFactory
+
+    other = MembershipFactory(user=alice).team
+    make(alice, name="same")
+    make(bob, name="same")
+    make(alice, name="same", team=other)
+    assert Workspace.objects.count() == 3
+
+
+@pytest.mark.parametrize("who", ["charlie", "olga"])
+def test_only_members_charge_a_team(make, local_pool, request, who):
+    with pytest.raises(NotAllowed):
+        make(request.getfixturevalue(who))
+    assert not Workspace.objects.exists()
+
+
+def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice, local_pool):
+    from tests.factories import FlavorFactory
+
+    FlavorFactory(slug="huge", cpu_milli=1_000_000)
+    with pytest.raises(NotPossible) as refused:
+        make(alice, "huge")
+    assert refused.value.extra["reasons"] == [
+        {"node": "node-1", "reason": "8 of 8 CPU cores free, needs 1000"}
+    ]
+    assert refused.value.next_action
+    assert not Workspace.objects.exists()
+
+
+def test_what_fits_later_is_queued_with_the_blocker(make, alice, local_pool, sent):
+    from tests.factories import FlavorFactory
+
+    FlavorFactory(slug="all", cpu_milli=8000)
+    make(alice, "all")
+    sent.clear()
+    second = make(alice, "all")
+    assert second.state == State.PENDING
+    assert second.error_code == "queued"
+    assert "0 of 8 CPU cores free, needs 8" in second.error_message
+    assert second.due_at is not None
+    assert not active(second)
+    assert len(sent) == 0
+
+
+# --- idempotency ----------------------------------------------------------------------------------
+
+
+def test_a_repeated_key_gives_the_same_workspace(make, alice, local_pool, sent):
+    first = make(alice, name="a", idempotency_key="k1")
+    sent.clear()
+    assert make(alice, name="a", idempotency_key="k1") == first
+    assert Workspace.objects.count() == 1
+    assert len(sent) == 0
+
+
+def test_a_repeated_key_without_a_name_gives_the_same_workspace(make, alice, local_pool):
+    first = make(alice, idempotency_key="k1")
+    assert make(alice, idempotency_key="k1") == first
+    assert Workspace.objects.count() == 1
+
+
+def test_a_key_with_another_request_is_refused(make, alice, local_pool):
+    make(alice, name="a", idempotency_key="k1")
+    with pytest.raises(StateConflict) as refused:
+        make(alice, name="b", idempotency_key="k1")
+    assert refused.value.code == "idempotency_key_reused"
+    assert Workspace.objects.count() == 1
+
+
+def test_keys_belong_to_their_user(make, alice, bob, local_pool):
+    assert make(alice, name="a", idempotency_key="k") != make(bob, name="a", idempotency_key="k")
+
+
+def test_a_refused_request_does_not_burn_its_key(make, alice, local_pool):
+    with pytest.raises(InvalidInput):
+        make(alice, name="..", idempotency_key="k")
+    assert make(alice, name="good", idempotency_key="k").name == "good"
+
+
+def test_old_keys_are_forgotten(make, alice, local_pool, clock):
+    from portal.workspaces.housekeeping import clean_up
+
+    make(alice, name="a", idempotency_key="old")
+    clock.shift(23 * 3600)
+    make(alice, name="b", idempotency_key="new")
+    clean_up()
+    assert IdempotencyKey.objects.count() == 2
+    clock.shift(2 * 3600)
+    clean_up()
+    assert list(IdempotencyKey.objects.values_list("key", flat=True)) == ["new"]
+
+
+# --- who may -------------------------------------------------------------------------------------
+
+VERBS = [services.start, services.stop, services.delete]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    ("who", "allowed"), [("alice", True), ("bob", True), ("olga", True), ("charlie", False)]
+)
+def test_owner_of_the_team_user_and_operator_may_operate(make, bob, local_pool, request, verb, who, allowed):
+    workspace = make(bob)
+    actor = request.getfixturevalue(who)
+    if allowed:
+        verb(actor=actor, workspace_id=workspace.pk)
+        return
+    with pytest.raises(NotAllowed):
+        verb(actor=actor, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.wanted) == (State.PROVISIONING, Wanted.RUNNING)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_member_does_not_operate_anothers_workspace(make, alice, bob, local_pool, verb):
+    workspace = make(alice)
+    with pytest.raises(NotAllowed):
+        verb(actor=bob, workspace_id=workspace.pk)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_does_not_exist_is_not_found(alice, verb):
+    import uuid
+
+    with pytest.raises(NotFound):
+        verb(actor=alice, workspace_id=uuid.uuid4())
+
+
+# --- every verb in every state -------------------------------------------------------------------
+
+ANSWERS = {
+    # state: (start, stop, delete); what the state is afterwards, or "refused"
+    State.PENDING: (State.PENDING, State.STOPPED, State.TERMINATED),
+    State.PROVISIONING: (State.PROVISIONING, State.STOPPING, State.TERMINATING),
+    State.RUNNING: (State.RUNNING, State.STOPPING, State.TERMINATING),
+    State.STOPPING: ("refused", State.STOPPING, State.STOPPING),
+    State.STOPPED: (State.PROVISIONING, State.STOPPED, State.TERMINATING),
+    State.TERMINATING: ("refused", "refused", State.TERMINATING),
+    State.TERMINATED: ("refused", "refused", State.TERMINATED),
+    State.FAILED: (State.PROVISIONING, "refused", State.TERMINATING),
+}
+
+
+@pytest.mark.parametrize("column", [0, 1, 2], ids=["start", "stop", "delete"])
+@pytest.mark.parametrize("state", list(State))
+def test_every_verb_in_every_state(alice, team, local_pool, state, column):
+    from portal.catalog.models import Flavor, Template
+
+    workspace = WorkspaceFactory(
+        owner=alice,
+        team=team,
+        state=state,
+        template=Template.objects.get(slug="jupyterlab"),
+        flavor=Flavor.objects.get(slug="cpu-small"),
+        pool=None if state == State.PENDING else local_pool,
+        generation=0 if state == State.PENDING else 1,
+        wanted=Wanted.STOPPED if state in {State.STOPPING, State.STOPPED} else Wanted.RUNNING,
+        termination_reason=Reason.LOST if state in {State.TERMINATING, State.FAILED} else "",
+    )
+    expected = ANSWERS[state][column]
+    verb = VERBS[column]
+    if expected == "refused":
+        with pytest.raises(StateConflict) as refused:
+            verb(actor=alice, workspace_id=workspace.pk)
+        assert refused.value.next_action
+        workspace.refresh_from_db()
+        assert workspace.state == state
+        return
+    verb(actor=alice, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert workspace.state == expected
+    if column == 2 and state != State.TERMINATED:
+        assert workspace.wanted == Wanted.DELETED
+    # The second time is success too, and changes nothing.
+    again = verb(actor=alice, workspace_id=workspace.pk)
+    assert again.state == expected
+
+
+def test_a_stop_while_it_stops_is_not_said_twice(make, alice, local_pool, sent):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert kinds(workspace).count("workspace.stop") == 1
+    assert len(sent.commands) == 1
+
+
+def test_stopping_a_start_that_is_under_way(make, alice, local_pool, sent):
+    workspace = make(alice)
+    start = sent.take("node.execute")[0].command
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert len(sent.commands) == 0, "the start is under way: its answer comes first"
+
+    from portal.workspaces import results
+    from tests.workspaces.helpers import seen
+
+    results.apply_result(seen(start, "starting"))
+    assert answer(sent, Op.STOP, "stopped")
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPED
+    assert not active(workspace)
+
+
+def test_a_delete_while_it_stops_follows_the_stop(make, alice, local_pool, sent):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    services.delete(actor=alice, workspace_id=workspace.pk)
+    assert answer(sent, Op.STOP, "stopped")
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATING
+    assert answer(sent, Op.DELETE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATED
+    assert not active(workspace)
+
+
+def test_a_delete_while_it_fails_ends_in_terminated(make, alice, local_pool, sent):
+    workspace = make(alice)
+    assert answer(sent, Op.START, "failed", exit_code=3)
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, Reason.START_FAILED)
+    services.delete(actor=alice, workspace_id=workspace.pk)
+    assert answer(sent, Op.DELETE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATED
+
+
+def test_a_queued_one_is_stopped_and_deleted_without_any_command(make, alice, local_pool, sent):
+    from tests.factories import FlavorFactory
+
+    FlavorFactory(slug="all", cpu_milli=8000)
+    make(alice, "all")
+    sent.clear()
+    queued = make(alice, "all")
+    services.stop(actor=alice, workspace_id=queued.pk)
+    services.delete(actor=alice, workspace_id=queued.pk)
+    queued.refresh_from_db()
+    assert queued.state == State.TERMINATED
+    assert len(sent) == 0
+
+
+def test_a_new_start_forgets_the_old_one(make, alice, local_pool, sent):
+    workspace = make(alice)
+    assert answer(sent, Op.START, "failed", exit_code=3, log_tail="boom", message="It broke.")
+    assert answer(sent, Op.DELETE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.FAILED
+    assert (workspace.error_message, workspace.log_tail) == ("It broke.", "boom")
+
+    services.start(actor=alice, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+    assert workspace.generation == 2
+    assert (workspace.error_code, workspace.error_message, workspace.log_tail) == ("", "", "")
+    assert workspace.termination_reason == ""
+    assert (workspace.ready_at, workspace.launched_at, workspace.heartbeat_at) == (None, None, None)
+    check_invariants()
+
+
+def test_starting_what_no_pool_can_run_any_more_is_refused(make, alice, local_pool, sent):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert answer(sent, Op.STOP, "stopped")
+    local_pool.enabled = False
+    local_pool.save()
+    with pytest.raises(NotPossible):
+        services.start(actor=alice, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPED
+
+
+def test_stop_all_stops_what_runs_starts_or_waits(make, alice, bob, local_pool, sent, pool):
+    running = make(alice)
+    run_until_ready(sent, running)
+    provisioning = make(bob)
+    sent.clear()
+    others = [
+        WorkspaceFactory(state=state, pool=pool if state in HOLDING else None)
+        for state in (State.STOPPED, State.STOPPING, State.TERMINATING, State.TERMINATED, State.FAILED)
+    ]
+    before = [other.state for other in others]
+
+    assert services.stop_all(actor=SYSTEM, reason="the portal is being shut down") == 2
+
+    running.refresh_from_db()
+    provisioning.refresh_from_db()
+    assert running.state == provisioning.state == State.STOPPING
+    assert [Workspace.objects.get(pk=other.pk).state for other in others] == before
+    event = Event.objects.get(workspace=running, kind="workspace.stop")
+    assert event.message == "stopped it: the portal is being shut down"
+
+
+def test_logs_of_what_has_failed_are_those_that_were_kept(make, alice, local_pool, sent):
+    workspace = make(alice)
+    assert answer(sent, Op.START, "failed", log_tail="last words")
+    assert answer(sent, Op.DELETE, "absent")
+    workspace.refresh_from_db()
+    sent.clear()
+    assert services.read_logs(workspace=workspace) == "last words"
+    assert len(sent) == 0
+
+
+def test_logs_without_redis_say_so(make, alice, local_pool, sent):
+    from portal.common.errors import Unavailable
+
+    workspace = make(alice)
+    with pytest.raises(Unavailable):
+        services.read_logs(workspace=workspace)
+    sent.away = True
+    with pytest.raises(Unavailable):
+        services.read_logs(workspace=workspace)
