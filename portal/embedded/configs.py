@@ -25,6 +25,8 @@ def redis_conf(instance: Instance) -> str:
             f"port {instance.redis_port}",
             "protected-mode yes",
             "daemonize no",
+            # It would write its title over the variables by which a later start recognises it.
+            "set-proc-title no",
             "databases 1",
             'logfile ""',
             "loglevel notice",

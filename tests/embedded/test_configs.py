@@ -24,6 +24,7 @@ def test_redis_listens_on_loopback_with_named_users_only(fixed: Instance) -> Non
         "port 8002\n"
         "protected-mode yes\n"
         "daemonize no\n"
+        "set-proc-title no\n"
         "databases 1\n"
         'logfile ""\n'
         "loglevel notice\n"
