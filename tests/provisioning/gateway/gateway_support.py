@@ -216,6 +216,10 @@ def traefik_binary() -> str:
     return found
 
 
+def run_traefik(folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    return running([traefik_binary(), f"--configFile={folder / 'static.yml'}"], log=folder / "traefik.log")
+
+
 @dataclass
 class Stack:
     """All parts on free ports. `portal` answers for the database, `redis` is the control plane's."""
@@ -227,6 +231,8 @@ class Stack:
     redis: Redis
     portal: Portal
     folder: Path
+    store: subprocess.Popen[str]
+    proxy: subprocess.Popen[str]
 
     @property
     def endpoint(self) -> str:
@@ -276,7 +282,13 @@ class LateGateway:
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("stack")
+    with started(tmp_path_factory.mktemp("stack")) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[Stack]:
+    """A stack of its own, for tests that break it."""
     redis_port, proxy_port = free_port(), free_port()
     portal = Portal()
     url = f"redis://127.0.0.1:{redis_port}/0"
@@ -287,7 +299,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         )
 
     with contextlib.ExitStack() as up:
-        up.enter_context(valkey(folder, redis_port))
+        store = up.enter_context(valkey(folder, redis_port))
         upstream_port = up.enter_context(ThreadedServer(echo).serving())
         web_port = up.enter_context(ThreadedServer(LateGateway(url, build)).serving())
         dynamic, static = folder / "dynamic.yml", folder / "static.yml"
@@ -307,9 +319,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             )
         )
         os.environ.pop("TRAEFIK_CONFIG", None)
-        up.enter_context(running([traefik_binary(), f"--configFile={static}"], log=folder / "traefik.log"))
+        proxy = up.enter_context(run_traefik(folder))
         redis = up.enter_context(Redis.from_url(url))
-        found = Stack(proxy_port, web_port, upstream_port, redis_port, redis, portal, folder)
+        found = Stack(proxy_port, web_port, upstream_port, redis_port, redis, portal, folder, store, proxy)
 
         def answers() -> bool | None:
             with contextlib.suppress(httpx.HTTPError):
