@@ -225,7 +225,7 @@ def catalog(db: None) -> None:
 
 @pytest.fixture
 def pool(catalog: None, tmp_path: Path) -> Pool:
-    """The simulated pool `sim`: 2 nodes with 4 × H100; flavors sim-cpu, sim-simulated-h100-x1, -x2, -x4."""
+    """The simulated pool `sim`: 2 nodes with 4 × H100; flavors sim-cpu, sim-h100-x1, -x2, -x4."""
     from tests.factories import simulated_pool
 
     return simulated_pool(str(tmp_path / "sim"))

@@ -1,0 +1,428 @@
+"""Answers of the node plane: once, twice, late, for the wrong start, good and bad."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from portal.events.models import Event
+from portal.workspaces import results, services
+from portal.workspaces.lifecycle import Reason, State
+from portal.workspaces.models import Workspace
+from provisioning.types import Observation, ObservedState, Op, Result, WorkspaceRef
+from tests.workspaces.helpers import (
+    active,
+    answer,
+    check_invariants,
+    failed,
+    run_until_ready,
+    seen,
+    taken,
+)
+
+pytestmark = pytest.mark.django_db
+ENDPOINT = "http://127.0.0.1:18001"
+
+
+@pytest.fixture
+def workspace(clock, make, alice, local_pool) -> Workspace:
+    return make(alice)
+
+
+@pytest.fixture
+def running(workspace, sent) -> Workspace:
+    run_until_ready(sent, workspace)
+    return workspace
+
+
+def picture(workspace: Workspace) -> dict:
+    """The row and its events, to see that nothing has changed."""
+    row = Workspace.objects.filter(pk=workspace.pk).values().get()
+    return {**row, "events": Event.objects.filter(workspace=workspace).count(), "held": active(workspace)}
+
+
+# --- which answers count --------------------------------------------------------------------------
+
+
+def test_an_answer_counts_once(workspace, sent):
+    command = taken(sent, Op.START)
+    result = seen(command, "running", ready=True, endpoint=ENDPOINT)
+    assert results.apply_result(result) is True
+    before = picture(workspace)
+    assert results.apply_result(result) is False
+    assert picture(workspace) == before
+
+
+@pytest.mark.parametrize("state", list(ObservedState))
+@pytest.mark.parametrize("lease", ["", "0" * 32])
+def test_an_answer_with_another_lease_changes_nothing(workspace, sent, state, lease):
+    command = taken(sent, Op.START)
+    before = picture(workspace)
+    ref = command.ref
+    assert (
+        results.apply_result(Result(Op.START, ref, lease, Observation(ref, state, ready=True))) is False
+    )
+    assert picture(workspace) == before
+    assert len(sent) == 0
+
+
+def test_an_answer_for_another_generation_changes_nothing(workspace, sent):
+    command = taken(sent, Op.START)
+    before = picture(workspace)
+    ref = WorkspaceRef(command.ref.workspace_id, 7)
+    late = Result(Op.START, ref, command.lease, Observation(ref, ObservedState.RUNNING, ready=True))
+    assert results.apply_result(late) is False
+    assert picture(workspace) == before
+
+
+def test_an_answer_about_an_unknown_workspace_is_dropped(db):
+    ref = WorkspaceRef(str(uuid.uuid4()), 1)
+    assert results.apply_result(Result(Op.STOP, ref, "x", Observation(ref, ObservedState.ABSENT))) is False
+
+
+def test_a_late_answer_after_the_lease_was_given_anew_is_dropped(workspace, sent, clock):
+    from portal.workspaces import reconcile
+
+    first = taken(sent, Op.START)
+    clock.shift(60)
+    reconcile.sweep()
+    second = taken(sent, Op.START)
+    assert second.lease != first.lease
+    assert results.apply_result(seen(first, "running", ready=True)) is False
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+    assert results.apply_result(seen(second, "running", ready=True)) is True
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+
+
+# --- starting -------------------------------------------------------------------------------------
+
+
+def test_a_start_that_is_under_way_is_looked_at_again(workspace, sent, clock):
+    from portal.workspaces import reconcile
+
+    assert answer(sent, Op.START, "starting", endpoint=ENDPOINT)
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+    assert workspace.launched_at is not None
+    assert workspace.endpoint == ENDPOINT
+    reconcile.sweep()
+    assert len(sent) == 0, "not before its time"
+    clock.shift(reconcile.STARTING_OBSERVE_S)
+    reconcile.sweep()
+    assert answer(sent, Op.OBSERVE, "running", ready=True, endpoint=ENDPOINT)
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    assert Event.objects.filter(workspace=workspace, kind="workspace.launched").count() == 1
+
+
+def test_running_but_not_ready_is_not_running(workspace, sent):
+    assert answer(sent, Op.START, "running", ready=False)
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+
+
+def test_no_capacity_is_requeued_only_after_absence_was_seen(workspace, sent):
+    command = taken(sent, Op.START)
+    results.apply_result(failed(command, "no_capacity", message="node-1 is full."))
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+    assert len(active(workspace)) == 1
+    assert answer(sent, Op.OBSERVE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.PENDING
+    assert not active(workspace)
+    assert workspace.error_message == "node-1 is full."
+    check_invariants()
+
+
+def test_no_capacity_and_then_nothing_seen_keeps_what_it_holds(workspace, sent, clock):
+    from portal.workspaces import reconcile
+
+    results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
+    assert answer(sent, Op.OBSERVE, "unknown", code="node_away", message="The node is away.")
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+    assert len(active(workspace)) == 1
+    assert workspace.launched_at is None
+    clock.shift(30)
+    reconcile.sweep()
+    results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
+    assert answer(sent, Op.OBSERVE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.PENDING
+
+
+def test_after_a_requeue_it_starts_with_the_next_generation(workspace, sent, settle, clock):
+    from portal.workspaces import reconcile
+
+    results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
+    assert answer(sent, Op.OBSERVE, "absent")
+    clock.shift(60)
+    reconcile.sweep()
+    assert taken(sent, Op.START).ref.generation == 2
+    check_invariants()
+
+
+@pytest.mark.parametrize("code", ["backend_unavailable", "start_failed", "stale"])
+def test_a_failure_that_may_pass_is_tried_again_with_backoff(workspace, sent, clock, code):
+    from portal.workspaces import reconcile
+
+    waits = []
+    for _ in range(7):
+        results.apply_result(failed(taken(sent, Op.START), code, retryable=code != "stale"))
+        workspace.refresh_from_db()
+        assert workspace.state == State.PROVISIONING
+        assert workspace.error_code == code
+        assert len(active(workspace)) == 1
+        from django.utils import timezone
+
+        wait = (workspace.due_at - timezone.now()).total_seconds()
+        waits.append(wait)
+        clock.shift(wait - 0.001)
+        reconcile.sweep()
+        assert len(sent) == 0
+        clock.shift(0.002)
+        if sum(waits) > workspace.template.start_timeout_s:
+            break
+        reconcile.sweep()
+    assert waits[:5] == [2, 4, 8, 16, 30]
+
+
+@pytest.mark.parametrize("code", ["invalid_spec", "conflict", "missing_dependency", "isolation_required"])
+def test_a_failure_that_stays_ends_in_failed(workspace, sent, code):
+    results.apply_result(
+        failed(taken(sent, Op.START), code, retryable=False, message="No. Ask your operator.")
+    )
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATING
+    assert len(active(workspace)) == 1, "capacity is kept until absence has been seen"
+    assert answer(sent, Op.DELETE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.FAILED
+    assert (workspace.error_code, workspace.error_message) == (code, "No. Ask your operator.")
+    assert not active(workspace)
+
+
+@pytest.mark.parametrize("state", ["failed", "stopped"])
+def test_an_app_that_ends_while_starting_fails_with_its_log(workspace, sent, state):
+    assert answer(sent, Op.START, state, exit_code=3, log_tail="no such module")
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATING
+    assert workspace.termination_reason == Reason.START_FAILED
+    assert workspace.log_tail == "no such module"
+    assert "exit code 3" in workspace.error_message
+
+
+def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
+    from portal.workspaces import reconcile
+
+    assert answer(sent, Op.START, "starting")
+    clock.shift(reconcile.STARTING_OBSERVE_S)
+    reconcile.sweep()
+    assert answer(sent, Op.OBSERVE, "absent")
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, Reason.START_FAILED)
+
+
+def test_what_is_not_ready_in_time_fails(workspace, sent, clock):
+    from portal.workspaces import reconcile
+
+    assert answer(sent, Op.START, "starting")
+    clock.shift(workspace.template.start_timeout_s + 1)
+    reconcile.sweep()
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.error_code) == (State.TERMINATING, "start_timeout")
+    assert "did not answer within 120 s" in workspace.error_message
+    assert answer(sent, Op.DELETE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.FAILED
+
+
+def test_a_timeout_on_a_backend_that_never_answered_says_so(workspace, sent, clock):
+    from portal.workspaces import reconcile
+
+    results.apply_result(
+        failed(taken(sent, Op.START), "backend_unavailable", message="The node does not answer.")
+    )
+    clock.shift(workspace.template.start_timeout_s + 1)
+    reconcile.sweep()
+    workspace.refresh_from_db()
+    assert "The node does not answer." in workspace.error_message
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def observe(running: Workspace, sent, clock) -> None:
+    from portal.workspaces import reconcile
+
+    clock.shift(reconcile.heartbeat_patience().total_seconds() + 1)
+    reconcile.sweep()
+
+
+def test_what_has_disappeared_is_lost_and_fails(running, sent, clock):
+    observe(running, sent, clock)
+    assert answer(sent, Op.OBSERVE, "absent")
+    running.refresh_from_db()
+    assert (running.state, running.termination_reason) == (State.TERMINATING, Reason.LOST)
+    assert len(active(running)) == 1
+    assert answer(sent, Op.DELETE, "absent")
+    running.refresh_from_db()
+    assert (running.state, running.error_code) == (State.FAILED, "lost")
+    assert not active(running)
+
+
+def test_an_older_generation_in_its_place_means_lost(running, sent, clock):
+    observe(running, sent, clock)
+    assert answer(sent, Op.OBSERVE, "running", generation=0, ready=True)
+    running.refresh_from_db()
+    assert running.termination_reason == Reason.LOST
+
+
+def test_an_app_that_ended_fails_with_the_drivers_reason(running, sent, clock):
+    observe(running, sent, clock)
+    assert answer(
+        sent, Op.OBSERVE, "failed", exit_code=137, code="out_of_memory", message="It needed more memory."
+    )
+    running.refresh_from_db()
+    assert running.termination_reason == Reason.APP_EXITED
+    assert (running.error_code, running.error_message) == ("out_of_memory", "It needed more memory.")
+
+
+def test_unknown_never_means_dead(running, sent, clock):
+    for _ in range(10):
+        observe(running, sent, clock)
+        assert answer(sent, Op.OBSERVE, "unknown", code="node_away", message="Node away.")
+        running.refresh_from_db()
+        assert running.state == State.RUNNING
+        assert len(active(running)) == 1
+        assert (running.error_code, running.error_message) == ("node_away", "Node away.")
+    observe(running, sent, clock)
+    assert answer(sent, Op.OBSERVE, "running", ready=True)
+    running.refresh_from_db()
+    assert (running.state, running.error_code, running.error_message) == (State.RUNNING, "", "")
+
+
+def test_an_unreachable_backend_keeps_it_running(running, sent, clock):
+    observe(running, sent, clock)
+    results.apply_result(failed(taken(sent, Op.OBSERVE), "backend_unavailable"))
+    running.refresh_from_db()
+    assert running.state == State.RUNNING
+    assert len(active(running)) == 1
+
+
+def test_the_drivers_endpoint_replaces_the_agents(running, sent, clock):
+    observe(running, sent, clock)
+    assert answer(sent, Op.OBSERVE, "running", ready=True, endpoint="http://127.0.0.1:18055")
+    running.refresh_from_db()
+    assert running.endpoint == "http://127.0.0.1:18055"
+
+
+# --- ending ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["unknown", "running", "stopping", "starting"])
+def test_a_stop_goes_on_until_the_end_was_seen(running, alice, sent, run_node, clock, state):
+    from portal.workspaces import reconcile
+
+    services.stop(actor=alice, workspace_id=running.pk)
+    assert answer(sent, Op.STOP, state)
+    running.refresh_from_db()
+    assert running.state == State.STOPPING
+    assert len(active(running)) == 1
+    assert sent.tasks == ["control.reconcile"], "a hint makes the next look quick"
+    sent.clear()
+    clock.shift(reconcile.STOPPING_OBSERVE_S)
+    reconcile.sweep()
+    assert answer(sent, Op.STOP, "stopped")
+    running.refresh_from_db()
+    assert running.state == State.STOPPED
+    assert running.endpoint == ""
+    assert not active(running)
+
+
+@pytest.mark.parametrize("state", ["unknown", "running", "stopping", "stopped", "failed"])
+def test_a_deletion_goes_on_until_absence_was_seen(running, alice, sent, clock, state):
+    from portal.workspaces import reconcile
+
+    services.delete(actor=alice, workspace_id=running.pk)
+    assert answer(sent, Op.DELETE, state)
+    running.refresh_from_db()
+    assert running.state == State.TERMINATING
+    assert len(active(running)) == 1
+    sent.clear()
+    clock.shift(reconcile.STOPPING_OBSERVE_S)
+    reconcile.sweep()
+    assert answer(sent, Op.DELETE, "absent")
+    running.refresh_from_db()
+    assert running.state == State.TERMINATED
+
+
+def test_failures_while_ending_keep_everything_and_go_on(running, alice, sent, clock):
+    from portal.workspaces import reconcile
+
+    services.delete(actor=alice, workspace_id=running.pk)
+    for _ in range(4):
+        results.apply_result(failed(taken(sent, Op.DELETE), "backend_unavailable"))
+        running.refresh_from_db()
+        assert running.state == State.TERMINATING
+        assert len(active(running)) == 1
+        clock.shift(31)
+        reconcile.sweep()
+    assert answer(sent, Op.DELETE, "absent")
+    running.refresh_from_db()
+    assert running.state == State.TERMINATED
+
+
+def test_an_observation_answered_after_a_stop_was_asked_leads_to_the_stop(running, alice, sent, clock):
+    observe(running, sent, clock)
+    look = taken(sent, Op.OBSERVE)
+    services.stop(actor=alice, workspace_id=running.pk)
+    assert len(sent) == 0
+    # Gone, says an observation that nobody had asked to end it: the stop itself has to see it.
+    results.apply_result(seen(look, "absent"))
+    running.refresh_from_db()
+    assert running.state == State.STOPPING
+    assert answer(sent, Op.STOP, "absent")
+    running.refresh_from_db()
+    assert running.state == State.STOPPED
+
+
+def test_release_wakes_the_queue(make, alice, local_pool, sent, clock):
+    from portal.workspaces import reconcile
+    from tests.factories import FlavorFactory
+
+    FlavorFactory(slug="all", cpu_milli=8000)
+    first = make(alice, "all")
+    run_until_ready(sent, first)
+    waiting = make(alice, "all")
+    clock.shift(1)
+    services.stop(actor=alice, workspace_id=first.pk)
+    assert answer(sent, Op.STOP, "stopped")
+    reconcile.sweep()
+    waiting.refresh_from_db()
+    assert waiting.state == State.PROVISIONING
+    check_invariants()
+
+
+# --- what programs write ---------------------------------------------------------------------------
+
+NASTY = "before\x00after\ud800 \N{SNOWMAN} \x1b[31m"
+
+
+def test_a_log_with_nul_and_broken_characters_is_kept_as_far_as_it_goes(running, sent, clock):
+    observe(running, sent, clock)
+    assert answer(sent, Op.OBSERVE, "failed", exit_code=1, log_tail=NASTY, message=NASTY)
+    running.refresh_from_db()
+    assert running.state == State.TERMINATING
+    assert running.log_tail == "beforeafter? \N{SNOWMAN} \x1b[31m"
+    assert "\x00" not in running.error_message
+
+
+def test_a_failure_with_broken_characters_is_kept_as_far_as_it_goes(workspace, sent):
+    results.apply_result(failed(taken(sent, Op.START), "backend_unavailable", message=NASTY))
+    workspace.refresh_from_db()
+    assert workspace.error_message.startswith("beforeafter")
