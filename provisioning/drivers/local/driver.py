@@ -247,7 +247,7 @@ class LocalDriver(Driver):
             if folder.alive() or processes.scan(self.instance, folder.name):
                 raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
             return None
-        seen = see(folder, ref, self.instance)
+        seen = see(folder, ref, self.instance, locked=True)
         if record.generation == ref.generation:
             if record.spec_digest != spec.digest():
                 raise Conflict("This workspace runs with other settings. Stop it, then start it again.")

@@ -16,8 +16,11 @@ TAIL_LINES = 50
 SIGKILL_EXIT = 137
 
 
-def see(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:
-    """The observation of whichever generation is there. Raises `OSError`."""
+def see(folder: WorkspaceDir, ref: WorkspaceRef, instance: str, *, locked: bool = False) -> Observation:
+    """The observation of whichever generation is there. Raises `OSError`.
+
+    `locked`: the caller itself holds the operation lock, so that nobody else is launching.
+    """
     record = folder.record()
     if record is None:
         return _unrecorded(folder, ref, instance)
@@ -35,7 +38,7 @@ def see(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:
             return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
     if alive:
         return _living(seen, record, agent)
-    return _dead(folder, seen, record, agent, instance)
+    return _dead(folder, seen, record, agent, instance, locked)
 
 
 def _own_state(folder: WorkspaceDir, record: Record) -> AgentState | None:
@@ -63,13 +66,18 @@ def _living(seen: WorkspaceRef, record: Record, agent: AgentState | None) -> Obs
 
 
 def _dead(
-    folder: WorkspaceDir, seen: WorkspaceRef, record: Record, agent: AgentState | None, instance: str
+    folder: WorkspaceDir,
+    seen: WorkspaceRef,
+    record: Record,
+    agent: AgentState | None,
+    instance: str,
+    locked: bool,
 ) -> Observation:
     """The agent lives no more; what is left of the workspace is beyond repair and is ended."""
     groups = [Path(path) for path in record.cgroups]
     launched = folder.launched()
     if not record.closed and (launched is None or launched.attempt != record.attempt):
-        if folder.operation_held():
+        if not locked and folder.operation_held():
             return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
         # Written down, never launched: its worker died in between.
         return Observation(seen, ObservedState.ABSENT)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from local_support import PROBE, ask
 
-from provisioning.drivers.local import cgroups, gpus, processes
+from provisioning.drivers.local import cgroups, gpus, processes, start
 from provisioning.drivers.local.state import WorkspaceDir
 from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale, StartFailed
 from provisioning.types import (
@@ -228,6 +228,25 @@ def test_a_full_disk_fails_the_start_and_leaves_nothing(make_pool, monkeypatch):
             pool.start(spec)
     assert "full" in caught.value.message and "Free space" in caught.value.message
     assert not (pool.driver.base / spec.ref.external_name).exists()
+    assert pool.run(spec).state is RUNNING
+
+
+def test_a_start_that_died_before_it_launched_is_absent_and_can_be_repeated(make_pool, monkeypatch):
+    class Death(BaseException):
+        """The worker's end: nothing is tidied up."""
+
+    def die(*arguments: object) -> None:
+        raise Death
+
+    pool = make_pool()
+    spec = pool.spec()
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "_spawn", die)
+        patch.setattr(WorkspaceDir, "remove", lambda self: None)
+        with pytest.raises(Death):
+            pool.start(spec)
+    assert WorkspaceDir(pool.driver.base, spec.ref.external_name).record() is not None
+    assert pool.driver.observe(spec.ref).state is ObservedState.ABSENT
     assert pool.run(spec).state is RUNNING
 
 
