@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.db.models import Count, Prefetch, Q, QuerySet
+from django.utils import timezone
 
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.errors import NotFound
@@ -55,3 +56,11 @@ def memberships_of(actor: User) -> QuerySet[Membership]:
 def roles_of(actor: User) -> dict[UUID, str]:
     """The actor's role in each of their teams, by the team's id."""
     return dict(Membership.objects.filter(user=actor).values_list("team_id", "role"))
+
+
+def still_valid(actor: User, token: ApiToken | None) -> bool:
+    """Whether a request that goes on for long may go on: its user is active, its token has not ended."""
+    if token is None:
+        return User.objects.filter(pk=actor.pk, is_active=True).exists()
+    lasting = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+    return ApiToken.objects.filter(lasting, pk=token.pk, revoked_at=None, user__is_active=True).exists()

@@ -17,7 +17,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
 from portal.accounts import selectors as accounts
-from portal.accounts.models import Scope, Team, User
+from portal.accounts.models import ApiToken, Scope, Team, User
 from portal.catalog import selectors as catalog
 from portal.common.api import (
     ApiView,
@@ -274,7 +274,11 @@ def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | Streamin
             next_action="Send the id of an event of this workspace, or leave it out.",
         )
 
+    token = request.auth if isinstance(request.auth, ApiToken) else None
+
     def look(after: int) -> stream.Batch:
+        if not accounts.still_valid(user, token):
+            return stream.Batch(over=True)
         try:
             seen = selectors.workspace_by_id(user, workspace_id)
         except NotFound:

@@ -1,0 +1,67 @@
+"""A program that speaks JSON to the API as somebody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.test import Client
+
+if TYPE_CHECKING:
+    from portal.accounts.models import User
+
+V1 = "/api/v1/"
+
+
+class Api:
+    """`api.post("workspaces", {...})`; the answer has `.json()`."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.client.get(path if path.startswith(("/", "http")) else V1 + path, headers=headers)
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        return self.client.generic(
+            method,
+            V1 + path,
+            "" if body is None else json.dumps(body),
+            content_type="application/json",
+            headers=headers,
+        )
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.send("POST", path, body, **headers)
+
+    def put(self, path: str, body: Any = None, **headers: str) -> Any:
+        return self.send("PUT", path, body, **headers)
+
+    def delete(self, path: str, **headers: str) -> Any:
+        return self.send("DELETE", path, **headers)
+
+
+@pytest.fixture
+def api(with_token: Callable[..., Client]) -> Callable[..., Api]:
+    """`api(alice)`, `api(alice, "workspaces:read")`; `api(None)` sends no token."""
+
+    def as_program(user: User | None, *scopes: str) -> Api:
+        return Api(with_token(user, *scopes) if user is not None else Client())
+
+    return as_program
+
+
+def problem(response: Any, status: int, code: str) -> dict[str, Any]:
+    """The problem document, after a look at what every one must have."""
+    assert response.status_code == status, response.content
+    assert response["Content-Type"] == "application/problem+json"
+    body: dict[str, Any] = response.json()
+    assert body["status"] == status
+    assert body["code"] == code
+    assert body["type"] == f"urn:berth:problem:{code}"
+    assert body["title"]
+    assert body["detail"]
+    assert body["request_id"] == response["X-Request-Id"]
+    return body

@@ -1,0 +1,239 @@
+"""POST /api/v1/workspaces"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.api.conftest import V1, Api, problem
+from tests.factories import MembershipFactory, TeamFactory, make_token
+
+BODY = {"name": "trial", "team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def place(team: Any, local_pool: Any) -> None:
+    """A team and a machine with room."""
+
+
+def test_it_starts_and_says_all_about_itself(api: Any, bob: Any, place: None) -> None:
+    response = api(bob).post("workspaces", BODY)
+
+    assert response.status_code == 201
+    body = response.json()
+    workspace = Workspace.objects.get()
+    assert body["id"] == str(workspace.pk)
+    assert body["name"] == "trial"
+    assert body["state"] == "provisioning"
+    assert body["wanted"] == "running"
+    assert body["url"] == f"http://ws-{workspace.pk.hex}.localhost:8000/lab"
+    assert body["portal_url"] == f"http://localhost:8000/workspaces/{workspace.pk}/"
+    assert (body["team"], body["template"], body["flavor"]) == ("vision", "jupyterlab", "cpu-small")
+    assert body["owner"] == "bob"
+    assert body["pool"] == "this-machine"
+    assert body["nodes"] == ["node-1"]
+    assert body["devices"] == []
+    assert body["simulated"] is False
+    assert body["error"] is None
+    assert body["resources"]["cpu_milli"] == workspace.flavor.cpu_milli
+    assert [stage["state"] for stage in body["stages"]][:3] == ["done", "done", "done"]
+    assert response["Location"] == f"/api/v1/workspaces/{workspace.pk}"
+    assert response["ETag"].startswith('W/"')
+    assert workspace.owner == bob
+
+
+def test_a_slash_at_the_end_is_the_same(api: Any, bob: Any, place: None) -> None:
+    assert api(bob).post("workspaces/", BODY).status_code == 201
+
+
+def test_the_only_team_need_not_be_named_nor_the_workspace(api: Any, bob: Any, place: None) -> None:
+    body = {"template": "jupyterlab", "flavor": "cpu-small"}
+
+    first, second = api(bob).post("workspaces", body).json(), api(bob).post("workspaces", body).json()
+
+    assert first["team"] == "vision"
+    assert (first["name"], second["name"]) == ("jupyterlab", "jupyterlab-2")
+
+
+def test_with_two_teams_one_must_be_named(api: Any, bob: Any, place: None) -> None:
+    MembershipFactory(team=TeamFactory(slug="audio"), user=bob)
+
+    body = problem(
+        api(bob).post("workspaces", {"template": "jupyterlab", "flavor": "cpu-small"}), 400, "invalid"
+    )
+
+    assert "team" in body["errors"]
+    assert "audio, vision" in body["next_action"]
+
+
+def test_a_simulated_one_says_so_and_shows_its_devices(api: Any, bob: Any, team: Any, pool: Any) -> None:
+    body = api(bob).post("workspaces", {**BODY, "flavor": "sim-h100-x2"}).json()
+
+    assert body["simulated"] is True
+    assert [device["milli"] for device in body["devices"]] == [1000, 1000]
+
+
+@pytest.mark.parametrize("field", ["template", "flavor"])
+def test_what_the_catalog_lacks_is_refused_with_what_it_has(
+    api: Any, bob: Any, place: None, field: str
+) -> None:
+    body = problem(api(bob).post("workspaces", {**BODY, field: "nonesuch"}), 400, "invalid")
+
+    assert list(body["errors"]) == [field]
+    assert Workspace.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"flavour": "cpu-small"}, "flavour"),
+        ({"name": "No Spaces!"}, "name"),
+        ({"name": "x" * 61}, "name"),
+        ({"team": "robots"}, "team"),
+        ({"template": None}, "template"),
+    ],
+)
+def test_mistakes_name_the_field(api: Any, bob: Any, place: None, change: dict[str, Any], field: str) -> None:
+    assert field in problem(api(bob).post("workspaces", {**BODY, **change}), 400, "invalid")["errors"]
+
+
+def test_an_outsider_cannot_charge_the_team(api: Any, charlie: Any, place: None) -> None:
+    problem(api(charlie).post("workspaces", BODY), 400, "invalid")
+    assert Workspace.objects.count() == 0
+
+
+def test_an_operator_who_is_no_member_cannot_charge_the_team(api: Any, olga: Any, place: None) -> None:
+    problem(api(olga).post("workspaces", BODY), 403, "not_allowed")
+
+
+def test_a_token_that_may_only_read_is_refused(api: Any, bob: Any, place: None) -> None:
+    body = problem(api(bob, "workspaces:read").post("workspaces", BODY), 403, "permission_denied")
+    assert "workspaces:write" in body["detail"]
+
+
+def test_without_a_token(api: Any, place: None) -> None:
+    response = api(None).post("workspaces", BODY)
+
+    problem(response, 401, "not_authenticated")
+    assert response["WWW-Authenticate"].startswith("Bearer")
+
+
+def test_a_taken_name(api: Any, bob: Any, place: None) -> None:
+    api(bob).post("workspaces", BODY)
+
+    problem(api(bob).post("workspaces", BODY), 409, "name_taken")
+
+
+def test_what_no_pool_can_run(api: Any, bob: Any, team: Any, catalog: Any) -> None:
+    problem(api(bob).post("workspaces", BODY), 422, "impossible")
+    assert Workspace.objects.count() == 0
+
+
+def test_a_repeated_request_with_a_key_creates_nothing(api: Any, bob: Any, place: None) -> None:
+    first = api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
+    again = api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert "Idempotent-Replayed" not in first
+    assert again["Idempotent-Replayed"] == "true"
+    assert again.json()["id"] == first.json()["id"]
+    assert Workspace.objects.count() == 1
+
+
+def test_a_repeated_request_without_a_name_creates_nothing(api: Any, bob: Any, place: None) -> None:
+    body = {"template": "jupyterlab", "flavor": "cpu-small"}
+    ids = {api(bob).post("workspaces", body, **{"Idempotency-Key": "one"}).json()["id"] for _ in range(3)}
+    assert len(ids) == 1
+
+
+def test_a_key_that_came_with_another_request(api: Any, bob: Any, place: None) -> None:
+    api(bob).post("workspaces", BODY, **{"Idempotency-Key": "one"})
+
+    other = api(bob).post("workspaces", {**BODY, "name": "other"}, **{"Idempotency-Key": "one"})
+
+    problem(other, 409, "idempotency_key_reused")
+
+
+def test_keys_of_two_people_do_not_meet(api: Any, alice: Any, bob: Any, place: None) -> None:
+    ids = {
+        api(user).post("workspaces", BODY, **{"Idempotency-Key": "one"}).json()["id"] for user in (alice, bob)
+    }
+    assert len(ids) == 2
+
+
+@pytest.mark.parametrize("key", ["", "two words", "x" * 121])
+def test_a_key_that_is_none(api: Any, bob: Any, place: None, key: str) -> None:
+    response = api(bob).post("workspaces", BODY, **{"Idempotency-Key": key})
+    problem(response, 400, "idempotency_key_invalid")
+
+
+@pytest.mark.parametrize("name", ["trial", ""])
+@pytest.mark.django_db(transaction=True)
+def test_many_at_once_with_one_key_make_exactly_one(bob: Any, place: None, name: str) -> None:
+    """Threads with connections of their own, as web workers have."""
+    from django.test import Client
+
+    _, secret = make_token(bob)
+    together = threading.Barrier(6)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        client = Api(Client(headers={"Authorization": f"Bearer {secret}"}))
+        together.wait(20)
+        try:
+            answers.append(client.post("workspaces", {**BODY, "name": name}, **{"Idempotency-Key": "one"}))
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert [answer.status_code for answer in answers] == [201] * 6, [a.content for a in answers]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert sum("Idempotent-Replayed" not in answer for answer in answers) == 1
+    assert Workspace.objects.count() == 1
+    workspace = Workspace.objects.get()
+    assert workspace.state == State.PROVISIONING
+    assert workspace.allocations.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_at_once_without_a_name_each_get_their_own(bob: Any, place: None) -> None:
+    from django.test import Client
+
+    _, secret = make_token(bob)
+    together = threading.Barrier(4)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        client = Client(headers={"Authorization": f"Bearer {secret}"})
+        together.wait(20)
+        try:
+            answers.append(
+                client.post(
+                    V1 + "workspaces",
+                    {"template": "jupyterlab", "flavor": "cpu-small"},
+                    content_type="application/json",
+                )
+            )
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert [answer.status_code for answer in answers] == [201] * 4, [a.content for a in answers]
+    names = {answer.json()["name"] for answer in answers}
+    assert names == {"jupyterlab", "jupyterlab-2", "jupyterlab-3", "jupyterlab-4"}

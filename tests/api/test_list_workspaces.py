@@ -1,0 +1,127 @@
+"""GET /api/v1/workspaces"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import AllocatedDevice, Allocation
+from tests.api.conftest import problem
+from tests.factories import FlavorFactory, TemplateFactory, UserFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def names(response: Any) -> list[str]:
+    assert response.status_code == 200, response.content
+    return [row["name"] for row in response.json()["results"]]
+
+
+def test_each_sees_what_is_theirs_to_see(
+    api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, team: Any
+) -> None:
+    WorkspaceFactory(owner=bob, team=team, name="of-bob")
+    WorkspaceFactory(owner=alice, team=team, name="of-alice")
+
+    assert names(api(bob).get("workspaces")) == ["of-bob"]
+    assert names(api(alice).get("workspaces")) == ["of-alice", "of-bob"]
+    assert names(api(olga).get("workspaces")) == ["of-alice", "of-bob"]
+    assert names(api(charlie).get("workspaces")) == []
+    problem(api(None).get("workspaces"), 401, "not_authenticated")
+    problem(api(bob, "catalog:read").get("workspaces"), 403, "permission_denied")
+
+
+def test_deleted_ones_only_when_asked_for(api: Any, bob: Any) -> None:
+    WorkspaceFactory(owner=bob, name="here")
+    WorkspaceFactory(owner=bob, name="gone", state=State.TERMINATED)
+
+    assert names(api(bob).get("workspaces")) == ["here"]
+    assert names(api(bob).get("workspaces?state=terminated")) == ["gone"]
+    assert names(api(bob).get("workspaces?state=terminated&state=pending")) == ["gone", "here"]
+
+
+@pytest.mark.parametrize(
+    "query", ["state=stopped", "team=vision", "template=marimo", "flavor=big", "owner=bob", "name=mine"]
+)
+def test_filters(api: Any, olga: Any, bob: Any, team: Any, query: str) -> None:
+    WorkspaceFactory(
+        owner=bob,
+        team=team,
+        name="mine",
+        state=State.STOPPED,
+        template=TemplateFactory(slug="marimo"),
+        flavor=FlavorFactory(slug="big"),
+    )
+    WorkspaceFactory(name="other")
+
+    assert names(api(olga).get(f"workspaces?{query}")) == ["mine"]
+
+
+@pytest.mark.parametrize("query", ["nonsense=1", "state=asleep", "page_size=0", "page_size=x", "cursor=x"])
+def test_what_is_not_understood_is_refused(api: Any, bob: Any, query: str) -> None:
+    field = query.partition("=")[0]
+    assert field in problem(api(bob).get(f"workspaces?{query}"), 400, "invalid")["errors"]
+
+
+@pytest.mark.parametrize("position", ["p=garbage", "p=%00", "o=99999999999999999999", "p=" + "9" * 40, "r=x"])
+def test_a_forged_cursor_is_refused_or_harmless(api: Any, bob: Any, position: str) -> None:
+    from base64 import b64encode
+
+    cursor = quote(b64encode(position.encode()).decode())
+    for path in ("workspaces", "templates", "flavors", "tokens", "nodes", "devices", "teams"):
+        assert api(bob).get(f"{path}?cursor={cursor}").status_code in (200, 400), path
+
+
+def test_pages_follow_each_other_while_rows_come(api: Any, bob: Any) -> None:
+    for n in range(5):
+        WorkspaceFactory(owner=bob, name=f"w{n}")
+    program = api(bob)
+
+    first = program.get("workspaces?page_size=2").json()
+    WorkspaceFactory(owner=bob, name="w5")
+    second = program.get(first["next"]).json()
+    third = program.get(second["next"]).json()
+
+    assert first["previous"] is None
+    assert [row["name"] for page in (first, second, third) for row in page["results"]] == [
+        *("w4", "w3", "w2", "w1", "w0")
+    ]
+    assert third["next"] is None
+    assert [row["name"] for row in program.get(third["previous"]).json()["results"]] == ["w2", "w1"]
+
+
+def _held(pool: Any, team: Any, count: int) -> None:
+    from django.utils import timezone
+
+    node = pool.nodes.first()
+    device = node.devices.first()
+    for _ in range(count):
+        workspace = WorkspaceFactory(owner=UserFactory(), team=team, pool=pool, state=State.RUNNING)
+        allocation = Allocation.objects.create(
+            workspace=workspace,
+            node=node,
+            generation=1,
+            cpu_milli=1,
+            memory_mib=1,
+            granted_at=timezone.now(),
+        )
+        AllocatedDevice.objects.create(allocation=allocation, device=device, milli=10)
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_as_many_queries_for_fifty_as_for_one(
+    api: Any, olga: Any, team: Any, pool: Any, count: int, django_assert_max_num_queries: Any
+) -> None:
+    _held(pool, team, count)
+    program = api(olga)
+    program.get("me")  # the token's time of use is written once a minute
+
+    with django_assert_max_num_queries(4):
+        rows = program.get("workspaces").json()["results"]
+
+    assert len(rows) == count
+    assert rows[0]["nodes"]
+    assert rows[0]["devices"]

@@ -1,0 +1,59 @@
+"""GET /api/v1/workspaces/{id}"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from portal.workspaces.models import Workspace
+from tests.api.conftest import problem
+from tests.factories import WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def one(bob: Any, team: Any) -> Workspace:
+    return WorkspaceFactory(owner=bob, team=team, error_code="queued", error_message="Waits.")
+
+
+def test_who_may(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, one: Workspace) -> None:
+    for user in (alice, bob, olga):
+        assert api(user).get(f"workspaces/{one.pk}").json()["id"] == str(one.pk)
+    problem(api(charlie).get(f"workspaces/{one.pk}"), 404, "not_found")
+    problem(api(None).get(f"workspaces/{one.pk}"), 401, "not_authenticated")
+
+
+def test_why_it_waits(api: Any, bob: Any, one: Workspace) -> None:
+    body = api(bob).get(f"workspaces/{one.pk}/").json()
+    assert body["error"] == {"code": "queued", "message": "Waits."}
+    assert body["stages"][1] == {
+        "key": "admitted",
+        "label": "Admitted",
+        "state": "current",
+        "began_at": None,
+        "seconds": None,
+    }
+
+
+def test_what_does_not_exist(api: Any, bob: Any) -> None:
+    assert problem(api(bob).get(f"workspaces/{uuid.uuid4()}"), 404, "not_found")["next_action"]
+
+
+def test_nothing_is_sent_again_while_nothing_changes(api: Any, bob: Any, one: Workspace) -> None:
+    program = api(bob)
+    tag = program.get(f"workspaces/{one.pk}")["ETag"]
+
+    same = program.get(f"workspaces/{one.pk}", **{"If-None-Match": f'"other", {tag}'})
+    assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag)
+
+    Workspace.objects.filter(pk=one.pk).update(activity={"kernels": 1})
+    measured = program.get(f"workspaces/{one.pk}", **{"If-None-Match": tag})
+    assert measured.status_code == 200
+    assert measured["ETag"] != tag
+    assert measured["ETag"].partition(".")[0] == tag.partition(".")[0]
+
+    Workspace.objects.filter(pk=one.pk).update(state="stopped")
+    assert program.get(f"workspaces/{one.pk}")["ETag"].partition(".")[0] != tag.partition(".")[0]

@@ -1,0 +1,110 @@
+"""POST …/start, POST …/stop and DELETE of a workspace"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.api.conftest import problem
+from tests.factories import WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def running(make: Any, bob: Any, pool: Any, settle: Any, sent: Any) -> Workspace:
+    workspace = make(bob, "sim-cpu")
+    settle()
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    return workspace
+
+
+def test_stop_start_and_delete(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
+    program, path = api(bob), f"workspaces/{running.pk}"
+
+    stopping = program.post(f"{path}/stop")
+    assert (stopping.status_code, stopping.json()["state"], stopping.json()["wanted"]) == (
+        *(202, "stopping", "stopped"),
+    )
+    settle()
+    assert program.get(path).json()["state"] == "stopped"
+    assert program.get(path).json()["nodes"] == []
+    starting = program.post(f"{path}/start/")
+    assert (starting.status_code, starting.json()["state"]) == (202, "provisioning")
+    settle()
+    assert program.get(path).json()["state"] == "running"
+    ending = program.delete(path)
+    assert (ending.status_code, ending.json()["state"]) == (202, "terminating")
+    settle()
+    assert program.get(path).json()["state"] == "terminated"
+
+
+def test_repeating_is_success(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
+    program, path = api(bob), f"workspaces/{running.pk}"
+
+    assert program.post(f"{path}/start").status_code == 202
+    assert [program.post(f"{path}/stop").status_code for _ in range(2)] == [202, 202]
+    settle()
+    assert [program.delete(path).status_code for _ in range(2)] == [202, 202]
+    settle()
+    gone = program.delete(path)
+    assert (gone.status_code, gone.content) == (204, b"")
+
+
+def test_what_waits_is_gone_at_once(api: Any, bob: Any, team: Any) -> None:
+    waiting = WorkspaceFactory(owner=bob, team=team)
+
+    assert api(bob).delete(f"workspaces/{waiting.pk}").status_code == 204
+
+
+@pytest.mark.parametrize(("method", "action"), [("POST", "/stop"), ("POST", "/start"), ("DELETE", "")])
+def test_who_may(
+    api: Any,
+    alice: Any,
+    charlie: Any,
+    olga: Any,
+    bob: Any,
+    running: Workspace,
+    method: str,
+    action: str,
+) -> None:
+    path = f"workspaces/{running.pk}{action}"
+
+    problem(api(None).send(method, path), 401, "not_authenticated")
+    problem(api(charlie).send(method, path), 404, "not_found")
+    problem(api(bob, "workspaces:read").send(method, path), 403, "permission_denied")
+    for user in (alice, olga):
+        assert api(user).send(method, path).status_code == 202
+
+
+def test_only_as_it_was_seen(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
+    program, path = api(bob), f"workspaces/{running.pk}"
+    tag = program.get(path)["ETag"]
+    Workspace.objects.filter(pk=running.pk).update(activity={"kernels": 2})
+
+    assert program.post(f"{path}/stop", **{"If-Match": tag}).status_code == 202
+
+    for late in (
+        program.post(f"{path}/start", **{"If-Match": tag}),
+        program.delete(path, **{"If-Match": tag}),
+    ):
+        assert problem(late, 412, "precondition_failed")["state"] == "stopping"
+    assert program.delete(path, **{"If-Match": "*"}).status_code == 202
+
+
+def test_not_in_this_state(api: Any, bob: Any, running: Workspace) -> None:
+    program, path = api(bob), f"workspaces/{running.pk}"
+    program.post(f"{path}/stop")
+
+    body = problem(program.post(f"{path}/start"), 409, "conflict")
+
+    assert body["state"] == "stopping"
+    assert body["next_action"]
+
+
+def test_a_body_is_not_needed_nor_minded(api: Any, bob: Any, running: Workspace) -> None:
+    assert api(bob).post(f"workspaces/{running.pk}/stop", {}).status_code == 202
