@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -415,3 +416,13 @@ def test_creation_that_was_cut_short_is_taken_up_again(pool, tmp_path):
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "state.sqlite3").touch()
     assert pool().list_owned() == ()
+
+
+def test_calls_made_at_once_wait_for_each_other_and_all_succeed(pool, spec, placed):
+    driver = pool(cpu_milli=10**6)
+    specs = [spec() for _ in range(80)]
+    placement = placed(driver, specs[0])
+    with ThreadPoolExecutor(4) as threads:
+        seen = list(threads.map(lambda one: driver.ensure_started(one, placement), specs))
+    assert {observation.state for observation in seen} == {RUNNING}
+    assert len(driver.list_owned()) == 80
