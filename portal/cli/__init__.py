@@ -1,0 +1,1 @@
+"""The command line and its client: plain HTTP, no Django."""

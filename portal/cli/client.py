@@ -1,0 +1,240 @@
+"""A client of the REST API for programs; the command line is built on it. Knows no Django."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from portal.cli.errors import Missing, NotSignedIn, Refused, Unreachable
+from provisioning.gateway.client import Connection, LoopbackTransport
+
+API = "/api/v1"
+# Keep-alive comments come every ten seconds; three of them missed mean that nobody is there.
+STREAM_SILENCE_S = 35.0
+
+
+class BerthClient:
+    """The portal at `base_url`, as the user of `token`. Use it in a `with` statement, or close it.
+
+    Every method raises `NotSignedIn` (bad token), `Missing` (404), `Refused` (another refusal, in the
+    portal's words) or `Unreachable` (no answer, or none that a portal gives).
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        token: str,
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._token = token
+        self._timeout_s = timeout_s
+        self._transport = transport
+        self.http = httpx.Client(
+            base_url=self.base_url,
+            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+            timeout=timeout_s,
+            follow_redirects=False,
+            transport=LoopbackTransport(transport),
+        )
+
+    # The API's resources.
+
+    def me(self) -> dict[str, Any]:
+        return self._object("GET", "/me")
+
+    def templates(self) -> Iterator[dict[str, Any]]:
+        return self._rows("/templates")
+
+    def flavors(self) -> Iterator[dict[str, Any]]:
+        return self._rows("/flavors")
+
+    def workspaces(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """All that the user may see and that pass the filters (`state`, `team`, `owner`, `name`, …)."""
+        return self._rows("/workspaces", filters)
+
+    def workspace(self, workspace_id: str) -> dict[str, Any]:
+        return self._object("GET", _path(workspace_id))
+
+    def preview(self, **request: str) -> dict[str, Any]:
+        """The verdict on a request: `template`, `flavor` and, where there is a choice, `team`."""
+        return self._object("POST", "/admission/preview", json=_given(request))
+
+    def create_workspace(self, *, idempotency_key: str = "", **request: str) -> dict[str, Any]:
+        """Create one: `template`, `flavor`, and where wanted `team` and `name`."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._object("POST", "/workspaces", json=_given(request), headers=headers)
+
+    def start(self, workspace_id: str) -> dict[str, Any]:
+        return self._object("POST", f"{_path(workspace_id)}/start")
+
+    def stop(self, workspace_id: str) -> dict[str, Any]:
+        return self._object("POST", f"{_path(workspace_id)}/stop")
+
+    def delete(self, workspace_id: str) -> None:
+        """Delete it; its user's home stays. Done twice, it is done."""
+        self._request("DELETE", _path(workspace_id))
+
+    def logs(self, workspace_id: str, *, tail: int = 200) -> str:
+        return str(self._object("GET", f"{_path(workspace_id)}/logs", params={"tail": tail})["text"])
+
+    def events(self, workspace_id: str, *, after: int = 0) -> Iterator[dict[str, Any]]:
+        """Events as they happen, first those after event `after`. Ends when the portal ends the stream
+        or it breaks off: call it again with the id of the last event."""
+        headers = {"Accept": "text/event-stream"}
+        if after:
+            headers["Last-Event-ID"] = str(after)
+        timeout = httpx.Timeout(self._timeout_s, read=STREAM_SILENCE_S)
+        url = f"{API}{_path(workspace_id)}/events/stream"
+        with self._errors(), self.http.stream("GET", url, headers=headers, timeout=timeout) as response:
+            if response.status_code >= 400:
+                response.read()
+            self._check(response)
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line[6:])
+
+    def connect(self, workspace: Mapping[str, Any]) -> Connection:
+        """The workspace's own origin, for HTTP and WebSockets; the token needs `workspaces:connect`."""
+        return Connection(workspace["url"], self._token, timeout_s=self._timeout_s, transport=self._transport)
+
+    def workspace_http(self, workspace_id: str) -> httpx.Client:
+        """An HTTP client on the workspace's origin, signed in; the caller closes it.
+
+        Names below `localhost`, which Python does not resolve, are reached by their Host header.
+        """
+        return self.connect(self.workspace(workspace_id)).http
+
+    def close(self) -> None:
+        self.http.close()
+
+    def __enter__(self) -> BerthClient:
+        return self
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self.close()
+
+    # One request, and what its answer means.
+
+    def _rows(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        page = self._object("GET", path, params=_given(params or {}))
+        while True:
+            yield from page["results"]
+            if not page["next"]:
+                return
+            # The portal's own address in it may be another than ours: a proxy stands between.
+            query = urlsplit(page["next"]).query
+            page = self._object("GET", f"{path}?{query}")
+
+    def _object(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        response = self._request(method, path, **options)
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            raise self._stranger(response)
+        return body
+
+    def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        with self._errors():
+            response = self.http.request(method, API + path, **options)
+        self._check(response)
+        return response
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn httpx's errors into ours."""
+        try:
+            yield
+        except httpx.ConnectError as error:
+            if _is_certificate(error):
+                raise Unreachable(
+                    f"The certificate of {self.base_url} is not trusted: {error}.",
+                    "Set SSL_CERT_FILE to the file of your certificate authority.",
+                ) from error
+            raise Unreachable(
+                f"{self.base_url} does not answer: {error}.",
+                "Check the address, and whether Berth runs there.",
+            ) from error
+        except httpx.TimeoutException as error:
+            raise Unreachable(
+                f"{self.base_url} did not answer in time.", "Try again; if it stays, tell its operator."
+            ) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unreachable(
+                f"The connection to {self.base_url} failed: {error or type(error).__name__}.",
+                "Check the address, then try again.",
+            ) from error
+
+    def _check(self, response: httpx.Response) -> None:
+        """Raise what the answer means, unless it is a success."""
+        if response.is_success:
+            return
+        problem: Any = None
+        if response.headers.get("Content-Type", "").startswith("application/problem+json"):
+            with contextlib.suppress(ValueError):
+                problem = response.json()
+        if not isinstance(problem, dict):
+            raise self._stranger(response)
+        message = _sentence(problem)
+        next_action = str(problem.get("next_action", ""))
+        if response.status_code == 401:
+            raise NotSignedIn(message, next_action or f"Run `berth login {self.base_url}` with a new token.")
+        if response.status_code == 404:
+            raise Missing(message, next_action)
+        raise Refused(
+            message,
+            next_action,
+            status=response.status_code,
+            code=str(problem.get("code", "")),
+            request_id=str(problem.get("request_id", "")),
+        )
+
+    def _stranger(self, response: httpx.Response) -> Unreachable:
+        if response.status_code in (502, 503, 504):
+            return Unreachable(
+                f"{self.base_url} is there, but its portal does not answer ({response.status_code}).",
+                "Wait until it has started; `make status` on its machine says more.",
+            )
+        return Unreachable(
+            f"{self.base_url} answered {response.status_code}, and not as a Berth portal does.",
+            "Check the address.",
+        )
+
+
+def _path(workspace_id: str) -> str:
+    return f"/workspaces/{quote(str(workspace_id), safe='')}"
+
+
+def _given(values: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value}
+
+
+def _sentence(problem: Mapping[str, Any]) -> str:
+    """The problem's sentence, and those about each field."""
+    parts = [str(problem.get("detail") or problem.get("title") or "The portal refused.")]
+    errors = problem.get("errors")
+    if isinstance(errors, dict):
+        for name, sentences in errors.items():
+            for sentence in sentences if isinstance(sentences, list) else [sentences]:
+                if str(sentence) not in (problem.get("next_action"), problem.get("detail")):
+                    parts.append(f"{name}: {sentence}" if name else str(sentence))
+    return " ".join(parts)
+
+
+def _is_certificate(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)

@@ -1,0 +1,289 @@
+"""What each command does."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from portal.cli import config
+from portal.cli.client import BerthClient
+from portal.cli.errors import EXIT_REFUSED, CliError, Missing, NotSignedIn, TimedOut, Unreachable, Usage
+
+FOLLOW_S = 2.0
+RETRY_S = 1.0
+OVERLAP_LINES = 2000
+Workspace = dict[str, Any]
+
+
+def login(arguments: argparse.Namespace) -> int:
+    """Look whether the token works, then keep it."""
+    url = config.check_url(arguments.url or os.environ.get("BERTH_URL") or config.DEFAULT_URL)
+    token = arguments.token or os.environ.get("BERTH_TOKEN") or _ask_token(url)
+    if not token:
+        raise NotSignedIn("No token was given.", f"Make one at {url}/account/tokens/ and paste it.")
+    if not token.isascii() or any(character.isspace() for character in token):
+        raise NotSignedIn("This is not a token.", "Copy it whole: it begins with berth_.")
+    with BerthClient(url, token) as client:
+        me = client.me()
+    path = config.save(config.Config(url=url, token=token), os.environ)
+    if url.startswith("http://") and not _is_local(url):
+        print("Note: this address is not encrypted; others on the way can read the token.", file=sys.stderr)
+    if arguments.json:
+        return _print_json({"url": url, "username": me["username"], "config": str(path)})
+    print(f"Signed in at {url} as {me['username']}.")
+    return 0
+
+
+def _ask_token(url: str) -> str:
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().strip()
+    import getpass
+
+    print(f"Make a token at {url} (your account, Tokens) and paste it here.", file=sys.stderr)
+    return getpass.getpass("Token: ").strip()
+
+
+def _is_local(url: str) -> bool:
+    from urllib.parse import urlsplit
+
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "127.0.0.1", "::1") or host.endswith(".localhost")
+
+
+def up(client: BerthClient, arguments: argparse.Namespace) -> int:
+    template = arguments.template or _first(
+        (row["slug"] for row in client.templates() if row["available"]), "template"
+    )
+    flavor = arguments.flavor or _first((row["slug"] for row in client.flavors()), "flavor")
+    workspace = client.create_workspace(
+        template=template,
+        flavor=flavor,
+        team=arguments.team,
+        name=arguments.name,
+        # Should the answer get lost on the way, a repeated request must not make a second one.
+        idempotency_key=str(uuid.uuid4()),
+    )
+    return _started(client, workspace, arguments)
+
+
+def _first(slugs: Iterator[str], what: str) -> str:
+    found = next(slugs, "")
+    if not found:
+        raise CliError(f"The catalog offers no {what}.", "Ask an operator of this portal.")
+    return found
+
+
+def start(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = client.start(find(client, arguments)["id"])
+    return _started(client, workspace, arguments)
+
+
+def _started(client: BerthClient, workspace: Workspace, arguments: argparse.Namespace) -> int:
+    tell = _silent if arguments.json else _say
+    tell(_line(workspace))
+    if arguments.wait:
+        workspace = wait_ready(client, workspace, timeout_s=arguments.timeout, tell=tell)
+    failed = arguments.wait and workspace["state"] != "running"
+    if arguments.json:
+        _print_json(workspace)
+    elif failed:
+        raise CliError(_why(workspace), f"`berth logs {workspace['id']}` shows what it wrote.")
+    else:
+        print(workspace["url"])
+    return EXIT_REFUSED if failed else 0
+
+
+def wait_ready(
+    client: BerthClient, workspace: Workspace, *, timeout_s: float, tell: Callable[[str], None]
+) -> Workspace:
+    """Follow its events until it runs, or never will. Raises `TimedOut`; its start goes on then."""
+    ends_at = time.monotonic() + timeout_s
+    last, told = 0, ""
+    while True:
+        try:
+            workspace = client.workspace(workspace["id"])
+            if _line(workspace) != told:
+                told = _line(workspace)
+                tell(told)
+            if workspace["state"] not in ("pending", "provisioning"):
+                return workspace
+            for event in client.events(workspace["id"], after=last):
+                last = event["id"]
+                if time.monotonic() > ends_at:
+                    break
+                # History comes first and says nothing new: only what moves it asks for a look.
+                if event["kind"] in MOVES and event["at"] >= workspace["state_since"]:
+                    break
+        except Unreachable as error:
+            # The portal may be restarting; the workspace does not mind.
+            if time.monotonic() > ends_at:
+                raise
+            tell(f"{error.message} Trying again …")
+            time.sleep(RETRY_S)
+        if time.monotonic() > ends_at:
+            raise TimedOut(
+                f"{workspace['name']} was not ready after {timeout_s:g} s; its start goes on.",
+                f"Look at {workspace['portal_url']}, or run `berth logs {workspace['id']}`.",
+            )
+
+
+MOVES = frozenset(
+    f"workspace.{trigger}"
+    for trigger in (
+        *("place", "ready", "no_capacity", "fail", "stop", "stopped", "cancel"),
+        *("lost", "terminate", "gone", "retry", "start"),
+    )
+)
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    filters = {"team": arguments.team, "state": arguments.state}
+    if not arguments.all:
+        filters["owner"] = client.me()["username"]
+    rows = list(client.workspaces(**filters))
+    if arguments.json:
+        return _print_json(rows)
+    if not rows:
+        print("No workspaces. `berth up` starts one.", file=sys.stderr)
+        return 0
+    table = [("NAME", "STATE", "TEMPLATE", "FLAVOR", "TEAM", "OWNER", "ID")]
+    for row in rows:
+        state = f"{row['state']} (simulated)" if row["simulated"] else row["state"]
+        table.append(
+            (row["name"], state, row["template"], row["flavor"], row["team"], row["owner"], row["id"])
+        )
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return 0
+
+
+def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = find(client, arguments)
+    if arguments.json:
+        _print_json({"id": workspace["id"], "state": workspace["state"], "url": workspace["url"]})
+    else:
+        if workspace["state"] != "running":
+            print(f"Note: {_line(workspace)}", file=sys.stderr)
+        print(workspace["url"])
+    if arguments.browser:
+        import webbrowser
+
+        # Through the portal, where the browser is signed in: it hands out the ticket.
+        if not webbrowser.open(f"{workspace['portal_url']}open/"):
+            raise CliError("No browser was found.", f"Open {workspace['portal_url']} yourself.")
+    return 0
+
+
+def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = client.stop(find(client, arguments)["id"])
+    return _print_json(workspace) if arguments.json else _said(_line(workspace))
+
+
+def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = find(client, arguments)
+    if not arguments.yes:
+        if not sys.stdin.isatty():
+            raise Usage("Nobody is there to be asked.", "Add --yes to delete without a question.")
+        print(
+            f"Delete {workspace['name']} of {workspace['owner']}? Files in the home folder stay. [y/N] ",
+            end="",
+        )
+        sys.stdout.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CliError("Nothing was deleted.")
+    client.delete(workspace["id"])
+    if arguments.json:
+        return _print_json({"id": workspace["id"], "deleted": True})
+    return _said(f"{workspace['name']} is being deleted.")
+
+
+def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
+    workspace = find(client, arguments)
+    text = client.logs(workspace["id"], tail=arguments.tail)
+    if arguments.json and not arguments.follow:
+        return _print_json({"text": text})
+    _write(text)
+    seen = text.splitlines()
+    while arguments.follow:
+        time.sleep(FOLLOW_S)
+        try:
+            lines = client.logs(workspace["id"], tail=OVERLAP_LINES).splitlines()
+        except Unreachable as error:
+            print(f"{error.message} Trying again …", file=sys.stderr)
+            continue
+        _write("".join(f"{line}\n" for line in fresh_lines(seen, lines)))
+        seen = lines
+        if client.workspace(workspace["id"])["state"] in ("stopped", "failed", "terminated"):
+            return 0
+    return 0
+
+
+def fresh_lines(seen: list[str], now: list[str]) -> list[str]:
+    """The lines of `now` that follow the end of `seen`; all of them where the two do not meet."""
+    if not seen:
+        return now
+    for start in range(len(now), 0, -1):
+        overlap = min(start, len(seen))
+        if now[start - overlap : start] == seen[-overlap:] and (overlap == len(seen) or overlap == start):
+            return now[start:]
+    return now
+
+
+def find(client: BerthClient, arguments: argparse.Namespace) -> Workspace:
+    """The workspace of this id, or one's own of this name. Raises `Missing`, `Usage`."""
+    wanted = arguments.workspace
+    try:
+        identity = uuid.UUID(wanted)
+    except ValueError:
+        pass
+    else:
+        return client.workspace(str(identity))
+    me = client.me()["username"]
+    rows = list(client.workspaces(owner=me, name=wanted, team=arguments.team))
+    if not rows:
+        raise Missing(f"You have no workspace “{wanted}”.", "`berth ls` shows those that you have.")
+    if len(rows) > 1:
+        teams = ", ".join(row["team"] for row in rows)
+        raise Usage(f"You have “{wanted}” in several teams.", f"Add --team with one of: {teams}.")
+    return rows[0]
+
+
+def _line(workspace: Workspace) -> str:
+    error = workspace["error"]
+    more = f": {error['message']}" if error and error["message"] else ""
+    simulated = " (simulated)" if workspace["simulated"] else ""
+    return f"{workspace['name']} is {workspace['state']}{simulated}{more}"
+
+
+def _why(workspace: Workspace) -> str:
+    return f"{_line(workspace).rstrip('.')}."
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    """With --json nothing but the result is printed."""
+
+
+def _said(text: str) -> int:
+    print(text)
+    return 0
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text if not text or text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def _print_json(value: Any) -> int:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+    return 0

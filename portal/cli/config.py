@@ -1,0 +1,90 @@
+"""Where the command line keeps the portal's address and the token: readable by its user alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from portal.cli.errors import CliError, NotSignedIn, Usage
+
+DEFAULT_URL = "http://localhost:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    url: str
+    token: str = field(repr=False)
+
+
+def path_of(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
+    return Path(base) / "berth" / "config.json"
+
+
+def check_url(url: str) -> str:
+    """The address without a slash at its end. Raises `Usage`."""
+    url = url.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  (raises where it is no number)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise Usage(f"“{url}” is not the address of a portal.", f"Give one like {DEFAULT_URL}.")
+    return url
+
+
+def load(environ: Mapping[str, str]) -> Config:
+    """BERTH_URL and BERTH_TOKEN, else the file that `berth login` wrote. Raises `NotSignedIn`."""
+    stored = _read(path_of(environ))
+    given = environ.get("BERTH_URL", "")
+    url = check_url(given or stored.get("url") or DEFAULT_URL)
+    token = environ.get("BERTH_TOKEN", "")
+    if not token and (not given or url == stored.get("url")):
+        # A stored token is never sent to another portal than the one that it came from.
+        token = stored.get("token", "")
+    if not token:
+        raise NotSignedIn(
+            f"There is no token for {url}.",
+            f"Run `berth login {url}`, or set BERTH_TOKEN.",
+        )
+    return Config(url=url, token=token)
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CliError(f"{path} cannot be read: {error}.", "Delete it and run `berth login`.") from error
+    if not isinstance(data, dict):
+        raise CliError(f"{path} is not ours.", "Delete it and run `berth login`.")
+    return {key: value for key, value in data.items() if isinstance(value, str)}
+
+
+def save(config: Config, environ: Mapping[str, str]) -> Path:
+    """Write the file anew, whole or not at all, readable by its user alone."""
+    path = path_of(environ)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # mkstemp makes files that nobody else can read.
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".config-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"url": config.url, "token": config.token}, file, indent=2)
+                file.write("\n")
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise CliError(
+            f"{path} cannot be written: {error.strerror}.", "Set BERTH_URL and BERTH_TOKEN instead."
+        ) from error
+    return path

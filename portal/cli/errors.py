@@ -1,0 +1,56 @@
+"""What can go wrong between here and the portal, with the exit code that says so."""
+
+from __future__ import annotations
+
+EXIT_REFUSED = 1
+EXIT_USAGE = 2
+EXIT_NOT_SIGNED_IN = 3
+EXIT_UNREACHABLE = 4
+EXIT_NOT_FOUND = 5
+EXIT_TIMEOUT = 6
+EXIT_INTERRUPTED = 130
+
+
+class CliError(Exception):
+    """A sentence, one next action, and the exit code."""
+
+    exit_code = EXIT_REFUSED
+
+    def __init__(self, message: str, next_action: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_action = next_action
+
+
+class Refused(CliError):
+    """The portal said no. `status` and `code` are those of its problem document."""
+
+    def __init__(
+        self, message: str, next_action: str = "", *, status: int, code: str, request_id: str = ""
+    ) -> None:
+        super().__init__(message, next_action)
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+
+
+class NotSignedIn(CliError):
+    exit_code = EXIT_NOT_SIGNED_IN
+
+
+class Unreachable(CliError):
+    """No answer, or none that a portal gives."""
+
+    exit_code = EXIT_UNREACHABLE
+
+
+class Missing(CliError):
+    exit_code = EXIT_NOT_FOUND
+
+
+class TimedOut(CliError):
+    exit_code = EXIT_TIMEOUT
+
+
+class Usage(CliError):
+    exit_code = EXIT_USAGE

@@ -1,0 +1,149 @@
+"""The command `berth`: workspaces from a shell. Imports only what a run needs, so that it starts at once."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from portal.cli import config
+from portal.cli.errors import EXIT_INTERRUPTED, CliError
+
+EPILOG = """\
+environment:
+  BERTH_URL, BERTH_TOKEN   address and token; they win over what `berth login` stored
+
+exit codes:
+  0  done                      4  the portal does not answer, or its certificate is not trusted
+  1  the portal refused        5  there is no such workspace
+  2  wrong usage               6  not ready in time
+  3  no token, or a bad one  130  interrupted
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        return _run(arguments)
+    except CliError as error:
+        _report(error, as_json=arguments.json)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; Python must not complain about it at its own end either.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from portal.cli import commands
+
+    run: Callable[..., int] = getattr(commands, arguments.function)
+    if arguments.function == "login":
+        return run(arguments)
+    from portal.cli.client import BerthClient
+
+    stored = config.load(os.environ)
+    with BerthClient(stored.url, stored.token) as client:
+        return run(client, arguments)
+
+
+def _report(error: CliError, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        details: dict[str, Any] = {"message": error.message, "next_action": error.next_action}
+        for name in ("status", "code", "request_id"):
+            if getattr(error, name, None):
+                details[name] = getattr(error, name)
+        print(json.dumps({"error": details}), file=sys.stderr)
+        return
+    print(f"berth: {error.message}", file=sys.stderr)
+    if error.next_action:
+        print(f"  → {error.next_action}", file=sys.stderr)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="berth",
+        description="GPU workspaces from the command line.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    # Every command has it, so that it can stand where one thinks of it: at the end.
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="JSON on standard output, errors too")
+
+    def command(name: str, function: str, words: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=words, description=words, parents=[common])
+        made.set_defaults(function=function)
+        return made
+
+    login = command(
+        "login", "login", "Store the portal's address and a token, after a look whether they work."
+    )
+    login.add_argument("url", nargs="?", default="", help=f"default: BERTH_URL, else {config.DEFAULT_URL}")
+    login.add_argument("--token", default="", help="asked for when left out, or read from standard input")
+
+    up = command("up", "up", "Create a workspace and start it.")
+    up.add_argument("--template", default="", metavar="SLUG", help="default: the first one of the catalog")
+    up.add_argument("--flavor", default="", metavar="SLUG", help="default: the first one of the catalog")
+    up.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
+    up.add_argument("--name", default="", help="default: one is chosen")
+    _wait(up)
+
+    listed = command("ls", "ls", "List workspaces.")
+    listed.add_argument("--all", action="store_true", help="those of others too, as far as you may see them")
+    listed.add_argument("--team", default="", metavar="SLUG")
+    listed.add_argument("--state", default="", metavar="STATE")
+
+    open_ = command("open", "open_", "Print the address of a workspace.")
+    _one(open_)
+    open_.add_argument("--browser", action="store_true", help="open it in the browser, through the portal")
+
+    start = command("start", "start", "Start a stopped workspace, or a failed one again.")
+    _one(start)
+    _wait(start)
+    stop = command("stop", "stop", "Stop a workspace; its files stay.")
+    _one(stop)
+
+    rm = command("rm", "rm", "Delete a workspace; your home folder stays.")
+    _one(rm)
+    rm.add_argument("-y", "--yes", action="store_true", help="do not ask")
+
+    logs = command("logs", "logs", "Print the last lines that a workspace's program wrote.")
+    _one(logs)
+    logs.add_argument("-n", "--tail", type=_positive, default=200, metavar="LINES", help="default: 200")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
+    return top
+
+
+def _one(command: argparse.ArgumentParser) -> None:
+    command.add_argument("workspace", help="its name or id")
+    command.add_argument("--team", default="", metavar="SLUG", help="where you have the name in two teams")
+
+
+def _wait(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--wait", action="store_true", help="until it is ready")
+    command.add_argument(
+        "--timeout", type=_positive, default=600, metavar="SECONDS", help="of waiting; default: 600"
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())
