@@ -112,7 +112,7 @@ def account(request: HttpRequest) -> HttpResponse:
         "memberships": request.user.memberships.select_related("team").order_by("team__slug"),
         "roles": _rights(request.user),
     }
-    return render(request, "accounts/account.html", context)
+    return render(request, "accounts/account.html", context, status=_status(form))
 
 
 def _rights(user: User) -> list[str]:

@@ -171,6 +171,12 @@
       if (dialog && dialog.showModal) {
         event.preventDefault();
         dialog.showModal();
+        // The opener may have been swapped for a new one meanwhile: the focus goes to what has its id.
+        const id = opener.id;
+        dialog.addEventListener("close", () => {
+          const back = id && document.getElementById(id);
+          if (back) back.focus();
+        }, { once: true });
       }
       return;
     }
@@ -247,6 +253,8 @@
     for (const form of root.querySelectorAll("[data-show-with-js]")) form.hidden = false;
   }
   document.addEventListener("htmx:load", (event) => settle(event.detail.elt));
+  // Before anything is painted: the server's times are in UTC.
+  document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target));
   document.addEventListener("htmx:responseError", () => say("This part of the page could not be refreshed."));
   settle(document.body);
 })();

@@ -1,0 +1,172 @@
+"""A browser, and the portal served to it from the test's own process and database."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.factories import WorkspaceFactory
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+    from portal.accounts.models import Team, User
+    from portal.workspaces.models import Workspace
+
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+LONG_NAME = "a" * 60
+LONG_TEAM = "Averyveryverylongteamnamewithoutanyspaces" + "x" * 35
+
+
+def chromium_path() -> str | None:
+    """The system's Chromium, or Chrome."""
+    named = os.environ.get("BERTH_TEST_CHROMIUM")
+    return named or next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+        None,
+    )
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium for the whole run; skipped where the machine has none."""
+    path = chromium_path()
+    if path is None:
+        pytest.skip("no Chromium on this machine (BERTH_TEST_CHROMIUM may name one)")
+    from playwright.sync_api import sync_playwright
+
+    # Playwright's loop runs in the test's thread, which Django takes for an asynchronous context.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    try:
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
+            yield chromium
+            chromium.close()
+    finally:
+        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[str]:
+    """The portal's ASGI application on a free port of this machine, in a thread of the test."""
+    import uvicorn
+    from django.core.asgi import get_asgi_application
+    from django.db import connections
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        # The server's threads give their connections back at once, so that databases can be dropped.
+        connections.settings["default"]["CONN_MAX_AGE"] = 0
+        config = uvicorn.Config(
+            get_asgi_application(), log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + 10
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < deadline, "the portal did not start"
+            thread.join(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join(10)
+
+
+class Visitor:
+    """Someone at a browser. Each page's console is listened to: a refused script fails the test."""
+
+    def __init__(self, browser: Browser, base: str) -> None:
+        self.browser, self.base = browser, base
+        self.problems: list[str] = []
+        self.contexts: list[BrowserContext] = []
+
+    def sign_in(self, user: User | None, **options: Any) -> Page:
+        """A page in a fresh browser profile, with the session of `user` (nobody's for None)."""
+        from django.conf import settings
+        from django.test import Client
+
+        options.setdefault("viewport", {"width": 1280, "height": 900})
+        context = self.browser.new_context(base_url=self.base, **options)
+        self.contexts.append(context)
+        if user is not None:
+            client = Client()
+            client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+            name = settings.SESSION_COOKIE_NAME
+            context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": self.base}])
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: self.problems.append(f"script error: {error}"))
+        page.on("console", lambda message: self._hear(message.type, message.text))
+        return page
+
+    def _hear(self, kind: str, text: str) -> None:
+        if kind in {"error", "warning"} and "Failed to load resource" not in text:
+            self.problems.append(f"{kind}: {text}")
+
+    def leave(self) -> None:
+        for context in self.contexts:
+            context.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, served: str, transactional_db: None) -> Iterator[Callable[..., Page]]:
+    """`visit(alice, color_scheme="dark")`: a page of a fresh profile in which she is signed in."""
+    visitor = Visitor(browser, served)
+    yield visitor.sign_in
+    visitor.leave()
+    assert not visitor.problems, visitor.problems
+
+
+@pytest.fixture
+def workspace_in(team: Team, local_pool: Any) -> Callable[..., Workspace]:
+    """`workspace_in("running", alice)`: a row in that state, with the times that belong to it."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    from portal.catalog.models import Flavor, Template
+    from portal.common.actors import SYSTEM
+    from portal.events.services import record
+    from portal.workspaces.lifecycle import HOLDING, State
+
+    def make(state: str, owner: User, **fields: Any) -> Workspace:
+        began = timezone.now() - timedelta(minutes=5)
+        times: dict[str, Any] = {"requested_at": began, "state_since": began + timedelta(seconds=3)}
+        if state in HOLDING or state in {State.STOPPED, State.FAILED}:
+            times |= {"pool": local_pool, "generation": 1}
+            times |= {"admitted_at": began, "placed_at": began + timedelta(milliseconds=200)}
+        if state in {State.RUNNING, State.STOPPING, State.STOPPED}:
+            times["ready_at"] = began + timedelta(seconds=3)
+        workspace = WorkspaceFactory(
+            **{
+                "state": state,
+                "owner": owner,
+                "team": team,
+                "template": Template.objects.get(slug="jupyterlab"),
+                "flavor": Flavor.objects.get(slug="cpu-small"),
+                **times,
+                **fields,
+            }
+        )
+        record(actor=owner, kind="workspace.requested", workspace=workspace, message="asked for JupyterLab")
+        record(
+            actor=SYSTEM, kind="workspace.place", workspace=workspace, message="placed it on node-1: it fits"
+        )
+        return workspace
+
+    return make

@@ -1,0 +1,78 @@
+"""What every page loads: small, complete, and free of inline code."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from django.contrib.staticfiles import finders
+from django.test import Client
+
+from portal.accounts.models import User
+from portal.common.templatetags.berth import ICON_SPRITE, STATES
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
+FIRST_LOAD_BYTES = 150_000
+PARTIAL_BYTES = 15_000
+
+
+def symbols() -> set[str]:
+    return set(re.findall(r'<symbol id="([\w-]+)"', (ROOT / "static" / ICON_SPRITE).read_text()))
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: str(path.relative_to(ROOT / "templates")))
+def test_a_template_has_no_inline_code_and_says_what_it_expects(template: Path) -> None:
+    text = template.read_text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)", text), "inline script"
+    assert not re.search(r"<style|\sstyle=|\son\w+=|hx-on|javascript:", text), "inline style or handler"
+    assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", text), "something from elsewhere"
+    # Where others' programs are only hosted there is nothing to say.
+    assert template.parent.name == "api" or "{% comment %}" in text or "{#" in text, "no comment at its head"
+
+
+def test_every_icon_in_use_is_in_the_sprite() -> None:
+    used = {look.icon for look in STATES.values()}
+    for template in TEMPLATES:
+        text = template.read_text()
+        used |= set(re.findall(r'{% icon "([\w-]+)"', text))
+        used |= set(re.findall(r'{% badge "[^"]*" "([\w-]+)"', text))
+    assert used <= symbols(), f"missing: {sorted(used - symbols())}"
+
+
+def test_every_state_has_a_look() -> None:
+    assert set(STATES) == {state.value for state in State}
+    for state in State:
+        assert STATES[state.value].word == state.label
+
+
+def test_vendored_packages_carry_their_licence() -> None:
+    for folder in (ROOT / "static/vendor").iterdir():
+        if folder.is_dir():
+            assert (folder / "LICENSE").stat().st_size > 100, folder
+
+
+def test_first_load_and_partial_stay_small(
+    as_user: Callable[..., Client], alice: User, workspace_in: Callable[..., Workspace]
+) -> None:
+    for number in range(200):
+        workspace_in("running", alice, name=f"workspace-{number}")
+    client = as_user(alice)
+    html = client.get("/").content
+    text = html.decode()
+    linked = set(re.findall(r'(?:src|href)="/static/([^"#]+)', text)) | {ICON_SPRITE}
+    assert len(linked) >= 7
+    total = len(gzip.compress(html))
+    for name in linked:
+        found = finders.find(name)
+        assert found, f"{name} is linked and missing"
+        total += len(gzip.compress(Path(found).read_bytes()))
+    assert total < FIRST_LOAD_BYTES, total
+    partial = client.get("/", headers={"HX-Request": "true", "HX-Target": "list"}).content
+    assert partial.count(b'class="card ws"') == 24
+    assert len(gzip.compress(partial)) < PARTIAL_BYTES

@@ -1,0 +1,521 @@
+"""Pages as the server renders them: what stands on them, in which state, and what a refusal says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from portal.accounts.models import ApiToken, Role, Team, User
+from portal.catalog.models import Flavor
+from portal.inventory.models import Pool
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import PASSWORD, WorkspaceFactory, local_pool_with, node_info
+from tests.ui.conftest import LONG_NAME
+
+Browse = Callable[..., Client]
+Make = Callable[..., Workspace]
+
+
+def text_of(response: object) -> str:
+    """The words of a page, without markup."""
+    body = response.content.decode()  # type: ignore[attr-defined]
+    body = re.sub(r"<(script|style|head)\b.*?</\1>", " ", body, flags=re.S)
+    return " ".join(re.sub(r"<[^>]+>", " ", body).split())
+
+
+# --- Sign-in ------------------------------------------------------------------------------------
+
+
+def test_sign_in_goes_where_one_wanted_to(alice: User, client: Client) -> None:
+    away = client.get("/teams/")
+    assert away.status_code == 302
+    page = client.get(away["Location"])
+    assert page.status_code == 200
+    answer = client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": "/teams/"})
+    assert (answer.status_code, answer["Location"]) == (302, "/teams/")
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    ["https://evil.example/", "//evil.example/", "/\\evil.example", "javascript:alert(1)", "teams/"],
+)
+def test_sign_in_leads_to_no_other_site(alice: User, client: Client, elsewhere: str) -> None:
+    answer = client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": elsewhere})
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+
+
+def test_a_wrong_password_says_so_and_keeps_the_name(alice: User, client: Client) -> None:
+    page = client.post("/sign-in/", {"username": "alice", "password": "wrong"})
+    assert "Name and password do not match" in text_of(page)
+    assert 'value="alice"' in page.content.decode()
+
+
+def test_too_many_wrong_passwords_say_how_long_to_wait(alice: User, client: Client, settings: object) -> None:
+    for _ in range(settings.AXES_FAILURE_LIMIT):  # type: ignore[attr-defined]
+        page = client.post("/sign-in/", {"username": "alice", "password": "wrong"})
+    assert page.status_code == 429
+    assert page["Retry-After"] == "900"
+    assert "Wait 15 minutes" in text_of(page)
+    right = client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    assert right.status_code == 429
+
+
+def test_a_partial_without_a_session_sends_the_whole_page_to_sign_in(client: Client, db: None) -> None:
+    answer = client.get(
+        "/sign-in/?next=/",
+        headers={"HX-Request": "true", "HX-Target": "list", "HX-Current-URL": "http://testserver/?q=a"},
+    )
+    assert answer["HX-Redirect"] == "/sign-in/?next=%2F%3Fq%3Da"
+
+
+def test_the_theme_is_kept_and_rendered(alice: User, as_user: Browse) -> None:
+    client = as_user(alice)
+    assert "data-theme=" not in client.get("/").content.decode()
+    answer = client.post("/theme/", {"theme": "dark", "next": "/teams/"})
+    assert (answer.status_code, answer["Location"]) == (302, "/teams/")
+    assert '<html lang="en" data-theme="dark">' in client.get("/").content.decode()
+    client.post("/theme/", {"theme": ""})
+    assert "data-theme=" not in client.get("/").content.decode()
+
+
+# --- Home ---------------------------------------------------------------------------------------
+
+
+def test_an_empty_home_teaches_the_next_step(alice: User, as_user: Browse) -> None:
+    page = text_of(as_user(alice).get("/"))
+    assert "No workspace yet" in page
+    assert "No pool yet" in page
+
+
+def test_home_repeats_the_last_choice_in_one_click(
+    alice: User, team: Team, local_pool: Pool, make: Make, as_user: Browse
+) -> None:
+    make(alice, "cpu-large")
+    client = as_user(alice)
+    assert "Start JupyterLab · Large CPU · Vision" in text_of(client.get("/"))
+    answer = client.post(
+        "/workspaces/new/", {"template": "jupyterlab", "flavor": "cpu-large", "team": "vision", "again": "1"}
+    )
+    made = Workspace.objects.get(name="jupyterlab-2")
+    assert (answer.status_code, answer["Location"]) == (302, f"/workspaces/{made.pk}/?open=1")
+
+
+@pytest.mark.parametrize("state", [state for state in State if state != State.TERMINATED])
+def test_a_card_says_its_state_in_words_and_offers_what_is_possible(
+    alice: User, as_user: Browse, workspace_in: Make, state: State
+) -> None:
+    workspace = workspace_in(state.value, alice, name="mine")
+    body = as_user(alice).get("/").content.decode()
+    card = body[body.index(f'id="ws-{workspace.pk}"') :].split("</li>")[0]
+    assert state.label in card
+    offered = {verb for verb in ("open", "start", "stop") if f"/workspaces/{workspace.pk}/{verb}/" in card}
+    possible = {
+        State.PENDING: {"stop"},
+        State.PROVISIONING: {"stop"},
+        State.RUNNING: {"open", "stop"},
+        State.STOPPED: {"start"},
+        State.FAILED: {"start"},
+    }
+    assert offered == possible.get(state, set())
+
+
+def test_two_hundred_workspaces_page_filter_and_search(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    for number in range(200):
+        workspace_in("running" if number % 2 else "stopped", alice, name=f"number-{number}")
+    client = as_user(alice)
+    first = client.get("/")
+    assert first.content.count(b'class="card ws"') == 24
+    assert "1–24 of 200 workspaces" in text_of(first)
+    last = client.get("/?state=stopped&page=999")
+    assert "97–100 of 100 workspaces" in text_of(last)
+    one = client.get("/?q=number-137+jupyter")
+    assert one.content.count(b'class="card ws"') == 1
+    none = client.get("/?q=nothing-like-it")
+    assert "None of the 200 workspaces" in text_of(none)
+
+
+def test_the_list_costs_the_same_queries_for_one_and_for_many(
+    alice: User, as_user: Browse, workspace_in: Make, django_assert_max_num_queries: Callable[..., object]
+) -> None:
+    for number in range(24):
+        workspace_in("running", alice, name=f"number-{number}")
+    client = as_user(alice)
+    client.get("/")
+    with django_assert_max_num_queries(24):  # type: ignore[attr-defined]
+        client.get("/")
+
+
+def test_only_those_who_see_others_are_offered_everybodys(
+    alice: User, bob: User, team: Team, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace_in("running", bob, name="of-bob")
+    assert "of-bob" not in text_of(as_user(alice).get("/"))
+    assert "of-bob" in text_of(as_user(alice).get("/?whose=all"))
+    assert "Everybody's" not in text_of(as_user(bob).get("/"))
+    workspace_in("running", alice, name="of-alice")
+    assert "of-alice" not in text_of(as_user(bob).get("/?whose=all"))
+
+
+# --- New ----------------------------------------------------------------------------------------
+
+
+def test_new_has_a_possible_choice_ready(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
+    body = as_user(alice).get("/workspaces/new/").content.decode()
+    assert re.search(r'value="jupyterlab" checked', body)
+    assert re.search(r'value="cpu-small" checked', body)
+    assert 'value="jupyterlab"' in body[body.index('id="name"') :][:120]
+    assert "Starts now" in body
+
+
+def test_what_cannot_be_had_says_why(alice: User, team: Team, catalog: None, as_user: Browse) -> None:
+    local_pool_with(node_info(programs=("jupyter-lab", "marimo"), memory_mib=2048))
+    page = as_user(alice).get("/workspaces/new/")
+    words = text_of(page)
+    assert "Needs code-server, which no node has." in words
+    assert "installs code-server" in words
+    assert re.search(r'value="vscode" disabled', page.content.decode())
+    assert "Not possible here No node is large enough" in words
+
+
+def test_a_starting_form_with_javascript_gets_verdicts_and_keeps_a_name_that_was_typed(
+    alice: User, team: Team, local_pool: Pool, as_user: Browse
+) -> None:
+    client = as_user(alice)
+    htmx = {"HX-Request": "true", "HX-Target": "choice"}
+    query = {"template": "marimo", "flavor": "cpu-large", "team": "vision", "suggested": "jupyterlab"}
+    followed = client.get("/workspaces/new/", query | {"name": "jupyterlab"}, headers=htmx).content.decode()
+    assert "<html" not in followed
+    assert 'id="summary" hx-swap-oob' in followed
+    assert 'value="marimo"' in followed[followed.index('id="name-box"') :]
+    kept = client.get("/workspaces/new/", query | {"name": "my-own"}, headers=htmx).content.decode()
+    assert 'id="name-box"' not in kept
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Not A Name", "Use lower-case letters"),
+        ("x" * 61, "at most 60 characters"),
+        ("taken", "already have"),
+    ],
+)
+def test_a_refused_form_says_what_to_change_and_keeps_the_choice(
+    alice: User, team: Team, local_pool: Pool, make: Make, as_user: Browse, name: str, sentence: str
+) -> None:
+    make(alice, "cpu-small", name="taken")
+    page = as_user(alice).post(
+        "/workspaces/new/", {"template": "marimo", "flavor": "cpu-large", "team": "vision", "name": name}
+    )
+    body = page.content.decode()
+    assert page.status_code in {400, 409}
+    assert sentence in text_of(page)
+    assert re.search(r'value="marimo" checked', body)
+    assert re.search(r'value="cpu-large" checked', body)
+    assert Workspace.objects.count() == 1
+
+
+def test_someone_without_a_team_is_told_whom_to_ask(as_user: Browse, olga: User, local_pool: Pool) -> None:
+    assert "You are in no team yet" in text_of(as_user(olga).get("/workspaces/new/"))
+
+
+# --- Workspace ----------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_running_workspace(
+    alice: User, team: Team, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in(
+        "running",
+        alice,
+        name=LONG_NAME,
+        activity={"kernels": {"count": 2, "busy": 1}, "terminals": None, "rss_mib": 2048, "processes": 7},
+    )
+    page = as_user(alice).get(f"/workspaces/{workspace.pk}/")
+    words = text_of(page)
+    assert "Open JupyterLab" in words
+    assert "3.0 s from request to ready" in words
+    assert "Kernels 2, 1 busy" in words
+    assert "Memory used 2 GiB" in words
+    assert "Terminals" not in words, "what was not measured is not shown"
+    assert "placed it on node-1: it fits" in words
+    assert page.content.count(b'class="step done"') == 5
+
+
+def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    client = as_user(alice)
+    starting = workspace_in("provisioning", alice)
+    body = client.get(f"/workspaces/{starting.pk}/?open=1").content.decode()
+    assert body.count('class="step done"') == 3
+    assert body.count('class="step now"') == 1
+    assert "It opens here by itself" in body
+    assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in body
+    failed = workspace_in(
+        "failed", alice, termination_reason="start_timeout", error_message="No answer.", log_tail="last line"
+    )
+    body = client.get(f"/workspaces/{failed.pk}/").content.decode()
+    assert body.count('class="step failed"') == 1
+    assert "It did not become ready in time" in body
+    assert "last line" in body
+
+
+def test_it_opens_by_itself_only_when_that_was_asked_for(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("running", alice)
+    client = as_user(alice)
+    assert "data-open-now" not in client.get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "data-open-now" in client.get(f"/workspaces/{workspace.pk}/?open=1").content.decode()
+
+
+def test_its_team_owner_may_stop_it_but_not_open_it(
+    alice: User, bob: User, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("running", bob)
+    body = as_user(alice).get(f"/workspaces/{workspace.pk}/?open=1").content.decode()
+    assert f"/workspaces/{workspace.pk}/stop/" in body
+    assert f"/workspaces/{workspace.pk}/open/" not in body
+    assert as_user(alice).get(f"/workspaces/{workspace.pk}/open/").status_code == 403
+
+
+@pytest.mark.parametrize("verb", ["", "log/", "open/", "stop/", "delete/", "events/"])
+def test_a_stranger_learns_nothing(
+    charlie: User, alice: User, as_user: Browse, make: Make, verb: str
+) -> None:
+    stranger = as_user(charlie)
+    workspace = WorkspaceFactory(owner=alice)
+    page = stranger.get(f"/workspaces/{workspace.pk}/{verb}")
+    assert page.status_code == 404
+    assert workspace.name not in page.content.decode()
+
+
+def test_stop_and_delete_ask_first_and_then_do_it(
+    alice: User, team: Team, local_pool: Pool, make: Make, as_user: Browse
+) -> None:
+    workspace = make(alice, "cpu-small")
+    client = as_user(alice)
+    for verb, words in (("stop", "everything in their memory"), ("delete", "your home folder in Vision")):
+        question = client.get(f"/workspaces/{workspace.pk}/{verb}/")
+        assert words in text_of(question)
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING, "asking changes nothing"
+    client.post(f"/workspaces/{workspace.pk}/stop/")
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPING
+    answer = client.post(f"/workspaces/{workspace.pk}/delete/", follow=True)
+    assert f"{workspace.name} is being deleted. Your home folder stays." in text_of(answer)
+
+
+def test_an_action_that_comes_too_late_says_so(
+    alice: User, team: Team, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("stopping", alice)
+    answer = as_user(alice).post(f"/workspaces/{workspace.pk}/start/", follow=True)
+    assert "cannot be started now. Wait until it has come to rest" in text_of(answer)
+
+
+def test_simulated_says_so_wherever_it_appears_and_nothing_else_does(
+    alice: User, team: Team, pool: Pool, make: Make, as_user: Browse, workspace_in: Make
+) -> None:
+    simulated = make(alice, "sim-cpu")
+    real = workspace_in("running", alice, name="real")
+    client = as_user(alice)
+    badge = 'class="badge sim"'
+    for path in (f"/workspaces/{simulated.pk}/", "/pools/sim/", "/pools/", "/", "/workspaces/new/"):
+        assert badge in client.get(path).content.decode(), path
+    assert badge not in client.get(f"/workspaces/{real.pk}/").content.decode()
+    assert badge not in client.get("/pools/this-machine/").content.decode()
+    body = client.get("/").content.decode()
+    card = body[body.index(f'id="ws-{real.pk}"') :].split("</li>")[0]
+    assert badge not in card
+
+
+# --- Teams and tokens ---------------------------------------------------------------------------
+
+
+def test_an_owner_adds_changes_and_removes_a_member(
+    alice: User, charlie: User, team: Team, as_user: Browse
+) -> None:
+    client = as_user(alice)
+    added = client.post("/teams/vision/", {"username": "charlie", "role": "member"}, follow=True)
+    assert "charlie is now member of Vision." in text_of(added)
+    client.post("/teams/vision/members/charlie/role/", {"role": "owner"})
+    assert team.memberships.get(user=charlie).role == Role.OWNER
+    question = client.get("/teams/vision/members/charlie/remove/")
+    assert "the files in their home folder" in text_of(question)
+    client.post("/teams/vision/members/charlie/remove/")
+    assert not team.memberships.filter(user=charlie).exists()
+
+
+def test_refusals_of_a_team_name_the_rule(alice: User, team: Team, as_user: Browse) -> None:
+    client = as_user(alice)
+    unknown = client.post("/teams/vision/", {"username": "nobody", "role": "member"})
+    assert unknown.status_code == 400
+    assert "No user has this name." in text_of(unknown)
+    last = client.post("/teams/vision/members/alice/remove/", follow=True)
+    assert "alice is the only owner of Vision. Make somebody else an owner first." in text_of(last)
+
+
+def test_a_member_sees_the_team_but_no_forms(bob: User, team: Team, as_user: Browse) -> None:
+    client = as_user(bob)
+    body = client.get("/teams/vision/").content.decode()
+    assert "Add a member" not in body
+    assert "Leave" in body
+    assert client.post("/teams/vision/", {"username": "alice", "role": "member"}).status_code == 403
+    assert client.post("/teams/vision/members/alice/role/", {"role": "member"}).status_code == 403
+    assert client.get("/teams/vision/members/alice/remove/").status_code == 403
+
+
+def test_an_operator_makes_a_team(olga: User, as_user: Browse) -> None:
+    client = as_user(olga)
+    bad = client.post("/teams/", {"name": "Robots", "slug": "Not a slug"})
+    assert bad.status_code == 400
+    assert "Use lower-case letters" in text_of(bad)
+    good = client.post("/teams/", {"name": "Robots", "slug": "robots"}, follow=True)
+    assert "Robots is there, and you are its owner." in text_of(good)
+
+
+def test_nobody_else_makes_a_team(alice: User, as_user: Browse) -> None:
+    client = as_user(alice)
+    assert "Make a team" not in text_of(client.get("/teams/"))
+    assert client.post("/teams/", {"name": "Robots", "slug": "robots"}).status_code == 403
+
+
+def test_a_token_is_shown_once(alice: User, as_user: Browse) -> None:
+    client = as_user(alice)
+    made = client.post(
+        "/account/tokens/", {"name": "nightly", "expires": "30", "scopes": ["workspaces:read", "teams:read"]}
+    )
+    token = ApiToken.objects.get()
+    secret = re.search(r'value="(berth_[\w-]+)"', made.content.decode())
+    assert secret
+    assert made["Cache-Control"].find("no-store") >= 0
+    assert token.scopes == ["teams:read", "workspaces:read"]
+    assert token.expires_at
+    assert timedelta(days=29) < token.expires_at - timezone.now() <= timedelta(days=30)
+    again = client.get("/account/tokens/").content.decode()
+    assert secret.group(1) not in again
+    assert "nightly" in again
+    client.post(f"/account/tokens/{token.pk}/revoke/")
+    assert "No token yet" in text_of(client.get("/account/tokens/"))
+
+
+def test_a_token_without_scopes_is_refused_in_words(alice: User, as_user: Browse) -> None:
+    page = as_user(alice).post("/account/tokens/", {"name": "x", "expires": "7"})
+    assert page.status_code == 400
+    assert "Choose at least one." in text_of(page)
+    assert not ApiToken.objects.exists()
+
+
+def test_the_password_changes_and_the_session_stays(alice: User, as_user: Browse) -> None:
+    client = as_user(alice)
+    new = "another-long-enough-one"
+    bad = client.post("/account/", {"old_password": "no", "new_password1": new, "new_password2": new})
+    assert bad.status_code == 400
+    good = client.post(
+        "/account/", {"old_password": PASSWORD, "new_password1": new, "new_password2": new}, follow=True
+    )
+    assert "The password is changed" in text_of(good)
+    alice.refresh_from_db()
+    assert alice.check_password(new)
+
+
+# --- Pools --------------------------------------------------------------------------------------
+
+
+def test_a_pool_shows_warnings_limits_devices_and_what_is_missing(
+    alice: User, catalog: None, as_user: Browse
+) -> None:
+    local_pool_with(
+        node_info(gpus=2, programs=("jupyter-lab",), warnings=("bubblewrap is missing. Install it.",))
+    )
+    words = text_of(as_user(alice).get("/pools/this-machine/"))
+    assert "bubblewrap is missing. Install it. On node-1." in words
+    assert "a sandbox (bubblewrap) control groups" in words
+    assert "GPU-node-1-1" in words
+    assert "2 of 2 free" in words
+    assert "VS Code not installed" in words
+
+
+def test_who_holds_a_device_is_told_only_to_those_who_may_know(
+    alice: User, charlie: User, team: Team, catalog: None, make: Make, as_user: Browse
+) -> None:
+    local_pool_with(node_info(gpus=1))
+    flavor = Flavor.objects.get(accelerator_count=1)
+    workspace = make(alice, flavor.slug, name="secret-project")
+    assert workspace.state == State.PROVISIONING
+    assert "secret-project of alice" in text_of(as_user(alice).get("/pools/this-machine/"))
+    foreign = text_of(as_user(charlie).get("/pools/this-machine/"))
+    assert "another team" in foreign
+    assert "secret-project" not in foreign
+    assert "0 of 1 free" in foreign
+
+
+def test_a_hundred_nodes_page_well(alice: User, as_user: Browse, catalog: None) -> None:
+    local_pool_with(*(node_info(f"node-{number:03d}", gpus=8) for number in range(100)))
+    page = as_user(alice).get("/pools/this-machine/?page=2")
+    words = text_of(page)
+    assert "26–50 of 100 nodes" in words
+    assert "node-026" in words
+    assert "800 of 800 free" in words
+    assert page.content.count(b'<span class="slot ') == 200, "the overview of 800 is a bar, not 800 boxes"
+
+
+# --- Errors -------------------------------------------------------------------------------------
+
+
+def test_error_pages_carry_code_request_id_and_one_next_action(client: Client, alice: User) -> None:
+    client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
+    page = client.get(
+        "/workspaces/0b0b0b0b-0000-4000-8000-000000000000/", headers={"X-Request-Id": "abc12345"}
+    )
+    words = text_of(page)
+    assert page.status_code == 404
+    assert "404" in words
+    assert "abc12345" in words
+    assert page.content.count(b"btn primary") == 1
+    nowhere = client.get("/nowhere/")
+    assert nowhere.status_code == 404
+    assert "There is nothing at this address" in text_of(nowhere)
+
+
+def test_a_fault_of_the_portal_itself_has_a_page_without_the_database(
+    client: Client, monkeypatch: pytest.MonkeyPatch, alice: User
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("broken on purpose")
+
+    client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
+    client.raise_request_exception = False
+    monkeypatch.setattr("portal.inventory.pages.capacities", broken)
+    page = client.get("/pools/", headers={"X-Request-Id": "abc12345"})
+    assert page.status_code == 500
+    assert "Something broke here" in text_of(page)
+
+
+@pytest.mark.parametrize("code", ["400", "403", "403_csrf", "404", "429", "500", "503"])
+def test_every_error_template_renders_without_context(code: str) -> None:
+    from django.template.loader import render_to_string
+
+    assert code[:3] in text_of_html(render_to_string(f"{code}.html"))
+
+
+def text_of_html(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def test_a_form_from_elsewhere_is_refused_with_a_page(alice: User) -> None:
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
+    page = strict.post("/teams/vision/", {"username": "bob", "role": "member"})
+    assert page.status_code == 403
+    assert "This form is too old" in text_of(page)
