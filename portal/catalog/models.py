@@ -15,14 +15,12 @@ class UpstreamAuth(models.TextChoices):
     """How the gateway signs in to the app on the user's behalf, with the app's token."""
 
     NONE = "none", "Not at all"
-    TOKEN = "token", "Authorization: token …"
     BEARER = "bearer", "Authorization: Bearer …"
-    BASIC = "basic", "Authorization: Basic …"
     CODE_SERVER = "code-server", "Cookie of code-server"
 
 
 class Template(models.Model):
-    """A program that a workspace runs. `argv` and `env` may hold `{port}`, `{home}`, `{token}`, `{name}`."""
+    """A program that a workspace runs. `argv` and `env` may hold `provisioning.types.AppSpec`'s placeholders."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])

@@ -5,7 +5,6 @@ Redis may lose all of it: `sync` puts everything back from the database.
 
 from __future__ import annotations
 
-import base64
 import logging
 from functools import lru_cache
 from uuid import UUID
@@ -40,13 +39,8 @@ def upstream_headers(workspace: Workspace) -> dict[str, str]:
     """What the gateway adds on the way to the app, so that the app's secret never reaches a browser."""
     token = app_token(workspace.pk, workspace.generation)
     match workspace.template.upstream_auth:
-        case UpstreamAuth.TOKEN:
-            return {"Authorization": f"token {token}"}
         case UpstreamAuth.BEARER:
             return {"Authorization": f"Bearer {token}"}
-        case UpstreamAuth.BASIC:
-            pair = base64.b64encode(f"berth:{token}".encode()).decode()
-            return {"Authorization": f"Basic {pair}"}
         case UpstreamAuth.CODE_SERVER:
             return {"Cookie": f"code-server-session={token}"}
         case _:

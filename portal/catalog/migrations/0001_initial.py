@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 ('env', models.JSONField(blank=True, default=dict)),
                 ('ready_path', models.CharField(default='/', max_length=200)),
                 ('open_path', models.CharField(default='/', max_length=200)),
-                ('upstream_auth', models.CharField(choices=[('none', 'Not at all'), ('token', 'Authorization: token …'), ('bearer', 'Authorization: Bearer …'), ('basic', 'Authorization: Basic …'), ('code-server', 'Cookie of code-server')], default='none', max_length=20)),
+                ('upstream_auth', models.CharField(choices=[('none', 'Not at all'), ('bearer', 'Authorization: Bearer …'), ('code-server', 'Cookie of code-server')], default='none', max_length=20)),
                 ('activity', models.CharField(blank=True, help_text='How the agent asks the app what it does.', max_length=20)),
                 ('start_timeout_s', models.PositiveIntegerField(default=120, validators=[django.core.validators.MinValueValidator(5)])),
                 ('stop_timeout_s', models.PositiveIntegerField(default=10, validators=[django.core.validators.MaxValueValidator(300)])),
