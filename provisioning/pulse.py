@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
+import sys
 import time
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, cast
 
 import redis
 from celery import Celery, bootsteps
@@ -92,7 +93,26 @@ def parse(raw: dict[bytes, bytes]) -> dict[str, float]:
     return pulses
 
 
-def redacted(url: str) -> str:
-    """A broker's address without its password, for logs and health reports."""
-    parts = urlsplit(url)
-    return f"{parts.hostname or '?'}:{parts.port or 6379}"
+def is_fresh(broker_url: str, name: str) -> bool:
+    """Whether the process `name` has shown a pulse lately. Raises `redis.RedisError`."""
+    with redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2) as client:
+        # The library's type also stands for its asynchronous client.
+        raw = cast("dict[bytes, bytes]", client.hgetall(PULSE_KEY))
+    return time.time() - parse(raw).get(name, 0.0) <= PULSE_LATE_S
+
+
+def main(role: str) -> int:
+    """A container's health check: `python -m provisioning.pulse control|node|beat`; 0 when it is well."""
+    url = os.environ.get("BERTH_NODE_REDIS_URL" if role == "node" else "BERTH_REDIS_URL", "")
+    name = f"{role}@{os.environ.get('BERTH_NODE_NAME') or socket.gethostname()}"
+    try:
+        fresh = is_fresh(url, name)
+    except (redis.RedisError, OSError, ValueError) as error:
+        print(f"{name}: Redis does not answer ({type(error).__name__})", file=sys.stderr)
+        return 1
+    print(f"{name}: {'well' if fresh else 'silent'}")
+    return 0 if fresh else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from portal.embedded import control, preflight
+from portal.embedded import configs, control, preflight
 from portal.embedded.console import Console, Problem
 from portal.embedded.environment import Instance
 from portal.embedded.notebook import Builder
@@ -24,6 +24,7 @@ def main(argv: Sequence[str]) -> int:
             "--keep-workspaces", action="store_true", help="leave workspaces running when it stops"
         )
     commands.add_parser("status", help="what runs; exit code 0 all, 1 some, 3 nothing")
+    commands.add_parser("render", help="only write the servers' configuration, for compose.yaml")
     commands.add_parser("notebook", help="only make the environment that notebooks run in")
     options = parser.parse_args(argv)
     console = Console()
@@ -36,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
                 return control.down(instance, console, keep_workspaces=options.keep_workspaces)
             case "status":
                 return control.status(instance, os.environ, console)
+            case "render":
+                return render(instance, os.environ, console)
             case _:
                 return notebook(instance, console)
     except Problem as problem:
@@ -55,4 +58,21 @@ def notebook(instance: Instance, console: Console) -> int:
         builder = Builder(instance, os.environ)
         builder.start()
         step.result = builder.wait(step.update)
+    return 0
+
+
+def render(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
+    """Write what Redis and Traefik read, from secrets in the environment: nothing is kept here."""
+    variables = {
+        "gateway_secret": "BERTH_GATEWAY_SECRET",
+        "redis_control": "BERTH_REDIS_PASSWORD",
+        "redis_node": "BERTH_NODE_REDIS_PASSWORD",
+    }
+    missing = [name for name in variables.values() if not environ.get(name)]
+    if missing:
+        raise Problem(f"{', '.join(missing)} must be set.", "Copy deploy.env.example and fill it in.")
+    secrets = {name: environ[variable] for name, variable in variables.items()}
+    preflight.prepare_home(instance.home)
+    configs.write(instance, secrets)
+    console.say(f"  ✓ Written to {instance.run_dir}")
     return 0

@@ -6,11 +6,24 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from portal.embedded.environment import Instance
+from portal.embedded.environment import Instance, write_file
 from provisioning.gateway import traefik
 
 HEALTH_HOST = "health.berth.internal"
 """Traefik itself answers this host with 200: no other port is needed to see that it lives."""
+
+
+def write(instance: Instance, secrets: Mapping[str, str]) -> None:
+    """Write every file under `run`, for this user only. Raises `OSError`."""
+    run = instance.run_dir
+    passwords = {user: secrets[f"redis_{user}"] for user in ("control", "node")}
+    routes = traefik_routes(
+        domain=instance.domain, web_url=instance.web_url, gateway_secret=secrets["gateway_secret"]
+    )
+    write_file(run / "redis.conf", redis_conf(instance))
+    write_file(run / "redis.acl", redis_acl(passwords))
+    write_file(run / "traefik.yml", traefik_static(instance, gateway_secret=secrets["gateway_secret"]))
+    write_file(run / "traefik-routes.yml", routes)
 
 
 def redis_conf(instance: Instance) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from portal.embedded import configs, instance_lock, logfiles, preflight, processes
 from portal.embedded.console import Console, Problem
-from portal.embedded.environment import ROOT, Instance, ensure_secrets, write_file
+from portal.embedded.environment import ROOT, Instance, ensure_secrets
 from portal.embedded.notebook import Builder
 from portal.embedded.programs import Program, programs
 from portal.embedded.supervisor import Supervisor, report, write_state
@@ -74,7 +74,7 @@ class Up:
         builder.start()
         try:
             self._secrets, made = ensure_secrets(self._instance.home)
-            self._write_configs()
+            configs.write(self._instance, self._secrets)
         except OSError as error:
             raise Problem(
                 f"{error.filename or self._instance.home} cannot be written ({error.strerror}).",
@@ -92,26 +92,6 @@ class Up:
             raise Problem("The database could not be prepared.", "The line above says why.")
         with self._console.step("Notebook environment") as step:
             step.result = builder.wait(step.update)
-
-    def _write_configs(self) -> None:
-        instance, run = self._instance, self._instance.run_dir
-        write_file(run / "redis.conf", configs.redis_conf(instance))
-        write_file(
-            run / "redis.acl",
-            configs.redis_acl({user: self._secrets[f"redis_{user}"] for user in ("control", "node")}),
-        )
-        write_file(
-            run / "traefik.yml",
-            configs.traefik_static(instance, gateway_secret=self._secrets["gateway_secret"]),
-        )
-        write_file(
-            run / "traefik-routes.yml",
-            configs.traefik_routes(
-                domain=instance.domain,
-                web_url=instance.web_url,
-                gateway_secret=self._secrets["gateway_secret"],
-            ),
-        )
 
     def _programs(self, binaries: preflight.Binaries) -> tuple[Program, ...]:
         return programs(

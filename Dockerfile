@@ -1,0 +1,36 @@
+# The portal: web, control worker, beat, node worker and the one-off jobs are this image with another command.
+# Build: docker build -t berth .
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /opt/berth
+COPY requirements/portal.lock requirements/portal.lock
+RUN python -m venv /opt/venv && /opt/venv/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/portal.lock
+# What workspaces run stands apart: a notebook cannot import the portal.
+COPY requirements/notebook.lock requirements/notebook.lock
+RUN python -m venv /opt/notebook && /opt/notebook/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements/notebook.lock
+
+FROM python:3.11-slim-bookworm
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends bubblewrap \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --create-home --shell /usr/sbin/nologin berth \
+    && install -d -o berth -g berth -m 0700 /var/lib/berth /var/lib/berth/run /var/lib/berth/redis \
+        /var/lib/berth/homes /var/lib/berth/local /var/lib/berth/environments
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /opt/notebook /opt/notebook
+WORKDIR /opt/berth
+COPY manage.py ./
+COPY portal portal
+COPY provisioning provisioning
+COPY templates templates
+COPY static static
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONPATH=/opt/berth \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    BERTH_HOME=/var/lib/berth
+RUN python -m compileall -q portal provisioning \
+    && ln -s /opt/notebook /var/lib/berth/environments/notebook \
+    && python manage.py collectstatic --noinput --verbosity 0 \
+    && chown -R berth:berth /var/lib/berth/static
+USER 10001:10001
+CMD ["python", "-m", "uvicorn", "portal.asgi:application", "--host", "127.0.0.1", "--port", "8001", "--no-access-log", "--no-server-header", "--lifespan", "off", "--timeout-graceful-shutdown", "10"]
