@@ -232,12 +232,12 @@ def test_a_node_that_vanishes_keeps_its_workspaces_until_it_is_back(make, alice,
     settle()
     node = active(workspace)[0].node.name
     rescript(pool, vanish_nodes=node)
-    settle(300, resting=lambda: False)
+    settle(100, resting=lambda: False)
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
     assert workspace.error_code
     services.delete(actor=alice, workspace_id=workspace.pk)
-    settle(300, resting=lambda: False)
+    settle(100, resting=lambda: False)
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATING
     assert len(active(workspace)) == 1

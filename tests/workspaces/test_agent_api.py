@@ -1,0 +1,295 @@
+"""The agents' HTTP interface: who is believed, what is refused, and what a report does."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from portal.workspaces import results, services
+from portal.workspaces.lifecycle import HOLDING, State
+from portal.workspaces.models import Workspace
+from portal.workspaces.secrets import agent_token, app_token
+from provisioning.types import Op
+from tests.workspaces.helpers import active, answer, run_until_ready, seen, taken
+
+pytestmark = pytest.mark.django_db
+ENDPOINT = "http://127.0.0.1:18001"
+REPORTS = ["ready", "heartbeat", "exited"]
+
+
+@pytest.fixture
+def workspace(clock, make, alice, local_pool) -> Workspace:
+    return make(alice)
+
+
+def post(report: str, body: object = None, *, token: str = "", raw: bytes | None = None, **headers: str):
+    data = raw if raw is not None else json.dumps(body if body is not None else {}).encode()
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    return Client(headers=headers).post(f"/agent/v1/{report}", data, content_type="application/json")
+
+
+def token_of(workspace: Workspace, generation: int | None = None) -> str:
+    return agent_token(workspace.pk, workspace.generation if generation is None else generation)
+
+
+# --- who is believed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_without_a_genuine_token_nothing_is_believed(workspace, report, alice, with_token):
+    genuine = token_of(workspace)
+    other = Workspace(pk=uuid.uuid4(), generation=1)
+    name, generation, mac = genuine.split(".")
+    from tests.factories import make_token
+
+    for token in (
+        "",
+        "x",
+        "a.b.c",
+        f"{name}.{generation}",
+        f"{genuine}.x",
+        f"{name}.{generation}.{mac[:-1]}",
+        f"{name}.2.{mac}",
+        f"{other.pk}.1.{mac}",
+        f"{name}.{generation}.{app_token(workspace.pk, 1)}",
+        f"{name.replace('-', '')}.{generation}.{mac}x",
+        f"{name}. {generation}.{mac} y",
+        app_token(workspace.pk, workspace.generation),
+        make_token(alice)[1],
+    ):
+        answered = post(report, {"endpoint": ENDPOINT}, token=token)
+        assert answered.status_code == 401, token
+        assert answered["Content-Type"] == "application/problem+json"
+        assert answered.json()["code"] == "bad_agent_token"
+    assert Client().post(f"/agent/v1/{report}", HTTP_AUTHORIZATION=f"Basic {genuine}").status_code == 401
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_genuine_token_of_what_never_existed_is_revoked(db, report):
+    assert post(report, {}, token=agent_token(uuid.uuid4(), 1)).status_code == 410
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("state", [state for state in State if state not in HOLDING])
+def test_an_incarnation_that_is_over_is_told_so(workspace, report, state):
+    token = token_of(workspace)
+    Workspace.objects.filter(pk=workspace.pk).update(state=state)
+    assert post(report, {"endpoint": ENDPOINT}, token=token).status_code == 410
+    workspace.refresh_from_db()
+    assert workspace.state == state
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_an_earlier_incarnation_is_told_so(workspace, report):
+    Workspace.objects.filter(pk=workspace.pk).update(generation=2)
+    assert post(report, {"endpoint": ENDPOINT}, token=token_of(workspace, 1)).status_code == 410
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_reading_is_not_possible(report, db):
+    assert Client().get(f"/agent/v1/{report}").status_code == 405
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"[]",
+        b'"text"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"activity": {"cpu": NaN}, "endpoint": NaN, "exit_code": Infinity}',
+    ],
+    ids=["cut", "list", "text", "not-utf8", "deep", "nan"],
+)
+def test_what_is_no_report_is_refused(workspace, report, raw):
+    answered = post(report, raw=raw, token=token_of(workspace))
+    assert answered.status_code == 400
+    assert answered["Content-Type"] == "application/problem+json"
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report_that_is_too_large_is_refused(workspace, report):
+    assert post(report, {"x": "y" * 300_000}, token=token_of(workspace)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        5,
+        "x" * 300,
+        "127.0.0.1:18001",
+        "ftp://127.0.0.1:1",
+        "http://user:secret@127.0.0.1:1",
+        "http://127.0.0.1:1/path",
+        "http://127.0.0.1:1\r\nX: y",
+        "http://127.0.0.1:99999",
+        "javascript:alert(1)",
+    ],
+)
+def test_an_endpoint_that_is_none_is_refused(workspace, endpoint):
+    assert post("ready", {"endpoint": endpoint}, token=token_of(workspace)).status_code == 400
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+
+
+@pytest.mark.parametrize("code", ["three", [], {}, 1e400])
+def test_an_exit_code_that_is_none_is_refused(workspace, code):
+    raw = json.dumps({"exit_code": code}).encode()
+    status = post("exited", raw=raw, token=token_of(workspace)).status_code
+    assert status == (204 if code in ([], {}) else 400)
+
+
+# --- ready ----------------------------------------------------------------------------------------
+
+
+def test_ready_after_the_start_was_answered(workspace, sent):
+    answer(sent, Op.START, "starting", endpoint=ENDPOINT)
+    assert post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace)).status_code == 204
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    assert workspace.endpoint == ENDPOINT
+    assert workspace.ready_at is not None
+
+
+def test_ready_before_the_start_was_answered(workspace, sent):
+    command = taken(sent, Op.START)
+    assert post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace)).status_code == 204
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    since = workspace.state_since
+    # The answer comes after all, and still says what was so before.
+    assert results.apply_result(seen(command, "starting", endpoint=ENDPOINT)) is True
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.state_since, workspace.lease) == (State.RUNNING, since, "")
+    assert workspace.endpoint == ENDPOINT
+    assert len(sent) == 0
+
+
+def test_ready_when_the_starts_answer_never_comes(workspace, sent, clock):
+    from portal.workspaces import reconcile
+
+    taken(sent, Op.START)
+    post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace))
+    clock.shift(46)
+    reconcile.sweep()
+    assert answer(sent, Op.OBSERVE, "running", ready=True)
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+
+
+def test_ready_twice_is_ready_once(workspace, sent):
+    from portal.events.models import Event
+
+    token = token_of(workspace)
+    for _ in range(2):
+        assert post("ready", {"endpoint": ENDPOINT}, token=token).status_code == 204
+    assert Event.objects.filter(workspace=workspace, kind="workspace.ready").count() == 1
+
+
+def test_ready_while_it_stops_does_not_revive_it(workspace, alice, sent):
+    answer(sent, Op.START, "starting")
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace)).status_code == 204
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPING
+
+
+# --- heartbeat ------------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, settings):
+    run_until_ready(sent, workspace)
+    activity = {"kernels": 2, "busy": None, "gpu": [{"uuid": "GPU-1", "util_percent": 93}]}
+    answered = post("heartbeat", {"activity": activity}, token=token_of(workspace))
+    assert (answered.status_code, answered.json()) == (200, {"next_s": settings.HEARTBEAT_S})
+    workspace.refresh_from_db()
+    assert workspace.activity == activity
+    assert workspace.heartbeat_at == timezone.now()
+
+
+def test_a_heartbeat_with_characters_that_no_database_takes_is_kept(workspace, sent):
+    run_until_ready(sent, workspace)
+    raw = b'{"activity": {"title\\u0000": ["a\\u0000b", {"x": "\\ud800"}]}}'
+    assert post("heartbeat", raw=raw, token=token_of(workspace)).status_code == 200
+    workspace.refresh_from_db()
+    assert workspace.activity == {"title": ["ab", {"x": "?"}]}
+
+
+@pytest.mark.parametrize("activity", [5, "busy", [1]])
+def test_an_activity_that_is_no_object_is_refused(workspace, activity):
+    assert post("heartbeat", {"activity": activity}, token=token_of(workspace)).status_code == 400
+
+
+def test_a_heartbeat_takes_one_write(workspace, sent, django_assert_num_queries):
+    run_until_ready(sent, workspace)
+    token = token_of(workspace)
+    with django_assert_num_queries(1):
+        post("heartbeat", {"activity": {}}, token=token)
+
+
+# --- exited ---------------------------------------------------------------------------------------
+
+
+def test_an_app_that_exits_is_looked_at_and_fails(workspace, sent):
+    run_until_ready(sent, workspace)
+    body = {"exit_code": 3, "log_tail": "Traceback …\x00"}
+    assert post("exited", body, token=token_of(workspace)).status_code == 204
+    assert answer(sent, Op.OBSERVE, "failed", exit_code=3)
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, "app_exited")
+    assert workspace.log_tail == "Traceback …"
+    assert "exit code 3" in workspace.error_message
+    assert answer(sent, Op.DELETE, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.FAILED
+    assert not active(workspace)
+
+
+def test_exited_with_the_start_unanswered_waits_for_the_answer(workspace, sent):
+    command = taken(sent, Op.START)
+    assert post("exited", {"exit_code": 3, "log_tail": "boom"}, token=token_of(workspace)).status_code == 204
+    assert len(sent) == 0
+    results.apply_result(seen(command, "failed", exit_code=3))
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATING
+    assert workspace.log_tail == "boom"
+
+
+def test_exited_twice_is_looked_at_once(workspace, sent):
+    run_until_ready(sent, workspace)
+    token = token_of(workspace)
+    for _ in range(2):
+        assert post("exited", {"exit_code": 0}, token=token).status_code == 204
+    assert len(sent.commands) == 1
+
+
+def test_exited_while_it_stops_says_nothing_new(workspace, alice, sent):
+    run_until_ready(sent, workspace)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert post("exited", {"exit_code": 0, "log_tail": "bye"}, token=token_of(workspace)).status_code == 204
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.log_tail) == (State.STOPPING, "")
+
+
+def test_the_log_is_cut_to_its_end(workspace, sent):
+    run_until_ready(sent, workspace)
+    post("exited", {"exit_code": 1, "log_tail": "a" * 30_000 + "end"}, token=token_of(workspace))
+    workspace.refresh_from_db()
+    assert len(workspace.log_tail) == 20_000
+    assert workspace.log_tail.endswith("end")
