@@ -26,6 +26,7 @@ from portal.accounts.forms import MemberForm, SignInForm, TeamForm, TokenForm, a
 from portal.accounts.models import Role, User
 from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
+from portal.common.requests import SignedInRequest
 from portal.workspaces import gateway
 
 ROWS_PER_PAGE = 50
@@ -95,7 +96,7 @@ def theme(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def account(request: HttpRequest) -> HttpResponse:
+def account(request: SignedInRequest) -> HttpResponse:
     """Who one is, and a new password."""
     form = PasswordChangeForm(request.user, request.POST or None)
     # The page has its own order of fields; the focus stays where the reader is.
@@ -109,7 +110,7 @@ def account(request: HttpRequest) -> HttpResponse:
         return redirect("accounts:account")
     context = {
         "form": form,
-        "memberships": request.user.memberships.select_related("team").order_by("team__slug"),
+        "memberships": selectors.memberships_of(request.user),
         "roles": _rights(request.user),
     }
     return render(request, "accounts/account.html", context, status=_status(form))
@@ -129,7 +130,7 @@ def _rights(user: User) -> list[str]:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def teams(request: HttpRequest) -> HttpResponse:
+def teams(request: SignedInRequest) -> HttpResponse:
     """Teams one may see; operators make new ones."""
     form = TeamForm(request.POST or None) if request.user.operates else None
     if request.method == "POST":
@@ -148,19 +149,16 @@ def teams(request: HttpRequest) -> HttpResponse:
     if q:
         found = found.filter(name__icontains=q)
     page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    roles = {
-        membership.team_id: membership.get_role_display()
-        for membership in request.user.memberships.filter(team__in=[team.pk for team in page.object_list])
-    }
-    page.object_list = [{"team": team, "role": roles.get(team.pk, "")} for team in page.object_list]
-    context = {"page": page, "q": q, "total": total, "form": form}
+    roles = selectors.roles_of(request.user)
+    rows = [(team, Role(roles[team.pk]).label if team.pk in roles else "") for team in page.object_list]
+    context = {"page": page, "rows": rows, "q": q, "total": total, "form": form}
     return render(request, "accounts/teams.html", context, status=_status(form))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def team(request: HttpRequest, slug: str) -> HttpResponse:
+def team(request: SignedInRequest, slug: str) -> HttpResponse:
     """A team's members; its owners add some."""
     found = selectors.team_by_slug(request.user, slug)
     form = MemberForm(request.POST or None)
@@ -189,7 +187,7 @@ def team(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_POST
 @login_required
-def member_role(request: HttpRequest, slug: str, username: str) -> HttpResponse:
+def member_role(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Give a member another role."""
     found = selectors.team_by_slug(request.user, slug)
     policies.require_manage_team(request.user, found)
@@ -207,7 +205,7 @@ def member_role(request: HttpRequest, slug: str, username: str) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def member_remove(request: HttpRequest, slug: str, username: str) -> HttpResponse:
+def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Ask, then take a member out of the team."""
     found = selectors.team_by_slug(request.user, slug)
     leaving = username == request.user.username
@@ -245,7 +243,7 @@ def member_remove(request: HttpRequest, slug: str, username: str) -> HttpRespons
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def tokens(request: HttpRequest) -> HttpResponse:
+def tokens(request: SignedInRequest) -> HttpResponse:
     """One's API tokens. The secret of a new one is in this answer and nowhere else."""
     form = TokenForm(request.POST or None)
     secret = ""
@@ -275,7 +273,7 @@ def tokens(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @login_required
-def token_revoke(request: HttpRequest, token_id: UUID) -> HttpResponse:
+def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
     """End a token at once."""
     services.revoke_token(actor=request.user, token_id=token_id)
     messages.success(request, "The token is revoked. Programs that use it are refused from now on.")

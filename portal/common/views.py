@@ -12,4 +12,4 @@ def server_error(request: HttpRequest) -> HttpResponse:
         "request_id": getattr(request, "request_id", ""),
         "theme": request.COOKIES.get("berth-theme", ""),
     }
-    return render(None, "500.html", context, status=500)  # type: ignore[arg-type]
+    return render(None, "500.html", context, status=500)

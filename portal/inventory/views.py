@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.common.htmx import partial_of
+from portal.common.requests import SignedInRequest
 from portal.inventory import pages, selectors
 
 NODES_PER_PAGE = 25
@@ -18,7 +19,7 @@ NODES_PER_PAGE = 25
 @require_safe
 @login_required
 @never_cache
-def pools(request: HttpRequest) -> HttpResponse:
+def pools(request: SignedInRequest) -> HttpResponse:
     """All pools with what is free in each."""
     context = {"capacities": pages.capacities(selectors.pools())}
     return render(request, partial_of(request, "inventory/pools.html", "pools"), context)
@@ -27,16 +28,16 @@ def pools(request: HttpRequest) -> HttpResponse:
 @require_safe
 @login_required
 @never_cache
-def pool(request: HttpRequest, slug: str) -> HttpResponse:
+def pool(request: SignedInRequest, slug: str) -> HttpResponse:
     """One pool with its nodes and devices."""
     found = selectors.pool_by_slug(slug)
     page = Paginator(selectors.nodes().filter(pool=found), NODES_PER_PAGE).get_page(request.GET.get("page"))
-    rows, devices = pages.node_rows(page.object_list)
-    page.object_list = rows
+    rows, devices = pages.node_rows(list(page.object_list))
     context = {
         "pool": found,
         "capacity": pages.capacities([found])[0],
         "page": page,
+        "nodes": rows,
         "devices": pages.device_rows(request.user, devices),
         "warnings": pages.warnings_of(found),
         "capabilities": [pages.CAPABILITY_WORDS.get(item, item) for item in found.capabilities],

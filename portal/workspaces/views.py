@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -21,6 +22,7 @@ from portal.accounts import selectors as accounts
 from portal.catalog import selectors as catalog
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.htmx import local_path, partial_of, wants
+from portal.common.requests import SignedInRequest
 from portal.events import live
 from portal.inventory import pages as inventory_pages
 from portal.inventory import selectors as inventory
@@ -38,23 +40,23 @@ STREAM_S = 600
 @require_safe
 @login_required
 @never_cache
-def home(request: HttpRequest) -> HttpResponse:
+def home(request: SignedInRequest) -> HttpResponse:
     """My workspaces, the button that repeats the last choice, and what is free."""
     user = request.user
     if wants(request, "capacity"):
-        context = {"capacities": inventory_pages.capacities(inventory.pools())}
-        return render(request, "workspaces/home.html#capacity", context)
+        free = {"capacities": inventory_pages.capacities(inventory.pools())}
+        return render(request, "workspaces/home.html#capacity", free)
     filters = {name: request.GET.get(name, "").strip()[:100] for name in ("q", "state", "whose")}
     sees_all = pages.can_see_all(user)
     if filters["whose"] == "all" and sees_all:
-        listed = selectors.workspaces_for(user).live()
+        listed = selectors.workspaces_for(user).filter(state__in=LIVE)
     else:
         filters["whose"] = ""
         listed = selectors.own_live(user)
     found = pages.filtered(listed, q=filters["q"], state=filters["state"])
     page = Paginator(found, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     shown = pages.cards(user, page.object_list)
-    context = {
+    context: dict[str, Any] = {
         "cards": shown,
         "page": page,
         "total": listed.count(),
@@ -74,7 +76,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def new(request: HttpRequest) -> HttpResponse:
+def new(request: SignedInRequest) -> HttpResponse:
     """Choose what, how big and for whom; the form asks for verdicts as it changes, and starts."""
     data = request.POST if request.method == "POST" else request.GET
     chosen = {name: data.get(name, "") for name in ("template", "flavor", "team")}
@@ -103,7 +105,7 @@ def new(request: HttpRequest) -> HttpResponse:
     return render(request, "workspaces/new.html", context, status=error.status if error else 200)
 
 
-def _create(request: HttpRequest, chosen: dict[str, str], name: str) -> HttpResponse:
+def _create(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
     for field in ("template", "flavor", "team"):
         if not chosen[field]:
             raise InvalidInput(f"Choose a {field} first.", next_action="The summary shows what is missing.")
@@ -125,7 +127,7 @@ def _to(workspace: Workspace, *, opening: bool = False) -> HttpResponse:
 @require_safe
 @login_required
 @never_cache
-def detail(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
+def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """One workspace; with `?open=1` it opens by itself as soon as it is ready."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     opening = request.GET.get("open") == "1"
@@ -144,7 +146,7 @@ def detail(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
 @require_safe
 @login_required
 @never_cache
-def log(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
+def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """The last lines of the log, asked of the node."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     text, problem = "", ""
@@ -164,7 +166,7 @@ def log(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
 
 @require_POST
 @login_required
-def start(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
+def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Start a stopped workspace, or try a failed one again; it opens by itself when ready."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     try:
@@ -177,7 +179,7 @@ def start(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def stop(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
+def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Ask what ends and what stays; then stop."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
@@ -194,7 +196,7 @@ def stop(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 @never_cache
-def delete(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
+def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Ask what is lost and what stays; then delete."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
@@ -207,7 +209,7 @@ def delete(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
     return redirect("workspaces:home")
 
 
-def _refused(request: HttpRequest, workspace: Workspace, error: PortalError) -> HttpResponse:
+def _refused(request: SignedInRequest, workspace: Workspace, error: PortalError) -> HttpResponse:
     messages.error(request, " ".join(part for part in (error.message, error.next_action) if part))
     return _to(workspace)
 
@@ -215,7 +217,7 @@ def _refused(request: HttpRequest, workspace: Workspace, error: PortalError) -> 
 @require_GET
 @login_required
 @never_cache
-def open_(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
+def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Into the workspace: a one-time ticket on its own origin, or its page while it does not run.
 
     A redirect and not a form: a form may only lead to the portal itself.
@@ -228,17 +230,17 @@ def open_(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
     return redirect(f"{workspace.origin}/.berth/enter?{urlencode({'ticket': ticket, 'next': path})}")
 
 
-async def events(request: HttpRequest) -> HttpResponse:
+async def events(request: HttpRequest) -> HttpResponseBase:
     """`changed` whenever one of my workspaces changes."""
-    user = await request.auser()  # type: ignore[attr-defined]
+    user = await request.auser()
     if not user.is_authenticated:
         return HttpResponse(status=401)
     return _stream(live.user_channel(user.pk))
 
 
-async def workspace_events(request: HttpRequest, workspace_id: UUID) -> HttpResponse:
+async def workspace_events(request: HttpRequest, workspace_id: UUID) -> HttpResponseBase:
     """`changed` whenever this workspace changes."""
-    user = await request.auser()  # type: ignore[attr-defined]
+    user = await request.auser()
     if not user.is_authenticated:
         return HttpResponse(status=401)
     try:

@@ -1,0 +1,19 @@
+"""Types of requests, for views that know more than Django's own type says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.http import HttpRequest
+
+if TYPE_CHECKING:
+    from django_htmx.middleware import HtmxDetails
+
+    from portal.accounts.models import User
+
+
+class SignedInRequest(HttpRequest):
+    """A request behind `login_required`, with what the middlewares add. Never made, only named."""
+
+    user: User
+    htmx: HtmxDetails
