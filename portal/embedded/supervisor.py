@@ -97,20 +97,19 @@ class Supervisor:
             await service.ready.wait()
 
     async def stop(self) -> None:
-        """Stop everything, what was started last first, each as gently as its program allows."""
+        """Stop everything: each once those that need it have stopped, as gently as its program allows."""
         if self._rotator is not None:
             self._rotator.cancel()
-        for names in reversed(self._levels()):
-            await asyncio.gather(*(self._stop(self.services[name]) for name in names))
+        stopped = {name: asyncio.Event() for name in self.services}
 
-    def _levels(self) -> list[list[str]]:
-        depth: dict[str, int] = {}
-        for name, service in self.services.items():
-            depth[name] = 1 + max((depth[before] for before in service.program.after), default=-1)
-        return [
-            [name for name in depth if depth[name] == level]
-            for level in range(max(depth.values(), default=-1) + 1)
-        ]
+        async def end(name: str) -> None:
+            for other, service in self.services.items():
+                if name in service.program.after:
+                    await stopped[other].wait()
+            await self._stop(self.services[name])
+            stopped[name].set()
+
+        await asyncio.gather(*(end(name) for name in self.services))
 
     async def _keep(self, service: Service) -> None:
         name = service.program.name
