@@ -53,6 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
     _run_commit_hooks_in_tests()
+    from hypothesis import settings as hypothesis
+
+    # A busy machine is no reason to fail: what takes long shows in the run's durations.
+    hypothesis.register_profile("berth", deadline=None)
+    hypothesis.load_profile("berth")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

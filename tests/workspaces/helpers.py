@@ -26,9 +26,7 @@ def seen(
     command: Command, state: ObservedState | str, *, generation: int | None = None, **fields: Any
 ) -> Result:
     """The answer to `command` with an observation of the workspace."""
-    ref = WorkspaceRef(
-        command.ref.workspace_id, command.ref.generation if generation is None else generation
-    )
+    ref = WorkspaceRef(command.ref.workspace_id, command.ref.generation if generation is None else generation)
     return Result(
         op=command.op,
         ref=command.ref,
@@ -37,7 +35,9 @@ def seen(
     )
 
 
-def failed(command: Command, code: str, *, retryable: bool = True, message: str = "It did not work.") -> Result:
+def failed(
+    command: Command, code: str, *, retryable: bool = True, message: str = "It did not work."
+) -> Result:
     """The answer to `command` with a failure."""
     return Result(
         op=command.op,

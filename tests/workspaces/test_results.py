@@ -60,9 +60,7 @@ def test_an_answer_with_another_lease_changes_nothing(workspace, sent, state, le
     command = taken(sent, Op.START)
     before = picture(workspace)
     ref = command.ref
-    assert (
-        results.apply_result(Result(Op.START, ref, lease, Observation(ref, state, ready=True))) is False
-    )
+    assert results.apply_result(Result(Op.START, ref, lease, Observation(ref, state, ready=True))) is False
     assert picture(workspace) == before
     assert len(sent) == 0
 

@@ -37,7 +37,18 @@ def test_a_genuine_token_names_its_workspace_and_generation():
 
 @pytest.mark.parametrize(
     "token",
-    ["", ".", "..", "...", "a.1.b", f"{ONE}.x.y", f"{ONE}.1.", f"{ONE}.-1.x", f"{ONE}.١.x", "\N{SNOWMAN}.1.x"],
+    [
+        "",
+        ".",
+        "..",
+        "...",
+        "a.1.b",
+        f"{ONE}.x.y",
+        f"{ONE}.1.",
+        f"{ONE}.-1.x",
+        f"{ONE}.١.x",
+        "\N{SNOWMAN}.1.x",
+    ],
 )
 def test_anything_else_is_none(token):
     assert check_agent_token(token) is None

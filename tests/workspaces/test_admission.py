@@ -1,0 +1,212 @@
+"""The verdict: fits now, queued, impossible; every sentence, and never into a simulated pool by chance."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog.models import Flavor, Template
+from portal.inventory.models import PoolState
+from portal.workspaces import admission, selectors
+from portal.workspaces.admission import Outcome, assess
+from portal.workspaces.lifecycle import State
+from tests.factories import FlavorFactory, local_pool_with, node_info, only_node, simulated_pool
+
+pytestmark = pytest.mark.django_db
+
+
+def jupyter() -> Template:
+    return Template.objects.get(slug="jupyterlab")
+
+
+def small() -> Flavor:
+    return Flavor.objects.get(slug="cpu-small")
+
+
+def test_it_fits_now(local_pool):
+    verdict = assess(template=jupyter(), flavor=small())
+    assert (verdict.outcome, verdict.message) == (Outcome.FITS_NOW, "Starts now.")
+    assert verdict.pool == local_pool
+    assert [part.node for part in verdict.placement.nodes] == ["node-1"]
+    assert verdict.possible
+
+
+def test_without_any_pool(catalog):
+    verdict = assess(template=jupyter(), flavor=small())
+    assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert verdict.message == "No pool is enabled for this flavor."
+    assert verdict.next_action
+
+
+def test_a_disabled_pool_is_none(local_pool):
+    local_pool.enabled = False
+    local_pool.save()
+    assert assess(template=jupyter(), flavor=small()).message == "No pool is enabled for this flavor."
+
+
+def test_before_any_node_has_reported(catalog):
+    local_pool_with()
+    verdict = assess(template=jupyter(), flavor=small())
+    assert (verdict.outcome, verdict.message) == (Outcome.IMPOSSIBLE, "No node has reported yet.")
+
+
+def test_the_program_is_missing_everywhere(catalog):
+    local_pool_with(node_info(programs=("bash",)))
+    template = jupyter()
+    verdict = assess(template=template, flavor=small())
+    assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert verdict.message == "JupyterLab needs the program jupyter-lab, which no node has."
+    assert verdict.next_action == template.install_hint
+
+
+def test_the_program_is_missing_on_one_node(catalog):
+    local_pool_with(node_info("a", programs=("bash",)), node_info("b"))
+    verdict = assess(template=jupyter(), flavor=small())
+    assert [part.node for part in verdict.placement.nodes] == ["b"]
+
+
+def test_a_node_that_lacks_the_program_does_not_count_as_one_that_comes_back(local_pool, catalog):
+    local_pool.nodes.update(online=False, programs={})
+    verdict = assess(template=jupyter(), flavor=small())
+    assert verdict.outcome is Outcome.IMPOSSIBLE
+
+
+def test_too_large_for_every_node(local_pool):
+    verdict = assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000))
+    assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert verdict.message == "No node is large enough: node-1: 8 of 8 CPU cores free, needs 9."
+    assert verdict.next_action == "Choose a smaller flavor."
+    assert verdict.reasons == (("node-1", "8 of 8 CPU cores free, needs 9"),)
+
+
+def test_an_accelerator_that_nobody_has(local_pool):
+    flavor = FlavorFactory(accelerator_count=1, accelerator_model="NVIDIA B200")
+    verdict = assess(template=jupyter(), flavor=flavor)
+    assert verdict.message == "No node is large enough: node-1 has no NVIDIA B200."
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"online": False}, "Waits until there is room: node-1 is offline."),
+        ({"cordoned": True}, "Waits until there is room: node-1 is cordoned by an operator."),
+    ],
+)
+def test_what_may_come_back_queues(local_pool, change, words):
+    local_pool.nodes.update(**change)
+    verdict = assess(template=jupyter(), flavor=small())
+    assert (verdict.outcome, verdict.message) == (Outcome.QUEUED, words)
+    assert verdict.possible
+    assert verdict.next_action
+    assert verdict.placement is None
+
+
+def test_a_pool_that_does_not_answer_takes_nothing_now(local_pool):
+    local_pool.state = PoolState.UNREACHABLE
+    local_pool.save()
+    verdict = assess(template=jupyter(), flavor=small())
+    assert verdict.outcome is Outcome.QUEUED
+    assert "its pool does not answer" in verdict.message
+
+
+def test_offline_and_too_small_stays_impossible(local_pool):
+    local_pool.nodes.update(online=False)
+    assert assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000)).outcome is Outcome.IMPOSSIBLE
+
+
+def test_room_that_is_taken_queues_and_says_by_how_much(make, alice, local_pool):
+    big = FlavorFactory(slug="big", cpu_milli=6000, memory_mib=1024)
+    make(alice, "big")
+    verdict = assess(template=jupyter(), flavor=big)
+    assert verdict.outcome is Outcome.QUEUED
+    assert verdict.message == "Waits until there is room: node-1: 2 of 8 CPU cores free, needs 6."
+
+
+def test_more_nodes_are_counted_in_the_sentence(catalog, make, alice):
+    local_pool_with(*(node_info(f"n{n}") for n in range(4)))
+    verdict = assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000))
+    assert verdict.message.endswith(", and 3 more nodes.")
+    assert len(verdict.reasons) == 4
+
+
+def test_simulated_pools_are_reached_by_their_own_flavors_alone(pool):
+    assert assess(template=jupyter(), flavor=small()).message == "No pool is enabled for this flavor."
+    own = Flavor.objects.get(slug="sim-cpu")
+    assert assess(template=jupyter(), flavor=own).pool == pool
+    any_h100 = FlavorFactory(accelerator_count=1)
+    assert assess(template=jupyter(), flavor=any_h100).outcome is Outcome.IMPOSSIBLE
+
+
+def test_a_pools_flavor_goes_nowhere_else(pool, local_pool, tmp_path):
+    own = Flavor.objects.get(slug="sim-cpu")
+    pool.enabled = False
+    pool.save()
+    simulated_pool(str(tmp_path / "other"), slug="other")
+    assert assess(template=jupyter(), flavor=own).outcome is Outcome.IMPOSSIBLE
+
+
+def test_simulated_nodes_have_every_program(pool):
+    pool.nodes.update(programs={})
+    assert assess(template=jupyter(), flavor=Flavor.objects.get(slug="sim-cpu")).possible
+
+
+def test_an_unhealthy_or_absent_device_is_not_granted(pool):
+    from portal.inventory.models import Device
+
+    four = Flavor.objects.get(slug="sim-h100-x4")
+    devices = list(Device.objects.order_by("node__name", "index"))
+    Device.objects.filter(pk=devices[0].pk).update(healthy=False)
+    Device.objects.filter(pk=devices[4].pk).update(present=False)
+    verdict = assess(template=jupyter(), flavor=four)
+    assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert "3 of 3 × Simulated H100 free, needs 4 on one node" in verdict.message
+
+
+def test_the_present_resources_count_and_not_the_flavors(local_pool):
+    flavor = small()
+    resources = {**flavor.as_request(), "cpu_milli": 9000}
+    assert not assess(template=jupyter(), flavor=flavor, resources=resources).possible
+
+
+def test_preview_and_creation_agree(make, alice, local_pool):
+    FlavorFactory(slug="half", cpu_milli=4000, memory_mib=1024)
+    for name in ("one", "two", "three"):
+        (offer,) = (o for o in selectors.flavor_offers(jupyter()) if o.flavor.slug == "half")
+        made = make(alice, "half", name=name)
+        expected = State.PROVISIONING if offer.verdict.outcome is Outcome.FITS_NOW else State.PENDING
+        assert made.state == expected
+        if made.state == State.PENDING:
+            assert made.error_message == offer.verdict.message
+
+
+def test_the_snapshot_counts_what_is_held_once(make, alice, pool):
+    for name in ("a", "b", "c"):
+        make(alice, "sim-h100-x1", name=name)
+    states = admission.snapshot(pool, jupyter())
+    held = Flavor.objects.get(slug="sim-h100-x1")
+    used = sum(state.cpu_milli - state.free_cpu_milli for state in states)
+    assert used == 3 * held.cpu_milli
+    assert sum(state.memory_mib - state.free_memory_mib for state in states) == 3 * held.memory_mib
+    assert sum(device.free_milli == 0 for state in states for device in state.devices) == 3
+
+
+def test_the_snapshot_of_a_large_pool_takes_two_queries(
+    catalog, tmp_path, django_assert_num_queries, django_assert_max_num_queries
+):
+    large = simulated_pool(str(tmp_path / "large"), slug="large", nodes=100, gpus=8)
+    template = jupyter()
+    with django_assert_num_queries(2):
+        states = admission.snapshot(large, template)
+    assert sum(len(state.devices) for state in states) == 800
+
+
+def test_template_offers_say_what_is_missing(catalog):
+    pool = local_pool_with(node_info(programs=("jupyter-lab", "marimo")))
+    offers = {offer.template.slug: offer for offer in selectors.template_offers()}
+    assert offers["jupyterlab"].reason == ""
+    assert offers["vscode"].reason == "Needs code-server, which no node has."
+    assert offers["vscode"].next_action
+    node = only_node(pool)
+    node.programs["code-server"] = "/usr/bin/code-server"
+    node.save()
+    offers = {offer.template.slug: offer for offer in selectors.template_offers()}
+    assert offers["vscode"].reason == ""

@@ -1,0 +1,197 @@
+"""Commands to the node plane: what is in them, where they go, and what happens without Redis."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from portal.events import live
+from portal.workspaces import dispatch, reconcile, services
+from portal.workspaces.lifecycle import State
+from provisioning import messages
+from provisioning.types import Command, Op
+from tests.factories import WorkspaceFactory
+from tests.workspaces.helpers import active, answer, run_until_ready, taken
+
+pytestmark = pytest.mark.django_db
+
+
+def test_without_redis_the_row_stays_due_and_is_sent_later(make, alice, local_pool, sent, clock):
+    sent.away = True
+    workspace = make(alice)
+    assert workspace.state == State.PROVISIONING
+    assert len(active(workspace)) == 1
+    assert workspace.due_at == workspace.lease_expires_at
+    sent.away = False
+    clock.shift(21)
+    reconcile.sweep()
+    command = taken(sent, Op.START)
+    assert command.ref.generation == 1
+
+
+def test_without_redis_people_can_still_stop_and_delete(make, alice, local_pool, sent, clock):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    sent.away = True
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPING
+    sent.away = False
+    clock.shift(21)
+    reconcile.sweep()
+    assert answer(sent, Op.STOP, "stopped")
+
+
+def test_live_hints_and_the_gateway_without_redis_do_not_fail_a_change(make, alice, local_pool, caplog):
+    make(alice)
+    assert "live hint not sent" in caplog.text
+    assert "gateway not told" in caplog.text
+
+
+def test_a_command_survives_the_way_through_json(make, alice, pool, sent):
+    make(alice, "sim-h100-x2")
+    raw = sent.of("node.execute")[0].kwargs["command"]
+    command = messages.load(json.loads(json.dumps(raw)), Command)
+    assert json.loads(json.dumps(messages.dump(command))) == raw
+    (part,) = command.placement.nodes
+    assert len(part.devices) == 2
+    assert {grant.milli for grant in part.devices} == {1000}
+    assert command.spec.resources.accelerators.count == 2
+    assert command.pool.driver == "simulated"
+
+
+def test_commands_of_a_local_pool_go_to_the_node_that_holds_it(alice, team, catalog, sent):
+    from portal.catalog import selectors
+    from tests.factories import local_pool_with, node_info
+
+    local_pool_with(node_info("alpha", cpu_milli=600), node_info("beta"))
+    workspace = services.create(
+        actor=alice,
+        team=team,
+        template=selectors.template_by_slug("jupyterlab"),
+        flavor=selectors.flavor_by_slug("cpu-large"),
+    )
+    assert [message.queue for message in sent.of("node.execute")] == ["node.beta"]
+    run_until_ready(sent, workspace)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert [message.queue for message in sent.of("node.execute")] == ["node.beta"]
+    answer(sent, Op.STOP, "stopped")
+    services.delete(actor=alice, workspace_id=workspace.pk)
+    # It holds nothing any more; where it was last is where its remains are.
+    assert [message.queue for message in sent.of("node.execute")] == ["node.beta"]
+
+
+def test_commands_of_an_engine_go_to_the_engine_queue(make, alice, pool, sent):
+    make(alice, "sim-cpu")
+    assert [message.queue for message in sent.of("node.execute")] == ["engine"]
+
+
+def test_only_a_start_carries_secrets(make, alice, local_pool, sent):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    command = sent.commands[0]
+    assert command.op is Op.STOP
+    assert (command.spec, command.placement) == (None, None)
+
+
+def test_nothing_is_sent_when_the_transaction_fails(make, alice, local_pool, sent):
+    class Stop(Exception):
+        pass
+
+    with pytest.raises(Stop), transaction.atomic():
+        make(alice)
+        raise Stop
+    assert len(sent) == 0
+
+
+def test_a_row_without_a_pool_cannot_be_sent_anything(db, sent):
+    with pytest.raises(ValueError, match="no pool"):
+        dispatch.send(WorkspaceFactory(state=State.PENDING), Op.START)
+    assert len(sent) == 0
+
+
+def test_a_catalog_that_changes_does_not_change_what_runs(make, alice, local_pool, sent, clock):
+    from portal.catalog.models import Flavor
+
+    workspace = make(alice)
+    before = taken(sent, Op.START)
+    Flavor.objects.filter(slug="cpu-small").update(cpu_milli=7000)
+    clock.shift(21)
+    reconcile.sweep()
+    again = taken(sent, Op.START)
+    assert again.spec.resources == before.spec.resources
+    assert active(workspace)[0].cpu_milli == before.spec.resources.cpu_milli
+
+
+class Answering:
+    """A Redis that has one reply for each reader."""
+
+    replies: list[bytes] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def blpop(self, keys, timeout):
+        assert keys[0].startswith("berth:reply:logs:")
+        return (keys[0].encode(), self.replies.pop(0)) if self.replies else None
+
+
+@pytest.fixture
+def replies(monkeypatch):
+    import redis
+
+    Answering.replies = []
+    monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: Answering())
+    return Answering.replies
+
+
+def test_logs_are_asked_of_the_node_and_waited_for(make, alice, local_pool, sent, replies):
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    replies.append(json.dumps({"text": "line 1\nline 2"}).encode())
+    assert services.read_logs(workspace=workspace, tail_lines=7) == "line 1\nline 2"
+    (message,) = sent.of("node.read_logs")
+    assert message.queue == "node.node-1"
+    assert message.kwargs["tail_lines"] == 7
+    assert message.kwargs["ref"] == {"workspace_id": str(workspace.pk), "generation": 1}
+
+
+def test_a_node_that_cannot_read_the_log_says_why(make, alice, local_pool, sent, replies):
+    from portal.common.errors import Unavailable
+
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    replies.append(json.dumps({"error": "The disk is gone."}).encode())
+    with pytest.raises(Unavailable, match="The disk is gone"):
+        services.read_logs(workspace=workspace)
+
+
+def test_a_node_that_does_not_answer_is_no_error_for_ever(make, alice, local_pool, sent, replies):
+    from portal.common.errors import Unavailable
+
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    with pytest.raises(Unavailable) as refused:
+        services.read_logs(workspace=workspace)
+    assert refused.value.next_action
+
+
+def test_events_hint_to_the_workspaces_and_its_owners_watchers(make, alice, local_pool, monkeypatch):
+    told = []
+    monkeypatch.setattr(live, "publish", lambda *what: told.append(what))
+    workspace = make(alice)
+    assert (workspace.pk, alice.pk, "workspace.requested") in told
+    assert (workspace.pk, alice.pk, "workspace.place") in told
+
+
+def test_a_start_is_sent_with_the_time_it_may_take(make, alice, local_pool, sent):
+    make(alice)
+    (message,) = sent.of("node.execute")
+    assert message.expires_at == pytest.approx(timezone.now().timestamp() + 20, abs=2)
