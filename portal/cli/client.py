@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -86,9 +87,14 @@ class BerthClient:
     def logs(self, workspace_id: str, *, tail: int = 200) -> str:
         return str(self._object("GET", f"{_path(workspace_id)}/logs", params={"tail": tail})["text"])
 
-    def events(self, workspace_id: str, *, after: int = 0) -> Iterator[dict[str, Any]]:
-        """Events as they happen, first those after event `after`. Ends when the portal ends the stream
-        or it breaks off: call it again with the id of the last event."""
+    def events(
+        self, workspace_id: str, *, after: int = 0, until: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Events as they happen, first those after event `after`.
+
+        Ends when the portal ends the stream, which it does now and then, or some seconds after
+        `until` on the monotonic clock: call it again with the id of the last event.
+        """
         headers = {"Accept": "text/event-stream"}
         if after:
             headers["Last-Event-ID"] = str(after)
@@ -99,6 +105,8 @@ class BerthClient:
                 response.read()
             self._check(response)
             for line in response.iter_lines():
+                if until is not None and time.monotonic() > until:
+                    return
                 if line.startswith("data: "):
                     yield json.loads(line[6:])
 

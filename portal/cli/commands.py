@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 from portal.cli import config
@@ -61,14 +62,18 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         (row["slug"] for row in client.templates() if row["available"]), "template"
     )
     flavor = arguments.flavor or _first((row["slug"] for row in client.flavors()), "flavor")
-    workspace = client.create_workspace(
-        template=template,
-        flavor=flavor,
-        team=arguments.team,
-        name=arguments.name,
-        # Should the answer get lost on the way, a repeated request must not make a second one.
-        idempotency_key=str(uuid.uuid4()),
-    )
+    request = {
+        "template": template,
+        "flavor": flavor,
+        "team": arguments.team,
+        "name": arguments.name,
+        "idempotency_key": str(uuid.uuid4()),
+    }
+    try:
+        workspace = client.create_workspace(**request)
+    except Unreachable:
+        # The answer may have got lost on the way; with its key, asking again makes no second one.
+        workspace = client.create_workspace(**request)
     return _started(client, workspace, arguments)
 
 
@@ -113,12 +118,11 @@ def wait_ready(
                 tell(told)
             if workspace["state"] not in ("pending", "provisioning"):
                 return workspace
-            for event in client.events(workspace["id"], after=last):
+            since = datetime.fromisoformat(workspace["state_since"])
+            for event in client.events(workspace["id"], after=last, until=ends_at):
                 last = event["id"]
-                if time.monotonic() > ends_at:
-                    break
                 # History comes first and says nothing new: only what moves it asks for a look.
-                if event["kind"] in MOVES and event["at"] >= workspace["state_since"]:
+                if event["kind"] in MOVES and datetime.fromisoformat(event["at"]) >= since:
                     break
         except Unreachable as error:
             # The portal may be restarting; the workspace does not mind.
@@ -191,11 +195,8 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         if not sys.stdin.isatty():
             raise Usage("Nobody is there to be asked.", "Add --yes to delete without a question.")
-        print(
-            f"Delete {workspace['name']} of {workspace['owner']}? Files in the home folder stay. [y/N] ",
-            end="",
-        )
-        sys.stdout.flush()
+        question = f"Delete {workspace['name']} of {workspace['owner']}? Its home folder stays."
+        print(question, end=" [y/N] ", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CliError("Nothing was deleted.")
     client.delete(workspace["id"])

@@ -87,9 +87,7 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(function=function)
         return made
 
-    login = command(
-        "login", "login", "Store the portal's address and a token, after a look whether they work."
-    )
+    login = command("login", "login", "Store the portal's address and a token that works there.")
     login.add_argument("url", nargs="?", default="", help=f"default: BERTH_URL, else {config.DEFAULT_URL}")
     login.add_argument("--token", default="", help="asked for when left out, or read from standard input")
 

@@ -1,0 +1,138 @@
+"""What the client makes of answers, and how it reaches a workspace"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import httpx
+import pytest
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import fresh_lines
+from portal.cli.errors import CliError, Missing, NotSignedIn, Refused, Unreachable
+
+
+def client(answer: Any) -> BerthClient:
+    return BerthClient("http://portal.example/", "berth_x", transport=httpx.MockTransport(answer))
+
+
+def problem(status: int, **members: Any) -> httpx.Response:
+    return httpx.Response(
+        status,
+        json={"status": status, "code": "some_code", "detail": "No.", **members},
+        headers={"Content-Type": "application/problem+json"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "words"),
+    [
+        (problem(401), NotSignedIn, "No."),
+        (problem(404, next_action="Look."), Missing, "No."),
+        (problem(409, errors={"name": ["Taken."]}), Refused, "No. name: Taken."),
+        (problem(500), Refused, "No."),
+        (httpx.Response(502, text="Bad Gateway"), Unreachable, "does not answer (502)"),
+        (httpx.Response(200, text="<html>"), Unreachable, "not as a Berth portal does"),
+        (httpx.Response(200, json=[]), Unreachable, "not as a Berth portal does"),
+        (httpx.Response(302, headers={"Location": "http://x/"}), Unreachable, "answered 302"),
+        (httpx.Response(404, text="nginx"), Unreachable, "answered 404"),
+    ],
+)
+def test_answers(response: httpx.Response, error: type[CliError], words: str) -> None:
+    with client(lambda request: response) as portal, pytest.raises(error) as caught:
+        portal.me()
+    assert words in caught.value.message
+    assert caught.value.next_action or error is Refused
+
+
+def test_a_refusal_carries_what_programs_need() -> None:
+    with client(lambda request: problem(409, request_id="r-1")) as portal, pytest.raises(Refused) as caught:
+        portal.stop("x")
+    assert (caught.value.status, caught.value.code, caught.value.request_id) == (409, "some_code", "r-1")
+
+
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (httpx.ConnectError("refused"), "does not answer"),
+        (httpx.ReadTimeout("slow"), "did not answer in time"),
+        (httpx.RemoteProtocolError("closed"), "failed: closed"),
+    ],
+)
+def test_no_answer(raised: Exception, words: str) -> None:
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise raised
+
+    with client(fail) as portal, pytest.raises(Unreachable, match=words):
+        portal.me()
+
+
+def test_a_certificate_that_is_not_trusted() -> None:
+    def fail(request: httpx.Request) -> httpx.Response:
+        error = httpx.ConnectError("certificate verify failed")
+        error.__cause__ = ssl.SSLCertVerificationError("self-signed certificate")
+        raise error
+
+    with client(fail) as portal, pytest.raises(Unreachable) as caught:
+        portal.me()
+    assert "SSL_CERT_FILE" in caught.value.next_action
+
+
+def test_pages_are_followed_at_our_own_address() -> None:
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(str(request.url))
+        last = "cursor" in request.url.query.decode()
+        following = None if last else "http://elsewhere.example/api/v1/workspaces?cursor=abc"
+        return httpx.Response(200, json={"results": [{"n": len(seen)}], "next": following})
+
+    with client(answer) as portal:
+        assert [row["n"] for row in portal.workspaces(owner="bob", team="")] == [1, 2]
+    assert seen == [
+        "http://portal.example/api/v1/workspaces?owner=bob",
+        "http://portal.example/api/v1/workspaces?cursor=abc",
+    ]
+
+
+def test_a_workspace_below_localhost_is_reached_by_its_host_header() -> None:
+    origin = "http://ws-0f.localhost:8000"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.startswith("/api/v1/"):
+            return httpx.Response(200, json={"url": f"{origin}/lab"})
+        return httpx.Response(
+            200, json={"to": request.url.host, "host": request.headers["Host"], "path": request.url.path}
+        )
+
+    with client(answer) as portal, portal.workspace_http("0f") as inside:
+        assert inside.get("/api").json() == {
+            "to": "127.0.0.1",
+            "host": "ws-0f.localhost:8000",
+            "path": "/api",
+        }
+        assert inside.headers["Authorization"] == "Bearer berth_x"
+
+
+def test_an_id_cannot_lead_elsewhere() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"path": request.url.raw_path.decode()})
+
+    with client(answer) as portal:
+        assert portal.workspace("../teams?x")["path"] == "/api/v1/workspaces/..%2Fteams%3Fx"
+
+
+@pytest.mark.parametrize(
+    ("seen", "now", "fresh"),
+    [
+        ([], ["a"], ["a"]),
+        (["a"], ["a"], []),
+        (["a", "b"], ["a", "b", "c"], ["c"]),
+        (["a", "b"], ["b", "c"], ["c"]),
+        (["b"], ["a", "b", "c"], ["c"]),
+        (["a"], ["x", "y"], ["x", "y"]),
+    ],
+)
+def test_what_is_new_in_a_log(seen: list[str], now: list[str], fresh: list[str]) -> None:
+    assert fresh_lines(seen, now) == fresh

@@ -1,0 +1,192 @@
+"""up, ls, open, start, stop, rm and logs"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from portal.workspaces import services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
+
+UP = ("up", "--flavor", "sim-cpu")
+
+
+def test_up_prints_the_address(as_bob: Any) -> None:
+    ran = as_bob(*UP, "--name", "mine")
+
+    workspace = Workspace.objects.get()
+    assert ran.code == 0
+    assert ran.out == f"{workspace.origin}/lab\n"
+    assert "mine is provisioning (simulated)" in ran.err
+    assert (workspace.template.slug, workspace.team.slug) == ("jupyterlab", "vision")
+
+
+def test_up_waits_until_it_is_ready(as_bob: Any, workers: None) -> None:
+    ran = as_bob(*UP, "--wait", "--json")
+
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
+    assert ran.json["state"] == "running"
+
+
+def test_up_tells_each_step(as_bob: Any, workers: None) -> None:
+    ran = as_bob(*UP, "--wait")
+
+    assert ran.code == 0, ran.err
+    assert ran.err.splitlines()[-1] == "jupyterlab is running (simulated)"
+
+
+def test_up_says_why_it_failed(as_bob: Any, pool: Any, workers: None) -> None:
+    from tests.factories import rescript
+
+    rescript(pool, fail_start=1.0)
+    ran = as_bob(*UP, "--wait", "--timeout", "60")
+
+    assert ran.code == 1, ran.err
+    assert "→ `berth logs" in ran.err
+
+
+def test_waiting_ends(as_bob: Any) -> None:
+    ran = as_bob(*UP, "--wait", "--timeout", "1")
+
+    assert ran.code == 6
+    assert "was not ready after 1 s" in ran.err
+    assert Workspace.objects.get().state == State.PROVISIONING
+
+
+def test_what_the_portal_refuses(as_bob: Any) -> None:
+    ran = as_bob("up", "--flavor", "nonesuch", "--json")
+
+    assert ran.code == 1
+    error = json.loads(ran.err)["error"]
+    assert (error["status"], error["code"]) == (400, "invalid")
+    assert "sim-cpu" in error["next_action"]
+
+
+def test_ls(as_bob: Any, bob: Any, alice: Any, team: Any) -> None:
+    assert as_bob("ls").err == "No workspaces. `berth up` starts one.\n"
+    assert as_bob("ls", "--json").json == []
+    mine = WorkspaceFactory(owner=bob, team=team, name="mine", state=State.STOPPED)
+    MembershipFactory(team=(other := TeamFactory(slug="audio")), user=bob, role="owner")
+    WorkspaceFactory(owner=alice, team=other, name="hers")
+
+    lines = as_bob("ls").out.splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "TEMPLATE", "FLAVOR", "TEAM", "OWNER", "ID"]
+    assert [line.split()[0] for line in lines[1:]] == ["mine"]
+    assert str(mine.pk) in lines[1]
+    assert {row["name"] for row in as_bob("ls", "--all", "--json").json} == {"mine", "hers"}
+    assert [row["name"] for row in as_bob("ls", "--state", "stopped", "--json").json] == ["mine"]
+
+
+def test_a_list_longer_than_a_page(as_bob: Any, bob: Any, team: Any) -> None:
+    for _ in range(60):
+        WorkspaceFactory(owner=bob, team=team)
+    assert len(as_bob("ls", "--json").json) == 60
+
+
+def test_open(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)
+
+    ran = as_bob("open", "mine", "--browser")
+
+    assert ran.code == 0
+    assert ran.out == f"{workspace.origin}/\n"
+    assert ran.err == "Note: mine is pending\n"
+    assert opened == [f"http://localhost:8000/workspaces/{workspace.pk}/open/"]
+    assert as_bob("open", str(workspace.pk)).code == 0
+
+
+@pytest.mark.parametrize("name", ["nonesuch", "00000000-0000-0000-0000-000000000000", "../teams"])
+def test_what_is_not_there(as_bob: Any, name: str) -> None:
+    ran = as_bob("open", name)
+    assert (ran.code, "→" in ran.err) == (5, True)
+
+
+def test_one_name_in_two_teams(as_bob: Any, bob: Any, team: Any) -> None:
+    audio = TeamFactory(slug="audio")
+    MembershipFactory(team=audio, user=bob)
+    for where in (team, audio):
+        WorkspaceFactory(owner=bob, team=where, name="mine")
+
+    ran = as_bob("open", "mine")
+    assert (ran.code, "--team" in ran.err) == (2, True)
+    assert as_bob("open", "mine", "--team", "audio").code == 0
+
+
+def test_stop_and_start(as_bob: Any, workers: None) -> None:
+    assert as_bob(*UP, "--wait", "--json").code == 0
+
+    assert as_bob("stop", "jupyterlab").out.startswith("jupyterlab is stop")
+    identity = str(Workspace.objects.get().pk)
+    for _ in range(400):
+        if as_bob("open", identity, "--json").json["state"] == "stopped":
+            break
+    ran = as_bob("start", "jupyterlab", "--wait", "--json")
+    assert (ran.code, ran.json["state"]) == (0, "running")
+
+
+def test_rm_asks(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    WorkspaceFactory(owner=bob, team=team, name="mine")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    assert as_bob("rm", "mine").code == 1
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert as_bob("rm", "mine").code == 2
+    assert Workspace.objects.get().state == State.PENDING
+
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    ran = as_bob("rm", "mine")
+    assert (ran.code, ran.out.endswith("mine is being deleted.\n")) == (0, True)
+    assert Workspace.objects.get().state == State.TERMINATED
+
+
+def test_rm_without_a_question(as_bob: Any, bob: Any, team: Any) -> None:
+    WorkspaceFactory(owner=bob, team=team, name="mine")
+    assert as_bob("rm", "mine", "--yes", "--json").json["deleted"] is True
+
+
+def test_logs(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    WorkspaceFactory(owner=bob, team=team, name="mine", state=State.FAILED, log_tail="one\ntwo")
+
+    assert as_bob("logs", "mine").out == "one\ntwo\n"
+    assert as_bob("logs", "mine", "--json").json == {"text": "one\ntwo"}
+    assert as_bob("logs", "mine", "--tail", "0").code == 2
+
+
+def test_logs_go_on(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace = WorkspaceFactory(owner=bob, team=team, name="mine")
+    texts = iter(["one\ntwo\n", "one\ntwo\nthree\n", "two\nthree\nfour\n"])
+
+    def read_logs(**_: Any) -> str:
+        text = next(texts)
+        if "four" in text:
+            Workspace.objects.filter(pk=workspace.pk).update(state=State.STOPPED)
+        return text
+
+    monkeypatch.setattr(services, "read_logs", read_logs)
+    monkeypatch.setattr("portal.cli.commands.FOLLOW_S", 0.01)
+
+    ran = as_bob("logs", "mine", "--follow")
+
+    assert (ran.code, ran.out) == (0, "one\ntwo\nthree\nfour\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["open"], ["up", "--timeout", "x"]])
+def test_wrong_usage(berth: Any, arguments: list[str]) -> None:
+    assert berth(*arguments).code == 2
+
+
+def test_help_says_the_exit_codes(berth: Any) -> None:
+    ran = berth("--help")
+    assert (ran.code, "exit codes" in ran.out) == (0, True)
