@@ -185,10 +185,12 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
     return render(request, "accounts/team.html", context, status=_status(form))
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def member_role(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
-    """Give a member another role."""
+    """Give a member another role. A GET, as after signing in anew, only shows the team."""
+    if request.method != "POST":
+        return redirect("accounts:team", slug)
     found = selectors.team_by_slug(request.user, slug)
     policies.require_manage_team(request.user, found)
     try:
@@ -271,10 +273,12 @@ def tokens(request: SignedInRequest) -> HttpResponse:
     return render(request, "accounts/tokens.html", context, status=_status(form))
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
-    """End a token at once."""
+    """End a token at once. A GET, as after signing in anew, only shows the list."""
+    if request.method != "POST":
+        return redirect("accounts:tokens")
     services.revoke_token(actor=request.user, token_id=token_id)
     messages.success(request, "The token is revoked. Programs that use it are refused from now on.")
     return redirect("accounts:tokens")

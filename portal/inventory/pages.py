@@ -156,7 +156,7 @@ def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
     pools = list(pools)
     ids = [pool.pk for pool in pools]
     usable = Q(online=True, cordoned=False)
-    totals: dict[UUID, dict[str, Any]] = {
+    totals: dict[UUID, Any] = {
         row["pool"]: row
         for row in Node.objects.filter(pool__in=ids)
         .order_by()
@@ -168,7 +168,7 @@ def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
             memory=Sum("memory_mib", filter=usable),
         )
     }
-    used: dict[UUID, dict[str, Any]] = {
+    used: dict[UUID, Any] = {
         row["node__pool"]: row
         for row in Allocation.objects.filter(node__pool__in=ids, released_at=None)
         .order_by()

@@ -40,7 +40,7 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
         "nodes": rows,
         "devices": pages.device_rows(request.user, devices),
         "warnings": pages.warnings_of(found),
-        "capabilities": [pages.CAPABILITY_WORDS.get(item, item) for item in found.capabilities],
+        "capabilities": [word for key, word in pages.CAPABILITY_WORDS.items() if key in found.capabilities],
         "programs": pages.programs_of(found),
     }
     return render(request, partial_of(request, "inventory/pool.html", "pool"), context)

@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHt
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET, require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_GET, require_http_methods, require_safe
 
 from portal.accounts import selectors as accounts
 from portal.catalog import selectors as catalog
@@ -164,11 +164,16 @@ def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     return render(request, page, context)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
-    """Start a stopped workspace, or try a failed one again; it opens by itself when ready."""
+    """Start a stopped workspace, or try a failed one again; it opens by itself when ready.
+
+    A GET, as after signing in anew, only shows its page.
+    """
     workspace = selectors.workspace_by_id(request.user, workspace_id)
+    if request.method != "POST":
+        return _to(workspace)
     try:
         workspace = services.start(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
@@ -230,6 +235,7 @@ def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     return redirect(f"{workspace.origin}/.berth/enter?{urlencode({'ticket': ticket, 'next': path})}")
 
 
+@require_GET
 async def events(request: HttpRequest) -> HttpResponseBase:
     """`changed` whenever one of my workspaces changes."""
     user = await request.auser()
@@ -238,6 +244,7 @@ async def events(request: HttpRequest) -> HttpResponseBase:
     return _stream(live.user_channel(user.pk))
 
 
+@require_GET
 async def workspace_events(request: HttpRequest, workspace_id: UUID) -> HttpResponseBase:
     """`changed` whenever this workspace changes."""
     user = await request.auser()

@@ -315,6 +315,22 @@ def test_stop_and_delete_ask_first_and_then_do_it(
     assert f"{workspace.name} is being deleted. Your home folder stays." in text_of(answer)
 
 
+def test_who_signs_in_anew_in_the_middle_of_an_action_lands_on_a_page(
+    alice: User, team: Team, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("stopped", alice)
+    client = as_user(alice)
+    for path, lands in (
+        (f"/workspaces/{workspace.pk}/start/", f"/workspaces/{workspace.pk}/"),
+        ("/teams/vision/members/bob/role/", "/teams/vision/"),
+        (f"/account/tokens/{workspace.pk}/revoke/", "/account/tokens/"),
+    ):
+        answer = client.get(path)
+        assert (answer.status_code, answer["Location"]) == (302, lands)
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPED, "looking changes nothing"
+
+
 def test_an_action_that_comes_too_late_says_so(
     alice: User, team: Team, as_user: Browse, workspace_in: Make
 ) -> None:
