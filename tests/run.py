@@ -161,9 +161,9 @@ def own_server() -> Iterator[str]:
     try:
         if user:
             os.chown(folder, user.pw_uid, user.pw_gid)
+        options = ["-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
         made = subprocess.run(
-            [binaries / "initdb", "-D", folder / "data", "-U", "berth", "-A", "trust", "-E", "UTF8"]
-            + ["--locale=C", "--no-sync"],
+            [binaries / "initdb", "-D", folder / "data", *options],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -174,10 +174,11 @@ def own_server() -> Iterator[str]:
             raise Unavailable(f"initdb failed: {made.stderr.strip().splitlines()[-1:]}")
         port = free_port()
         log = (folder / "log").open("wb")
+        careless = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+        settings = [part for item in (*careless, "max_connections=200") for part in ("-c", item)]
+        address = ["-h", "127.0.0.1", "-p", str(port), "-k", folder]
         process = subprocess.Popen(
-            [binaries / "postgres", "-D", folder / "data", "-p", str(port), "-h", "127.0.0.1", "-k", folder]
-            + ["-F", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
-            + ["-c", "max_connections=200", "-c", "deadlock_timeout=500ms"],
+            [binaries / "postgres", "-D", folder / "data", *address, *settings],
             cwd=folder,
             stdout=log,
             stderr=log,

@@ -1,0 +1,195 @@
+"""Many at the same moment, each with a connection of its own: on SQLite's file and on PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from portal.catalog import selectors as catalog_selectors
+from portal.workspaces import reconcile, results, services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import AllocatedDevice, IdempotencyKey, Workspace
+from provisioning.types import Op
+from tests.factories import FlavorFactory, MembershipFactory, UserFactory, simulated_pool
+from tests.workspaces.helpers import check_invariants, run_until_ready, seen
+
+pytestmark = pytest.mark.django_db(transaction=True)
+THREADS = 20
+
+
+def at_once(jobs: list[Callable[[], Any]]) -> list[Any]:
+    """Run all jobs in threads that begin together; the results, or the exceptions, in order."""
+    gate = threading.Barrier(len(jobs))
+
+    def one(job: Callable[[], Any]) -> Any:
+        gate.wait(timeout=30)
+        try:
+            return job()
+        except Exception as error:
+            return error
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        return list(threads.map(one, jobs))
+
+
+@pytest.fixture
+def users(team) -> list[Any]:
+    return [MembershipFactory(team=team, user=UserFactory()).user for _ in range(THREADS)]
+
+
+@pytest.fixture
+def one_gpu(catalog, tmp_path):
+    return simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=1, gpus=1)
+
+
+def creations(team, users, flavor: str, **fields) -> list[Callable[[], Workspace]]:
+    template = catalog_selectors.template_by_slug("jupyterlab")
+    chosen = catalog_selectors.flavor_by_slug(flavor)
+    return [
+        lambda user=user: services.create(actor=user, team=team, template=template, flavor=chosen, **fields)
+        for user in users
+    ]
+
+
+def test_twenty_want_the_last_device(team, users, one_gpu, sent):
+    made = at_once(creations(team, users, "sim-h100-x1"))
+
+    assert [type(item) for item in made] == [Workspace] * THREADS, made
+    states = Counter(Workspace.objects.values_list("state", flat=True))
+    assert states == {State.PROVISIONING: 1, State.PENDING: THREADS - 1}
+    assert AllocatedDevice.objects.filter(active=True).count() == 1
+    assert len(sent.commands) == 1
+    check_invariants()
+
+
+def test_twenty_want_the_cores_of_one_node(team, users, local_pool, sent):
+    FlavorFactory(slug="quarter", cpu_milli=2000, memory_mib=512)
+    made = at_once(creations(team, users, "quarter"))
+    assert [type(item) for item in made] == [Workspace] * THREADS, made
+    states = Counter(Workspace.objects.values_list("state", flat=True))
+    assert states == {State.PROVISIONING: 4, State.PENDING: THREADS - 4}
+    check_invariants()
+
+
+def test_the_queue_and_newcomers_want_what_becomes_free(team, alice, users, one_gpu, sent):
+    """A release, several sweeps and new requests at the same moment: still one holder."""
+    (first,) = (job() for job in creations(team, [alice], "sim-h100-x1"))
+    run_until_ready(sent, first)
+    waiting = [job() for job in creations(team, users[:8], "sim-h100-x1")]
+    assert {item.state for item in waiting} == {State.PENDING}
+    services.delete(actor=alice, workspace_id=first.pk)
+    (delete,) = sent.commands
+    sent.clear()
+
+    outcome = at_once(
+        [
+            lambda: results.apply_result(seen(delete, "absent")),
+            *([reconcile.sweep] * 4),
+            *creations(team, users[8:12], "sim-h100-x1"),
+        ]
+    )
+    assert not [item for item in outcome if isinstance(item, Exception)], outcome
+    Workspace.objects.filter(state=State.PENDING).update(due_at=first.created_at)
+    assert not [item for item in at_once([reconcile.sweep] * 4) if isinstance(item, Exception)]
+    assert Workspace.objects.filter(state=State.PROVISIONING).count() == 1
+    assert len([command for command in sent.commands if command.op is Op.START]) == 1
+    check_invariants()
+
+
+def test_one_key_at_the_same_moment_makes_one_workspace(team, alice, local_pool, sent):
+    made = at_once(creations(team, [alice] * 10, "cpu-small", idempotency_key="key"))
+    assert {item.pk for item in made} == {Workspace.objects.get().pk}, made
+    assert IdempotencyKey.objects.count() == 1
+    assert len(sent.commands) == 1
+
+
+def test_one_name_at_the_same_moment_is_given_once(team, alice, local_pool, sent):
+    from portal.common.errors import StateConflict
+
+    made = at_once(creations(team, [alice] * 8, "cpu-small", name="same"))
+    assert Counter(type(item) for item in made) == {Workspace: 1, StateConflict: 7}, made
+    assert {item.code for item in made if isinstance(item, StateConflict)} == {"name_taken"}
+    assert len(sent.commands) == 1
+
+
+def test_no_name_at_the_same_moment_gives_each_its_own(team, alice, local_pool, sent):
+    made = at_once(creations(team, [alice] * 6, "cpu-small"))
+    assert [type(item) for item in made] == [Workspace] * 6, made
+    assert len({item.name for item in made}) == 6
+
+
+def test_one_answer_delivered_to_several_workers_counts_once(team, alice, local_pool, sent):
+    from portal.events.models import Event
+
+    (workspace,) = (job() for job in creations(team, [alice], "cpu-small"))
+    (start,) = sent.commands
+    ready = seen(start, "running", ready=True, endpoint="http://127.0.0.1:18001")
+    assert Counter(at_once([lambda: results.apply_result(ready)] * 8)) == {True: 1, False: 7}
+    assert Event.objects.filter(workspace=workspace, kind="workspace.ready").count() == 1
+
+
+def test_start_stop_and_delete_at_the_same_moment_leave_no_half_state(team, alice, local_pool, sent):
+    from portal.common.errors import StateConflict
+
+    (workspace,) = (job() for job in creations(team, [alice], "cpu-small"))
+    run_until_ready(sent, workspace)
+    verbs = [services.stop, services.delete, services.start, services.stop, services.delete]
+    outcome = at_once(
+        [lambda verb=verb: verb(actor=alice, workspace_id=workspace.pk) for verb in verbs]
+    )
+    assert {type(item) for item in outcome} <= {Workspace, StateConflict}, outcome
+    workspace.refresh_from_db()
+    assert workspace.wanted == "deleted"
+    assert workspace.state in {State.STOPPING, State.TERMINATING}
+    check_invariants()
+    assert len(sent.commands) == 1
+
+
+def test_sweeps_at_the_same_moment_send_each_command_once(team, users, local_pool, sent):
+    FlavorFactory(slug="tiny", cpu_milli=100, memory_mib=128)
+    rows = [job() for job in creations(team, users, "tiny")]
+    sent.clear()
+    Workspace.objects.update(due_at=rows[0].created_at, lease="", lease_expires_at=None)
+    outcome = at_once([reconcile.sweep] * 6)
+    assert not [item for item in outcome if isinstance(item, Exception)], outcome
+    assert Counter(command.ref.workspace_id for command in sent.commands) == {
+        str(row.pk): 1 for row in rows
+    }
+
+
+def test_the_last_two_owners_cannot_both_leave(team, alice):
+    from portal.accounts import services as accounts
+    from portal.accounts.models import Membership, Role
+    from portal.common.errors import StateConflict
+
+    other = MembershipFactory(team=team, role=Role.OWNER).user
+    outcome = at_once(
+        [
+            lambda user=user: accounts.remove_member(actor=user, team=team, username=user.username)
+            for user in (alice, other)
+        ]
+    )
+    assert Counter(type(item) for item in outcome) == {type(None): 1, StateConflict: 1}, outcome
+    assert Membership.objects.filter(team=team, role=Role.OWNER).count() == 1
+
+
+def test_two_inventories_of_one_pool_at_the_same_moment(catalog, tmp_path):
+    from portal.inventory import services as inventory
+    from portal.inventory.models import Device, Node
+    from provisioning.registry import driver_for
+
+    pool = simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=3, gpus=4)
+    Device.objects.all().delete()
+    Node.objects.all().delete()
+    report = driver_for(inventory.config_of(pool)).inventory()
+    outcome = at_once([lambda: inventory.apply_inventory(pool=pool, inventory=report)] * 4)
+    assert outcome == [None] * 4
+    assert (Node.objects.count(), Device.objects.count()) == (3, 12)
