@@ -1,0 +1,84 @@
+"""Pools, nodes and devices"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from portal.inventory.models import Node
+from tests.api.conftest import problem
+from tests.factories import simulated_pool
+
+pytestmark = pytest.mark.django_db
+
+
+def test_pools(api: Any, bob: Any, pool: Any) -> None:
+    rows = api(bob).get("pools").json()["results"]
+
+    assert [row["slug"] for row in rows] == ["sim"]
+    assert rows[0]["simulated"] is True
+    assert (rows[0]["node_count"], rows[0]["device_count"], rows[0]["state"]) == (2, 8, "online")
+    assert "config" not in rows[0]
+    assert api(bob).get("pools/sim").json() == rows[0]
+
+
+def test_nodes_and_devices_show_what_is_used(api: Any, bob: Any, make: Any, pool: Any) -> None:
+    workspace = make(bob, "sim-h100-x2")
+    held = workspace.allocations.get()
+
+    nodes = {row["name"]: row for row in api(bob).get("nodes?pool=sim").json()["results"]}
+    used = nodes[held.node.name]
+    assert (used["used_cpu_milli"], used["used_memory_mib"]) == (held.cpu_milli, held.memory_mib)
+    assert len(used["devices"]) == 4
+    devices = api(bob).get(f"devices?node={held.node.name}").json()["results"]
+    assert sorted(device["used_milli"] for device in devices) == [0, 0, 1000, 1000]
+    assert {device["uuid"] for device in devices} == set(used["devices"])
+    assert api(bob).get(f"devices/{devices[0]['id']}").json() == devices[0]
+    assert api(bob).get(f"nodes/{used['id']}").json() == used
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        *(("nodes?online=true", 2), ("nodes?online=false", 0), ("nodes?cordoned=true", 0)),
+        *(("nodes?pool=x", 0), ("devices?pool=sim", 8), ("devices?model=Simulated%20H100", 8)),
+        *(("devices?healthy=true&present=true", 8), ("devices?model=A100", 0)),
+    ],
+)
+def test_filters(api: Any, bob: Any, pool: Any, query: str, count: int) -> None:
+    assert len(api(bob).get(query).json()["results"]) == count
+
+
+@pytest.mark.parametrize("path", ["pools", "nodes", "devices"])
+def test_what_is_refused(api: Any, bob: Any, pool: Any, path: str) -> None:
+    problem(api(None).get(path), 401, "not_authenticated")
+    problem(api(bob, "workspaces:read").get(path), 403, "permission_denied")
+    problem(api(bob).get(f"{path}?x=1"), 400, "invalid")
+    problem(api(bob).get(f"{path}/{uuid.uuid4()}"), 404, "not_found")
+    problem(api(bob).delete(path), 405, "method_not_allowed")
+
+
+@pytest.mark.parametrize("path", ["pools", "nodes", "devices"])
+def test_as_many_queries_for_many_as_for_few(
+    api: Any, bob: Any, catalog: Any, tmp_path: Any, path: str, django_assert_max_num_queries: Any
+) -> None:
+    simulated_pool(str(tmp_path / "many"), nodes=25)
+    program = api(bob)
+    program.get("me")
+    with django_assert_max_num_queries(3):
+        assert program.get(path).json()["results"]
+
+
+def test_only_an_operator_cordons(api: Any, olga: Any, bob: Any, pool: Any) -> None:
+    node = Node.objects.first()
+    assert node is not None
+
+    problem(api(bob).post(f"nodes/{node.pk}/cordon", {}), 403, "not_allowed")
+    problem(api(olga, "pools:read").post(f"nodes/{node.pk}/cordon", {}), 403, "permission_denied")
+    for _ in range(2):
+        assert api(olga).post(f"nodes/{node.pk}/cordon", {"reason": "fan"}).json()["cordoned"] is True
+    assert pool.events.get(kind="node.cordoned").message.endswith(": fan")
+    assert api(olga).post(f"nodes/{node.pk}/uncordon/").json()["cordoned"] is False
+    problem(api(olga).post(f"nodes/{uuid.uuid4()}/cordon"), 404, "not_found")

@@ -1,0 +1,85 @@
+"""Templates, flavors and POST /api/v1/admission/preview"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.workspaces.models import Workspace
+from tests.api.conftest import problem
+from tests.factories import local_pool_with, node_info
+
+pytestmark = pytest.mark.django_db
+ASK = {"team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
+
+
+def test_templates_say_whether_they_can_be_had(api: Any, charlie: Any, catalog: Any) -> None:
+    local_pool_with(node_info(programs=("jupyter-lab",)))
+
+    rows = {row["slug"]: row for row in api(charlie).get("templates").json()["results"]}
+
+    assert list(rows) == ["jupyterlab", "marimo", "vscode"]
+    assert rows["jupyterlab"]["available"] is True
+    assert rows["vscode"]["available"] is False
+    assert "code-server" in rows["vscode"]["reason"]
+    assert api(charlie).get("templates/vscode").json() == rows["vscode"]
+
+
+def test_flavors(api: Any, charlie: Any, pool: Any) -> None:
+    rows = {row["slug"]: row for row in api(charlie).get("flavors").json()["results"]}
+
+    assert rows["cpu-small"]["pool"] is None
+    assert rows["sim-h100-x2"]["pool"] == "sim"
+    assert rows["sim-h100-x2"]["simulated"] is True
+    assert rows["sim-h100-x2"]["resources"]["accelerators"]["count"] == 2
+    assert api(charlie).get("flavors/cpu-small/").json() == rows["cpu-small"]
+
+
+@pytest.mark.parametrize("path", ["templates", "flavors"])
+def test_what_is_refused(api: Any, bob: Any, catalog: Any, path: str) -> None:
+    problem(api(None).get(path), 401, "not_authenticated")
+    problem(api(bob, "teams:read").get(path), 403, "permission_denied")
+    problem(api(bob).get(f"{path}/nonesuch"), 404, "not_found")
+    problem(api(bob).get(f"{path}?x=1"), 400, "invalid")
+    problem(api(bob).post(path, {}), 405, "method_not_allowed")
+
+
+def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: Any) -> None:
+    body = api(bob, "catalog:read").post("admission/preview", ASK).json()
+
+    assert body == {
+        "outcome": "fits_now",
+        "message": "Starts now.",
+        "next_action": "",
+        "pool": "this-machine",
+        "nodes": ["node-1"],
+        "reasons": [],
+    }
+    assert Workspace.objects.count() == 0
+
+
+def test_a_refusal_is_a_verdict_too(api: Any, bob: Any, team: Any, catalog: Any) -> None:
+    local_pool_with(node_info(memory_mib=512))
+
+    body = api(bob).post("admission/preview", ASK).json()
+
+    assert body["outcome"] == "impossible"
+    assert body["reasons"][0]["node"] == "node-1"
+    assert body["next_action"]
+
+
+def test_the_verdict_and_the_creation_agree(api: Any, bob: Any, alice: Any, team: Any, catalog: Any) -> None:
+    local_pool_with(node_info(cpu_milli=2000))
+    program, ask = api(bob), {**ASK, "flavor": "cpu-large"}
+
+    for outcome, state in (("fits_now", "provisioning"), ("queued", "pending")):
+        assert program.post("admission/preview", ask).json()["outcome"] == outcome
+        assert program.post("workspaces", ask).json()["state"] == state
+
+
+def test_who_may_ask(api: Any, charlie: Any, olga: Any, bob: Any, team: Any, local_pool: Any) -> None:
+    problem(api(None).post("admission/preview", ASK), 401, "not_authenticated")
+    problem(api(charlie).post("admission/preview", ASK), 400, "invalid")
+    problem(api(olga).post("admission/preview", ASK), 403, "not_allowed")
+    problem(api(bob).post("admission/preview", {"template": "jupyterlab"}), 400, "invalid")

@@ -1,0 +1,107 @@
+"""Whatever goes wrong, the answer is a problem document (RFC 9457)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.workspaces import selectors
+from tests.api.conftest import V1, problem
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/api/", "/api/v1/", "/api/v1", "/api/v2/workspaces", "/api/v1/nonsense"),
+        *("/api/v1/workspaces/not-a-uuid", "/api/v1/workspaces/x/y/z/"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_unknown_path(path: str, method: str) -> None:
+    problem(Client(enforce_csrf_checks=True).generic(method, path), 404, "not_found")
+
+
+def test_an_unknown_method(api: Any, bob: Any) -> None:
+    response = api(bob).put("workspaces", {})
+    problem(response, 405, "method_not_allowed")
+    assert "POST" in response["Allow"]
+
+
+def test_another_media_type(api: Any, bob: Any) -> None:
+    response = api(bob).client.post(V1 + "workspaces", {"name": "x"})
+    problem(response, 415, "unsupported_media_type")
+
+
+def test_another_answer_than_we_have(api: Any, bob: Any) -> None:
+    problem(api(bob).get("workspaces", Accept="text/html"), 406, "not_acceptable")
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["{", "NaN", "\xff", "[1]", '"text"', "null", '{"name": "\\ud800"}', '{"\\ud800": 1}', '{"a\\u0000": 1}'],
+)
+def test_a_body_that_is_not_ours(api: Any, bob: Any, body: str) -> None:
+    response = api(bob).client.post(
+        V1 + "workspaces", body.encode("latin-1"), content_type="application/json"
+    )
+    assert response.status_code == 400
+    assert response["Content-Type"] == "application/problem+json"
+    assert response.json()["status"] == 400
+
+
+def test_a_body_that_is_too_large(api: Any, bob: Any, settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+    problem(api(bob).post("workspaces", {"name": "x" * 200}), 400, "bad_request")
+
+
+def test_a_fault_of_our_own_says_nothing_of_its_insides(
+    api: Any, bob: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(actor: Any) -> Any:
+        raise RuntimeError("the password is swordfish")
+
+    monkeypatch.setattr(selectors, "workspaces_for", broken)
+    program = api(bob)
+    program.client.raise_request_exception = False
+
+    response = program.get("workspaces")
+
+    problem(response, 500, "internal_error")
+    assert b"swordfish" not in response.content
+    assert "GET /api/v1/workspaces failed" in caplog.text
+
+
+def test_a_fault_of_our_own_reaches_monitors(api: Any, bob: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(actor: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(selectors, "workspaces_for", broken)
+    with pytest.raises(RuntimeError):
+        api(bob).get("workspaces")
+
+
+def test_a_session_writes_only_with_the_csrf_token(bob: Any) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(bob, backend="django.contrib.auth.backends.ModelBackend")
+
+    assert browser.get(V1 + "workspaces").status_code == 200
+    response = browser.post(V1 + "tokens", {"name": "x"}, content_type="application/json")
+    assert "CSRF" in problem(response, 403, "permission_denied")["detail"]
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Bearer x", "Bearer berth_x", "bearer berth_\xe4"])
+def test_a_bad_token(header: str) -> None:
+    response = Client(headers={"Authorization": header}).get(V1 + "me")
+    problem(response, 401, "authentication_failed")
+    assert response["WWW-Authenticate"] == 'Bearer realm="Berth"'
+
+
+def test_a_token_in_the_url_is_not_looked_at(bob: Any) -> None:
+    from tests.factories import make_token
+
+    _, secret = make_token(bob)
+    problem(Client().get(f"{V1}me?token={secret}"), 401, "not_authenticated")

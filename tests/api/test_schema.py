@@ -1,0 +1,110 @@
+"""The OpenAPI document: current, complete, and true when many strange requests are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+import yaml
+from django.core.management import call_command
+from django.core.signals import request_finished, request_started
+from django.core.wsgi import get_wsgi_application
+from django.db import close_old_connections
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
+
+from tests.factories import make_token
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.yaml"
+DOCUMENT = yaml.safe_load(COMMITTED.read_text())
+OPERATIONS = [
+    (path, method, operation)
+    for path, methods in DOCUMENT["paths"].items()
+    for method, operation in methods.items()
+]
+# Streams do not end, which is what one waits for here; they have tests of their own.
+schema = schemathesis.openapi.from_dict(DOCUMENT).exclude(path_regex="/stream$")
+
+
+def test_the_committed_document_is_current(tmp_path: Path) -> None:
+    fresh = tmp_path / "openapi.yaml"
+    call_command("spectacular", "--validate", "--fail-on-warn", "--file", str(fresh))
+    assert fresh.read_text() == COMMITTED.read_text(), (
+        "Run: manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml"
+    )
+
+
+def test_it_is_openapi_3_1_and_says_how_to_sign_in() -> None:
+    assert DOCUMENT["openapi"] == "3.1.0"
+    assert set(DOCUMENT["components"]["securitySchemes"]) == {"token", "session"}
+
+
+@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS)
+def test_each_operation_is_documented(path: str, method: str, operation: dict[str, Any]) -> None:
+    assert path.startswith("/api/v1/")
+    assert not path.endswith("/")
+    assert operation["summary"]
+    problems = [answer for status, answer in operation["responses"].items() if status.startswith(("4", "5"))]
+    assert len(problems) >= 2
+    assert all(list(answer["content"]) == ["application/problem+json"] for answer in problems)
+    if method in ("post", "put") and "requestBody" in operation:
+        assert "400" in operation["responses"]
+        assert "415" in operation["responses"]
+    if "{" in path:
+        assert "404" in operation["responses"]
+
+
+@pytest.mark.django_db
+def test_it_is_served_with_and_without_a_slash(client: Any) -> None:
+    for path in ("/api/v1/schema", "/api/v1/schema/"):
+        response = client.get(path)
+        assert response.status_code == 200
+        assert yaml.safe_load(response.content)["openapi"] == "3.1.0"
+    assert client.get("/api/v1/schema/", headers={"Accept": "application/json"}).json()["paths"]
+
+
+@pytest.mark.django_db
+def test_its_documentation_needs_no_inline_code_and_no_other_host(client: Any) -> None:
+    page = client.get("/api/v1/docs/")
+
+    assert page.status_code == 200
+    html = page.content.decode()
+    assert "<style" not in html
+    assert "://" not in html
+    assert html.count("<script") == html.count('<script src="/')
+    script = client.get("/api/v1/docs/?script=")
+    assert script["Content-Type"] == "application/javascript"
+    assert 'url: "/api/v1/schema"' in script.content.decode().replace("\\u002D", "-")
+
+
+@pytest.fixture
+def web(olga: Any, team: Any, pool: Any) -> Iterator[Callable[..., Any]]:
+    """The portal as a web server calls it, on the test's own connection; an operator's token."""
+    secret = make_token(olga)[1]
+    application = get_wsgi_application()
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    yield lambda case: case.call(
+        app=application, base_url="http://localhost", headers={"Authorization": f"Bearer {secret}"}
+    )
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+@schema.parametrize()
+@pytest.mark.django_db
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+def test_strange_requests(case: schemathesis.Case, web: Callable[..., Any]) -> None:
+    """As an operator, who may do most."""
+    case.validate_response(
+        web(case), checks=[not_a_server_error, content_type_conformance, response_schema_conformance]
+    )

@@ -1,0 +1,100 @@
+"""Me, teams and their members"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from portal.accounts.models import Membership, Team
+from tests.api.conftest import problem
+from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def test_me(api: Any, bob: Any, team: Any, as_user: Any) -> None:
+    body = api(bob, "workspaces:connect").get("me").json()
+
+    assert body["username"] == "bob"
+    assert body["is_operator"] is False
+    assert body["teams"] == [{"slug": "vision", "name": "Vision", "role": "member"}]
+    assert body["scopes"] == ["workspaces:connect"]
+    assert body["token"]["name"] == "test"
+    session = as_user(bob).get("/api/v1/me").json()
+    assert (session["scopes"], session["token"]) == (["all"], None)
+    problem(api(None).get("me"), 401, "not_authenticated")
+
+
+def test_each_sees_their_teams(api: Any, bob: Any, charlie: Any, olga: Any, team: Any) -> None:
+    rows = api(bob).get("teams").json()["results"]
+
+    assert [(row["slug"], row["role"], row["member_count"]) for row in rows] == [("vision", "member", 2)]
+    assert [row["slug"] for row in api(charlie).get("teams").json()["results"]] == ["robots"]
+    seen = api(olga).get("teams").json()["results"]
+    assert [(row["slug"], row["role"]) for row in seen] == [("robots", None), ("vision", None)]
+    assert api(bob).get("teams/vision").json() == rows[0]
+    problem(api(charlie).get("teams/vision"), 404, "not_found")
+    problem(api(bob, "workspaces:read").get("teams"), 403, "permission_denied")
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_as_many_queries_for_fifty_as_for_one(
+    api: Any, bob: Any, count: int, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(count):
+        MembershipFactory(team=TeamFactory(), user=bob)
+    program = api(bob)
+    program.get("me")
+    with django_assert_max_num_queries(3):
+        assert len(program.get("teams").json()["results"]) == count
+
+
+def test_only_an_operator_makes_teams(api: Any, olga: Any, alice: Any) -> None:
+    made = api(olga).post("teams", {"slug": "audio", "name": "Audio", "owner": "alice"})
+
+    assert made.status_code == 201
+    assert made["Location"] == "/api/v1/teams/audio"
+    assert made.json()["member_count"] == 1
+    assert Team.objects.get().memberships.get().user == alice
+    problem(api(alice).post("teams", {"slug": "mine"}), 403, "not_allowed")
+    assert "slug" in problem(api(olga).post("teams", {"slug": "audio"}), 400, "invalid")["errors"]
+    assert "slug" in problem(api(olga).post("teams", {"slug": "No!"}), 400, "invalid")["errors"]
+    assert (
+        "owner" in problem(api(olga).post("teams", {"slug": "x", "owner": "zed"}), 400, "invalid")["errors"]
+    )
+
+
+def test_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
+    owner = api(alice)
+
+    assert owner.put("teams/vision/members/charlie", {"role": "owner"}).json()["role"] == "owner"
+    assert owner.put("teams/vision/members/charlie/", {"role": "member"}).json()["role"] == "member"
+    assert owner.put("teams/vision/members/charlie").status_code == 200
+    rows = api(bob).get("teams/vision/members").json()["results"]
+    assert {row["username"]: row["role"] for row in rows} == {
+        "alice": "owner",
+        "bob": "member",
+        "charlie": "member",
+    }
+    gone = owner.delete("teams/vision/members/charlie")
+    assert (gone.status_code, gone.content) == (204, b"")
+    problem(owner.delete("teams/vision/members/charlie"), 404, "not_found")
+
+
+def test_what_is_refused_of_members(api: Any, alice: Any, bob: Any, charlie: Any, team: Any) -> None:
+    problem(api(bob).put("teams/vision/members/charlie", {"role": "member"}), 403, "not_allowed")
+    problem(api(charlie).put("teams/vision/members/charlie", {"role": "owner"}), 404, "not_found")
+    problem(api(alice).put("teams/vision/members/zed", {"role": "member"}), 400, "invalid")
+    problem(api(alice).put("teams/vision/members/bob", {"role": "king"}), 400, "invalid")
+    problem(api(alice).put("teams/vision/members/alice", {"role": "member"}), 409, "conflict")
+    problem(api(alice).delete("teams/vision/members/alice"), 409, "conflict")
+    problem(api(alice, "teams:read").delete("teams/vision/members/bob"), 403, "permission_denied")
+    WorkspaceFactory(owner=bob, team=team)
+    problem(api(alice).delete("teams/vision/members/bob"), 409, "conflict")
+    assert Membership.objects.filter(team=team).count() == 2
+
+
+def test_a_member_may_leave(api: Any, bob: Any, team: Any) -> None:
+    assert api(bob).delete("teams/vision/members/bob").status_code == 204
+    problem(api(bob).get("teams/vision"), 404, "not_found")
