@@ -18,7 +18,7 @@ import venv
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.start_latency.contestants import ROOT, Bare, Berth, Contestant, Hub
+from bench.start_latency.contestants import ROOT, Bare, Berth, Contestant, Floor, Hub
 
 PROXY_VERSION = "5.3.0"
 LOCK = Path(__file__).with_name("hub.lock")
@@ -29,7 +29,7 @@ def main() -> int:
     notebook_env = find_notebook_env(arguments.notebook_env)
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as temporary:
         folder = Path(temporary)
-        contestants: list[Contestant] = [Bare(folder, notebook_env), Berth(folder, notebook_env)]
+        contestants: list[Contestant] = [make(folder, notebook_env) for make in (Floor, Bare, Berth)]
         left_out = ""
         try:
             contestants.append(Hub(folder, notebook_env, hub_environment(), proxy_program()))

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import httpx
 
+from portal.catalog.starting import JUPYTER_MAIN
+
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.01
 PATIENCE_S = 120.0
@@ -87,9 +89,13 @@ class Contestant(ABC):
 
 
 class Bare(Contestant):
-    """`jupyter lab` by itself, from the same environment: the floor."""
+    """`jupyter lab` by itself, from the same environment: what a person gets without a portal."""
 
     name = "Bare jupyter lab"
+
+    @property
+    def program(self) -> list[str]:
+        return [str(self.notebook_env / "bin" / "jupyter-lab")]
 
     def __init__(self, folder: Path, notebook_env: Path) -> None:
         super().__init__(folder, notebook_env)
@@ -107,7 +113,7 @@ class Bare(Contestant):
             began = time.monotonic()
             self.process = subprocess.Popen(
                 [
-                    str(self.notebook_env / "bin" / "jupyter-lab"),
+                    *self.program,
                     "--no-browser",
                     "--ip=127.0.0.1",
                     f"--port={port}",
@@ -126,6 +132,16 @@ class Bare(Contestant):
     def clear(self) -> None:
         if self.process is not None:
             end(self.process)
+
+
+class Floor(Bare):
+    """JupyterLab by itself, started with the very command of Berth's template: what is Berth's own is above."""
+
+    name = "Floor, as in Berth"
+
+    @property
+    def program(self) -> list[str]:
+        return [str(self.notebook_env / "bin" / "python3"), "-c", JUPYTER_MAIN]
 
 
 class Berth(Contestant):
