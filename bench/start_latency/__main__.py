@@ -100,10 +100,8 @@ def measure(contestants: list[Contestant], runs: int) -> dict[str, list[float]]:
                 took = contestant.start()
                 contestant.clear()
                 warming = round_number == 0
-                print(
-                    f"{'warm-up' if warming else f'run {round_number:2}'}  {contestant.name:18} {took:6.3f} s",
-                    file=sys.stderr,
-                )
+                label = "warm-up" if warming else f"run {round_number:2}"
+                print(f"{label}  {contestant.name:18} {took:6.3f} s", file=sys.stderr)
                 if not warming:
                     seconds[contestant.name].append(took)
     finally:

@@ -135,7 +135,7 @@ class Bare(Contestant):
 
 
 class Floor(Bare):
-    """JupyterLab by itself, started with the very command of Berth's template: what is Berth's own is above."""
+    """JupyterLab alone, started with the command of Berth's template: the rest of its time is Berth's own."""
 
     name = "Floor, as in Berth"
 
@@ -250,6 +250,7 @@ class Hub(Contestant):
         self.port = free_port_block()
         self.token = secrets.token_hex(16)
         config = self.folder / "jupyterhub_config.py"
+        home = json.dumps(str(self.folder / "home"))
         config.write_text(
             "\n".join(
                 [
@@ -262,7 +263,7 @@ class Hub(Contestant):
                     f"c.ConfigurableHTTPProxy.command = {json.dumps([str(self.proxy)])}",
                     "c.ConfigurableHTTPProxy.should_start = True",
                     "c.Authenticator.allow_all = True",
-                    f"c.SimpleLocalProcessSpawner.home_dir_template = {json.dumps(str(self.folder / 'home'))}",
+                    f"c.SimpleLocalProcessSpawner.home_dir_template = {home}",
                     f"c.Spawner.cmd = [{json.dumps(str(self.hub_env / 'bin' / 'jupyterhub-singleuser'))}]",
                     *(["c.Spawner.args = ['--allow-root']"] if os.geteuid() == 0 else []),
                     "c.Spawner.http_timeout = 120",

@@ -20,7 +20,10 @@ class UpstreamAuth(models.TextChoices):
 
 
 class Template(models.Model):
-    """A program that a workspace runs. `argv` and `env` may hold `provisioning.types.AppSpec`'s placeholders."""
+    """A program that a workspace runs.
+
+    `argv` and `env` may hold the placeholders of `provisioning.types.AppSpec`.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
