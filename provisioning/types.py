@@ -108,28 +108,52 @@ def external_name(workspace_id: str) -> str:
     return "ws-" + workspace_id.replace("-", "").lower()
 
 
+class Within(StrEnum):
+    """What the devices of one node must have in common. A tighter bond is preferred in any case."""
+
+    NODE = "node"
+    NUMA = "numa"
+    ISLAND = "island"
+
+
 @dataclass(frozen=True, slots=True)
 class AcceleratorRequest:
     """`count` devices, each with `share_milli` of a device (1000 is a whole one).
 
-    `model` empty means any model.
+    `model` names the one model that will do, `models` several; both empty means any. `memory_mib` is
+    what a whole device must have at least, and what a share takes of its device. `mig_profile` asks for
+    MIG instances of that profile, such as `1g.10gb`. `within` requires a bond between the devices.
     """
 
     count: int = 0
     model: str = ""
     share_milli: int = WHOLE_DEVICE_MILLI
     memory_mib: int = 0
+    models: tuple[str, ...] = ()
+    mig_profile: str = ""
+    within: Within = Within.NODE
+
+    @property
+    def allowed_models(self) -> tuple[str, ...]:
+        """The models that will do; empty means any."""
+        return (self.model, *self.models) if self.model else self.models
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """What has to be found free, per node, on `nodes` nodes at once."""
+    """What has to be found free, per node, on `nodes` nodes at once.
+
+    `labels` are pairs that a node must carry; `needs` are names that it must provide, such as `rdma`,
+    `dpu_offload`, `memory_tier:cxl` or `licence:vgpu`.
+    """
 
     cpu_milli: int
     memory_mib: int
     disk_mib: int = 0
     nodes: int = 1
     accelerators: AcceleratorRequest = AcceleratorRequest()
+    labels: tuple[tuple[str, str], ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,18 +212,41 @@ class WorkspaceSpec:
 
 @dataclass(frozen=True, slots=True)
 class DeviceGrant:
-    """A device, or a share of one, given to a workspace."""
+    """A device, or a share of one, given to a workspace. `memory_mib` is set where a share asked for it."""
 
     uuid: str
     milli: int = WHOLE_DEVICE_MILLI
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """A MIG instance to create: its profile and where it begins on the GPU's memory axis."""
+
+    profile: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class MigRepartition:
+    """A change of one GPU's MIG layout: idle instances to destroy first, then those to create."""
+
+    parent_uuid: str
+    destroy: tuple[str, ...]
+    create: tuple[MigSlice, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """What a workspace gets on one node."""
+    """What a workspace gets on one node.
+
+    `repartitions` come first: the instances that they create have no UUID yet, so `devices` lacks them.
+    It is empty unless the caller of the placement engine allowed repartitioning.
+    """
 
     node: str
     devices: tuple[DeviceGrant, ...] = ()
+    repartitions: tuple[MigRepartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,17 +357,36 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """An accelerator in a placement snapshot; `free_milli` of 1000 are free."""
+    """An accelerator in a placement snapshot; `free_milli` of 1000 are free.
+
+    `free_memory_mib` of -1 means that memory is shared in proportion to the milli-GPUs. A MIG instance
+    has `kind` MIG, its `parent_uuid`, its `mig_profile` and where it begins (`mig_start`); a GPU with
+    `mig_mode` is handed out by instances only. `island` names the NVLink island, `numa` the NUMA node
+    (-1: unknown). `unusable` says why the device may not be handed out, or is empty.
+    """
 
     uuid: str
     model: str
     memory_mib: int
     free_milli: int = WHOLE_DEVICE_MILLI
+    free_memory_mib: int = -1
+    kind: DeviceKind = DeviceKind.GPU
+    parent_uuid: str = ""
+    mig_mode: bool = False
+    mig_profile: str = ""
+    mig_start: int = -1
+    island: str = ""
+    numa: int = -1
+    unusable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node in a placement snapshot. `unusable` says why nothing may be placed here, or is empty."""
+    """A node in a placement snapshot. `unusable` says why nothing may be placed here, or is empty.
+
+    `provides` answers a request's `needs`, `labels` its labels. `rack` and `block` say where the node
+    stands; requests for several nodes keep close together.
+    """
 
     name: str
     cpu_milli: int
@@ -331,6 +397,10 @@ class NodeState:
     free_disk_mib: int
     devices: tuple[DeviceState, ...] = ()
     unusable: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    provides: tuple[str, ...] = ()
+    rack: str = ""
+    block: str = ""
 
 
 @dataclass(frozen=True, slots=True)
