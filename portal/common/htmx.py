@@ -26,7 +26,7 @@ def partial_of(request: HttpRequest, page: str, *partials: str) -> str:
 
 def local_path(candidate: str, default: str = "/") -> str:
     """`candidate` if it is a path of the portal itself, else `default`: never a way to another site."""
-    safe = url_has_allowed_host_and_scheme(candidate, allowed_hosts=None, require_https=False)
+    safe = candidate.isprintable() and url_has_allowed_host_and_scheme(candidate, allowed_hosts=None)
     if candidate.startswith("/") and safe and not urlsplit(candidate).netloc:
         return candidate
     return default

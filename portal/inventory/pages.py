@@ -152,8 +152,8 @@ def slot_of(device: Device, taken_milli: int) -> str:
 
 
 def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
-    """The capacity of each pool, in four queries for all of them."""
-    pools = list(pools)
+    """The capacity of each pool, in four queries for all of them; simulated ones last."""
+    pools = sorted(pools, key=lambda pool: (pool.simulated, pool.slug))
     ids = [pool.pk for pool in pools]
     usable = Q(online=True, cordoned=False)
     totals: dict[UUID, Any] = {
@@ -222,14 +222,15 @@ def node_rows(nodes: Sequence[Any]) -> tuple[list[NodeRow], list[Device]]:
     for node in nodes:
         own = list(node.devices.all())
         devices.extend(own)
+        real = not node.pool.simulated
         rows.append(
             NodeRow(
                 node=node,
                 free_cpu_milli=max(node.cpu_milli - (node.used_cpu_milli or 0), 0),
                 free_memory_mib=max(node.memory_mib - (node.used_memory_mib or 0), 0),
                 slots=tuple(slot_of(device, device.used_milli or 0) for device in own),
-                isolation=ISOLATION_WORDS.get(node.isolation, node.isolation),
-                limits=LIMIT_WORDS.get(node.limits, node.limits),
+                isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else "simulated",
+                limits=LIMIT_WORDS.get(node.limits, node.limits) if real else "simulated",
             )
         )
     return rows, devices

@@ -199,11 +199,19 @@ def steps(workspace: Workspace) -> list[Step]:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices of one model that the workspace holds on a node."""
+
+    model: str
+    uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """A node that the workspace is on, and its devices there."""
 
     node: str
-    devices: tuple[str, ...]
+    devices: tuple[DeviceGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,16 +278,14 @@ def places(workspace: Workspace) -> list[Place]:
         .prefetch_related("devices__device")
         .order_by("node__name")
     )
-    return [
-        Place(
-            node=allocation.node.name,
-            devices=tuple(
-                f"{item.device.model} · {item.device.uuid}"
-                for item in sorted(allocation.devices.all(), key=lambda item: item.device.index)
-            ),
-        )
-        for allocation in allocations
-    ]
+    found: list[Place] = []
+    for allocation in allocations:
+        models: dict[str, list[str]] = {}
+        for item in sorted(allocation.devices.all(), key=lambda item: item.device.index):
+            models.setdefault(item.device.model, []).append(item.device.uuid)
+        groups = tuple(DeviceGroup(model, tuple(uuids)) for model, uuids in models.items())
+        found.append(Place(node=allocation.node.name, devices=groups))
+    return found
 
 
 def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:

@@ -474,6 +474,8 @@ def test_who_holds_a_device_is_told_only_to_those_who_may_know(
     assert "another team" in foreign
     assert "secret-project" not in foreign
     assert "0 of 1 free" in foreign
+    held = text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
+    assert "Devices 1 × NVIDIA H100 80GB HBM3 GPU-node-1-0" in held
 
 
 def test_a_hundred_nodes_page_well(alice: User, as_user: Browse, catalog: None) -> None:

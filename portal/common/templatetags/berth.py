@@ -116,7 +116,7 @@ def milli(value: int | None) -> str:
 
 
 def _short(value: float, digits: int = 1) -> str:
-    text = f"{value:.{digits}f}"
+    text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

@@ -1,0 +1,133 @@
+"""Numbers, sizes and times as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from portal.common.htmx import local_path
+from portal.common.templatetags import berth
+from portal.workspaces.pages import size_words
+
+NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (None, "–"),
+        (-3, "0.0 s"),
+        (0.04, "0.0 s"),
+        (0.36, "0.4 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (200, "3 min 20 s"),
+        (3599, "59 min"),
+        (3600, "1 h"),
+        (7500, "2 h 5 min"),
+        (172_800, "2 d"),
+        (356_400, "4 d 3 h"),
+    ],
+)
+def test_duration(seconds: float | None, words: str) -> None:
+    assert berth.duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("mib", "words"),
+    [
+        (None, "–"),
+        (0, "0 MiB"),
+        (512, "512 MiB"),
+        (1536, "1.5 GiB"),
+        (32_768, "32 GiB"),
+        (1_258_291, "1.2 TiB"),
+    ],
+)
+def test_memory(mib: int | None, words: str) -> None:
+    assert berth.mib(mib) == words
+
+
+@pytest.mark.parametrize(
+    ("milli", "words"),
+    [(500, "0.5 cores"), (1000, "1 core"), (2250, "2.25 cores"), (12_672_000, "12,672 cores")],
+)
+def test_cores(milli: int, words: str) -> None:
+    assert berth.cores(milli) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "just now"),
+        (-9, "just now"),
+        (12, "12 s ago"),
+        (61, "1 min ago"),
+        (7300, "2 h ago"),
+        (-90_000, "in 1 d"),
+    ],
+)
+def test_ago(seconds: int, words: str) -> None:
+    assert berth.ago(NOW - timedelta(seconds=seconds), NOW) == words
+
+
+def test_a_moment_is_escaped_absolute_and_in_utc() -> None:
+    html = berth.when(NOW.astimezone())
+    assert 'datetime="2026-11-21T09:00:00+00:00"' in html
+    assert 'title="21 Nov 2026, 09:00 UTC"' in html
+    assert berth.when(None, "not yet") == "not yet"
+
+
+def test_a_bar_is_full_at_ninety_per_cent_and_never_wider_than_itself() -> None:
+    assert 'width="50%"' in berth.bar(1, 2)
+    assert 'class="bar full"' in berth.bar(9, 10)
+    assert 'width="100%"' in berth.bar(20, 10)
+    assert 'width="0%"' in berth.bar(1, 0)
+
+
+def test_labels_are_escaped() -> None:
+    assert "<script>" not in berth.icon("x", "<script>")
+    assert "<script>" not in berth.badge("<script>", "x")
+    assert "<script>" not in berth.state_badge("<script>")
+
+
+def test_an_unknown_state_shows_its_own_name() -> None:
+    assert "Half done" in berth.state_badge("half_done")
+
+
+def test_sizes_name_what_counts() -> None:
+    size = {
+        "cpu_milli": 8000,
+        "memory_mib": 65_536,
+        "disk_mib": 102_400,
+        "nodes": 2,
+        "accelerators": {"count": 4, "model": "H100", "share_milli": 1000},
+    }
+    assert size_words(size) == "4 × H100, 8 cores, 64 GiB, 100 GiB disk, on each of 2 nodes"
+    shared = {
+        "cpu_milli": 1000,
+        "memory_mib": 512,
+        "accelerators": {"count": 1, "model": "", "share_milli": 250},
+    }
+    assert size_words(shared) == "1 × GPU (0.25 of one), 1 core, 512 MiB"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "goes"),
+    [
+        ("/teams/?q=a#b", "/teams/?q=a#b"),
+        ("", "/home"),
+        ("teams", "/home"),
+        ("//evil.example", "/home"),
+        ("/\\evil.example", "/home"),
+        ("///evil.example", "/home"),
+        ("https://evil.example/", "/home"),
+        ("/a\r\nSet-Cookie: x", "/home"),
+        ("\t//evil.example", "/home"),
+    ],
+)
+def test_a_way_back_stays_on_the_portal(wanted: str, goes: str) -> None:
+    assert local_path(wanted, default="/home") == goes
