@@ -167,7 +167,15 @@ def release(workspace: Workspace) -> None:
         Workspace.objects.filter(pk__in=list(free)).update(due_at=now)
 
 
+def refused_for_capacity(workspace: Workspace) -> bool:
+    """Whether the backend refused this start for lack of room, and the capacity is being given back."""
+    return workspace.state == State.PROVISIONING and workspace.error_code == "no_capacity"
+
+
 def _provision(workspace: Workspace, now: datetime) -> None:
+    if refused_for_capacity(workspace):
+        dispatch.send(workspace, Op.DELETE)
+        return
     placed_at = workspace.placed_at or workspace.state_since
     if now > placed_at + timedelta(seconds=workspace.template.start_timeout_s):
         limit = f"within {workspace.template.start_timeout_s} s"

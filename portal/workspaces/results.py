@@ -17,9 +17,11 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
 from portal.common.texts import storable
 from portal.inventory.models import Pool
+from portal.inventory.services import config_of
 from portal.workspaces import dispatch, gateway, reconcile
 from portal.workspaces.lifecycle import HOLDING, Reason, State, Trigger, Wanted, advance
 from portal.workspaces.models import Workspace
+from provisioning.registry import driver_for
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
 log = logging.getLogger(__name__)
@@ -54,26 +56,28 @@ def apply_result(result: Result) -> bool:
 def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
     if workspace.state == State.PROVISIONING and op is Op.START:
         if failure.code == "no_capacity":
-            # The snapshot was wrong. Look whether anything was left before giving the capacity back.
+            # The snapshot was wrong. Deleting shows that nothing is left, and closes this generation:
+            # a second copy of the command that comes late cannot start what has been given back.
             workspace.error_code = failure.code
             workspace.error_message = storable(failure.message)
             workspace.save(update_fields=["error_code", "error_message"])
-            dispatch.send(workspace, Op.OBSERVE)
+            dispatch.send(workspace, Op.DELETE)
             return
         if not failure.retryable and failure.code != "stale":
             reconcile.fail(workspace, Reason.START_FAILED, code=failure.code, message=failure.message)
             return
     workspace.attempts += 1
     workspace.due_at = timezone.now() + reconcile.backoff(workspace.attempts)
-    workspace.error_code = failure.code
-    workspace.error_message = storable(failure.message)
+    if not reconcile.refused_for_capacity(workspace):
+        workspace.error_code = failure.code
+        workspace.error_message = storable(failure.message)
     workspace.save(update_fields=["attempts", "due_at", "error_code", "error_message"])
 
 
 def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
     match workspace.state:
         case State.PROVISIONING:
-            _observed_provisioning(workspace, seen)
+            _observed_provisioning(workspace, op, seen)
         case State.RUNNING:
             _observed_running(workspace, seen)
         case State.STOPPING:
@@ -100,16 +104,20 @@ def _continue(workspace: Workspace, answered: Op, wanted: Op) -> None:
     transaction.on_commit(lambda: dispatch.hint_later(workspace.pk, reconcile.STOPPING_OBSERVE_S))
 
 
-def _observed_provisioning(workspace: Workspace, seen: Observation) -> None:
+def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> None:
+    if reconcile.refused_for_capacity(workspace):
+        if op is Op.DELETE and seen.state in GONE:
+            _requeue(workspace)
+        else:
+            _continue(workspace, op, Op.DELETE)
+        return
     if seen.state is ObservedState.UNKNOWN:
         # Nothing has been learnt, not even that it was launched: look again.
         _again_in(workspace, reconcile.STARTING_OBSERVE_S)
         return
     current = seen.ref.generation == workspace.generation
     if seen.state is ObservedState.ABSENT or not current:
-        if workspace.error_code == "no_capacity":
-            _requeue(workspace)
-        elif workspace.launched_at is not None:
+        if workspace.launched_at is not None:
             _ended_by_itself(workspace, seen, Reason.START_FAILED)
         else:
             dispatch.send(workspace, Op.START)
@@ -261,8 +269,12 @@ class Revoked(Exception):
 def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
     """The app answers, says its agent. Raises `Revoked`; repeating it is success."""
     workspace = _current(workspace_id, generation)
-    if workspace.state == State.PROVISIONING:
+    if workspace.state != State.PROVISIONING or workspace.pool is None:
+        return
+    if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint):
         become_ready(workspace, endpoint=endpoint)
+    else:
+        _look_now(workspace)
 
 
 @transaction.atomic
@@ -274,7 +286,12 @@ def agent_exited(*, workspace_id: UUID, generation: int, exit_code: int, log_tai
     log.info("app of %s exited with code %s", workspace.pk, exit_code)
     workspace.log_tail = log_tail
     workspace.save(update_fields=["log_tail"])
-    # The agent cannot know why (a memory limit, say): the driver can, so it is asked.
+    # The agent cannot know why (a memory limit, say): the driver can.
+    _look_now(workspace)
+
+
+def _look_now(workspace: Workspace) -> None:
+    """Ask the driver what is there: at once, or as soon as the command under way is answered."""
     if workspace.lease == "":
         workspace.launched_at = workspace.launched_at or timezone.now()
         workspace.save(update_fields=["launched_at"])

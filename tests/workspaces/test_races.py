@@ -142,9 +142,7 @@ def test_start_stop_and_delete_at_the_same_moment_leave_no_half_state(team, alic
     (workspace,) = (job() for job in creations(team, [alice], "cpu-small"))
     run_until_ready(sent, workspace)
     verbs = [services.stop, services.delete, services.start, services.stop, services.delete]
-    outcome = at_once(
-        [lambda verb=verb: verb(actor=alice, workspace_id=workspace.pk) for verb in verbs]
-    )
+    outcome = at_once([lambda verb=verb: verb(actor=alice, workspace_id=workspace.pk) for verb in verbs])
     assert {type(item) for item in outcome} <= {Workspace, StateConflict}, outcome
     workspace.refresh_from_db()
     assert workspace.wanted == "deleted"
@@ -160,9 +158,7 @@ def test_sweeps_at_the_same_moment_send_each_command_once(team, users, local_poo
     Workspace.objects.update(due_at=rows[0].created_at, lease="", lease_expires_at=None)
     outcome = at_once([reconcile.sweep] * 6)
     assert not [item for item in outcome if isinstance(item, Exception)], outcome
-    assert Counter(command.ref.workspace_id for command in sent.commands) == {
-        str(row.pk): 1 for row in rows
-    }
+    assert Counter(command.ref.workspace_id for command in sent.commands) == {str(row.pk): 1 for row in rows}
 
 
 def test_the_last_two_owners_cannot_both_leave(team, alice):

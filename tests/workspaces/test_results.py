@@ -128,7 +128,8 @@ def test_no_capacity_is_requeued_only_after_absence_was_seen(workspace, sent):
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
     assert len(active(workspace)) == 1
-    assert answer(sent, Op.OBSERVE, "absent")
+    # The deletion closes the generation: a second copy of the start that comes late is refused.
+    assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
     assert not active(workspace)
@@ -136,28 +137,43 @@ def test_no_capacity_is_requeued_only_after_absence_was_seen(workspace, sent):
     check_invariants()
 
 
-def test_no_capacity_and_then_nothing_seen_keeps_what_it_holds(workspace, sent, clock):
+@pytest.mark.parametrize("state", ["unknown", "stopping", "stopped", "running"])
+def test_no_capacity_and_no_absence_keeps_what_it_holds(workspace, sent, clock, state):
     from portal.workspaces import reconcile
 
-    results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
-    assert answer(sent, Op.OBSERVE, "unknown", code="node_away", message="The node is away.")
+    results.apply_result(failed(taken(sent, Op.START), "no_capacity", message="node-1 is full."))
+    assert answer(sent, Op.DELETE, state, code="node_away", message="The node is away.")
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
     assert len(active(workspace)) == 1
     assert workspace.launched_at is None
-    clock.shift(30)
+    sent.clear()
+    clock.shift(2)
     reconcile.sweep()
-    results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
-    assert answer(sent, Op.OBSERVE, "absent")
+    results.apply_result(failed(taken(sent, Op.DELETE), "backend_unavailable"))
+    clock.shift(200)
+    reconcile.sweep()
+    assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
+    assert workspace.error_message == "node-1 is full."
 
 
-def test_after_a_requeue_it_starts_with_the_next_generation(workspace, sent, settle, clock):
+def test_a_stop_while_capacity_is_given_back_ends_in_stopped(workspace, alice, sent):
+    results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert answer(sent, Op.DELETE, "absent")
+    assert answer(sent, Op.STOP, "absent")
+    workspace.refresh_from_db()
+    assert workspace.state == State.STOPPED
+    assert not active(workspace)
+
+
+def test_after_a_requeue_it_starts_with_the_next_generation(workspace, sent, clock):
     from portal.workspaces import reconcile
 
     results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
-    assert answer(sent, Op.OBSERVE, "absent")
+    assert answer(sent, Op.DELETE, "absent")
     clock.shift(60)
     reconcile.sweep()
     assert taken(sent, Op.START).ref.generation == 2

@@ -1,0 +1,258 @@
+"""Random lives: people, sweeps, agents, and messages that are lost, doubled, late and out of order.
+
+Whatever happens, what `check_invariants` says holds after every step; and when the backend is well
+again and messages arrive, every workspace comes to what is wanted of it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+import time_machine
+from django.db import transaction
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from portal.common.errors import PortalError
+from portal.inventory.services import config_of
+from portal.workspaces import housekeeping, reconcile, results, services
+from portal.workspaces.lifecycle import TRANSITIONAL, State, Wanted
+from portal.workspaces.models import Workspace
+from provisioning.registry import driver_for
+from provisioning.types import ObservedState, WorkspaceRef
+from tests.broker import Broker
+from tests.factories import rescript, simulated_pool
+from tests.workspaces.helpers import check_invariants, failed, seen
+
+START = dt.datetime(2026, 11, 21, 9, 0, tzinfo=dt.UTC)
+FLAVORS = ("sim-h100-x1", "sim-h100-x2", "sim-cpu")
+ROWS = st.integers(0, 3)
+SCRIPTS = st.sampled_from(
+    [
+        {},
+        {"start_delay_s": 3, "stop_delay_s": 2},
+        {"lose_replies": 0.5},
+        {"fail_starts": 0.5, "refuse_capacity": 0.3},
+        {"refuse_capacity": 1.0},
+        {"crash_after_s": 4},
+        {"never_ready": 0.5},
+        {"unavailable": True},
+        {"vanish_nodes": "sim-001"},
+    ]
+)
+STEPS = st.one_of(
+    st.tuples(st.just("create"), st.sampled_from(FLAVORS)),
+    st.tuples(st.sampled_from(["start", "stop", "delete"]), ROWS),
+    st.tuples(st.just("deliver"), st.integers(0, 9)),
+    st.tuples(st.just("deliver"), st.integers(0, 9)),
+    st.tuples(st.just("deliver all"), st.none()),
+    st.tuples(st.just("double"), st.integers(0, 9)),
+    st.tuples(st.just("lose"), st.integers(0, 9)),
+    st.tuples(st.just("wait"), st.sampled_from([0.5, 2, 8, 21, 130])),
+    st.tuples(st.just("sweep"), st.none()),
+    st.tuples(st.just("orphans"), st.none()),
+    st.tuples(st.just("script"), SCRIPTS),
+    st.tuples(st.sampled_from(["ready", "heartbeat", "exited"]), st.tuples(ROWS, st.integers(-1, 0))),
+)
+LIES = st.tuples(
+    st.just("lie"),
+    st.tuples(
+        st.integers(0, 9),
+        st.sampled_from([*ObservedState, "no_capacity", "invalid_spec", "stale", "backend_unavailable"]),
+    ),
+)
+HEALTHY = dict.fromkeys(
+    ("lose_replies", "fail_starts", "refuse_capacity", "crash_after_s", "never_ready", "vanish_nodes")
+) | {"start_delay_s": 0, "stop_delay_s": 0, "unavailable": False}
+
+
+class World:
+    """One portal with a simulated pool of one node and two devices, and people who do things."""
+
+    def __init__(self, folder: Path, clock: time_machine.Traveller, sent: Broker, alice, team) -> None:
+        self.clock, self.sent, self.alice, self.team = clock, sent, alice, team
+        self.pool = simulated_pool(str(folder), slug="sim", nodes=1, gpus=2, cpu_milli=64_000)
+        self.names = (f"w{n}" for n in itertools.count())
+        self.generations: dict[uuid.UUID, int] = {}
+
+    @property
+    def rows(self) -> list[Workspace]:
+        return list(Workspace.objects.order_by("name"))
+
+    def step(self, what: str, how) -> None:
+        try:
+            self._do(what, how)
+        except (PortalError, results.Revoked):
+            # Refused is a fine answer; what was refused must have changed nothing.
+            pass
+        self.check()
+
+    def _do(self, what: str, how) -> None:
+        from portal.catalog import selectors as catalog
+
+        match what:
+            case "create":
+                if len(self.rows) < 4:
+                    services.create(
+                        actor=self.alice,
+                        team=self.team,
+                        template=catalog.template_by_slug("jupyterlab"),
+                        flavor=catalog.flavor_by_slug(how),
+                        name=next(self.names),
+                    )
+            case "start" | "stop" | "delete":
+                if how < len(self.rows):
+                    getattr(services, what)(actor=self.alice, workspace_id=self.rows[how].pk)
+            case "deliver" | "double" | "lose":
+                if how < len(self.sent):
+                    message = self.sent.messages[how]
+                    if what != "double":
+                        self.sent.messages.remove(message)
+                    if what != "lose":
+                        self.sent.deliver(message)
+            case "deliver all":
+                self.sent.run()
+            case "wait":
+                self.clock.shift(how)
+            case "sweep":
+                reconcile.sweep()
+            case "orphans":
+                housekeeping.ask_for_owned()
+            case "script":
+                rescript(self.pool, **{**HEALTHY, **how})
+            case "lie":
+                index, claim = how
+                commands = self.sent.of("node.execute")
+                if index < len(commands):
+                    command = commands[index].command
+                    made = seen(command, claim) if claim in list(ObservedState) else failed(command, claim)
+                    results.apply_result(made)
+            case "ready" | "heartbeat" | "exited":
+                index, back = how
+                if index < len(self.rows):
+                    self._report(what, self.rows[index], back)
+
+    def _report(self, what: str, row: Workspace, back: int) -> None:
+        where = {"workspace_id": row.pk, "generation": row.generation + back}
+        if what == "ready":
+            results.agent_ready(**where, endpoint="http://127.0.0.1:18001")
+        elif what == "heartbeat":
+            results.agent_heartbeat(**where, activity={})
+        else:
+            results.agent_exited(**where, exit_code=1, log_tail="bye")
+
+    def check(self) -> None:
+        check_invariants()
+        for row in self.rows:
+            assert row.generation >= self.generations.get(row.pk, 0)
+            self.generations[row.pk] = row.generation
+            if row.state in TRANSITIONAL or row.state == State.RUNNING:
+                assert row.due_at is not None, f"{row.state} is never looked at again"
+
+    def heal(self) -> None:
+        """Everything is well from now on, and enough time passes."""
+        rescript(self.pool, **HEALTHY)
+        for second in range(400):
+            self.sent.run()
+            reconcile.sweep()
+            if second % 20 == 0:
+                self.sent.run()
+                housekeeping.ask_for_owned()
+            self.sent.run()
+            if (
+                second > 60
+                and not Workspace.objects.filter(state__in=TRANSITIONAL - {State.PENDING}).exists()
+            ):
+                break
+            self.clock.shift(1)
+        self.check()
+
+
+@pytest.fixture
+def worlds(db, alice, team, catalog, sent, tmp_path):
+    """Makes a fresh world for each example, and takes back all that it did to the database."""
+    numbers = itertools.count()
+
+    def run(steps, then) -> None:
+        folder = tmp_path / str(next(numbers))
+        around = transaction.atomic()
+        # For the hooks on commit this is the test's own transaction.
+        around._from_testcase = True
+        with time_machine.travel(START, tick=False) as clock, around:
+            sent.clear()
+            world = World(folder, clock, sent, alice, team)
+            for what, how in steps:
+                world.step(what, how)
+            world.heal()
+            then(world)
+            transaction.set_rollback(True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return run
+
+
+relaxed = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def everything_is_as_wanted(world: World) -> None:
+    driver = driver_for(config_of(world.pool))
+    assert driver.over_grants() == ()
+    expected = {
+        Wanted.RUNNING: {State.RUNNING, State.PENDING, State.FAILED},
+        Wanted.STOPPED: {State.STOPPED},
+        Wanted.DELETED: {State.TERMINATED},
+    }
+    for row in world.rows:
+        assert row.state in expected[row.wanted], (row.state, row.wanted, row.error_message)
+        if row.state == State.FAILED:
+            assert row.error_message
+    running = {row.external_name for row in world.rows if row.state == State.RUNNING}
+    alive = {item.ref.external_name for item in driver.list_owned() if item.state is ObservedState.RUNNING}
+    assert alive == running
+    # Who waits, waits because of somebody else.
+    if any(row.state == State.PENDING for row in world.rows):
+        assert running
+
+
+@relaxed
+@given(steps=st.lists(STEPS, min_size=5, max_size=40))
+@example(
+    steps=[
+        ("script", {"refuse_capacity": 1.0}),
+        ("create", "sim-h100-x2"),
+        ("double", 0),
+        ("deliver", 1),
+        ("script", {}),
+        ("deliver", 0),
+        ("create", "sim-h100-x2"),
+    ]
+)
+def test_the_invariants_hold_and_all_comes_to_rest(worlds, steps):
+    worlds(steps, everything_is_as_wanted)
+
+
+@relaxed
+@given(steps=st.lists(st.one_of(STEPS, LIES, LIES), min_size=5, max_size=40))
+def test_even_a_backend_that_tells_untruths_breaks_no_invariant(worlds, steps):
+    worlds(steps, lambda world: None)
+
+
+def test_a_ref_of_another_generation_never_moves_a_row(worlds):
+    """The one rule that all of this rests on, by itself."""
+
+    def then(world: World) -> None:
+        for row in world.rows:
+            with pytest.raises(results.Revoked):
+                results.agent_heartbeat(workspace_id=row.pk, generation=row.generation + 1, activity={})
+            assert WorkspaceRef(str(row.pk), row.generation).external_name == row.external_name
+
+    worlds([("create", "sim-cpu"), ("deliver all", None)], then)
