@@ -1,0 +1,142 @@
+"""An instance that is there to be hurt; and both planes inside the test, with the real local driver."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.workspaces import reconcile
+from portal.workspaces.lifecycle import HOLDING
+from portal.workspaces.models import Allocation, Workspace
+from provisioning.drivers.local import processes
+from provisioning.types import PoolConfig
+from tests import instance
+from tests.broker import AwayRedis, Broker, Message
+from tests.crash.harm import Fleet, name_of
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Four small workspaces, two of them running, and a JupyterLab where its environment is here."""
+    environment = instance.notebook_environment()
+    folder = tmp_path_factory.mktemp("crash")
+    # Shorter than the defaults of 20 and 15 s, so that the tests wait less for what has been lost.
+    times = {"BERTH_NODE_LEASE_S": "8", "BERTH_HEARTBEAT_S": "4"}
+    with instance.running(folder, environment=environment, **times) as berth:
+        fleet = Fleet(berth, bystander="jupyterlab" if environment else "files")
+        try:
+            yield fleet
+        finally:
+            fleet.close()
+
+
+@pytest.fixture(autouse=True)
+def _broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """The test's own broker, for the tests marked `engine` here too."""
+    from portal.celery import app as control_app
+    from portal.events import live
+    from portal.workspaces import gateway
+    from provisioning.worker import app as node_app
+
+    broker = Broker()
+    monkeypatch.setattr(control_app, "send_task", broker.send_task)
+    monkeypatch.setattr(node_app, "send_task", broker.send_task)
+    monkeypatch.setattr(live, "connection", AwayRedis)
+    monkeypatch.setattr(gateway, "routes_connection", AwayRedis)
+    return broker
+
+
+class Planes:
+    """Both planes in this process: real rows, real processes of workspaces, messages by hand."""
+
+    def __init__(self, sent: Broker, home: Path, owner: User, make: Callable[..., Workspace]) -> None:
+        from provisioning.drivers.local.driver import LocalDriver
+
+        self.sent, self.home, self.owner, self._make = sent, home, owner, make
+        self.marker = LocalDriver(PoolConfig("local", "local", {"home": str(home)})).instance
+
+    def make(self) -> Workspace:
+        return self._make(self.owner, "tiny", template="files")
+
+    def state(self, workspace: Workspace) -> str:
+        workspace.refresh_from_db()
+        return str(workspace.state)
+
+    def lose_the_lease(self, workspace: Workspace) -> None:
+        """As if the time for which the command under way may take had passed."""
+        past = timezone.now() - timedelta(seconds=1)
+        Workspace.objects.filter(pk=workspace.pk).update(lease_expires_at=past, due_at=past)
+
+    def until(
+        self, workspace: Workspace, state: str, deliver: Callable[[Message], None] | None = None
+    ) -> None:
+        """Let both planes work until the workspace is in `state`. Waiting times are left out."""
+        deadline = time.monotonic() + 30
+        while self.state(workspace) != state:
+            assert time.monotonic() < deadline, f"{state} was not reached; it is {workspace.state}"
+            now = timezone.now()
+            Workspace.objects.filter(due_at__gt=now, lease="").update(due_at=now)
+            reconcile.sweep()
+            for message in self.sent.take():
+                (deliver or self.sent.deliver)(message)
+            time.sleep(0.02)
+
+    def agents(self, workspace: Workspace) -> list[tuple[int, int]]:
+        found = processes.scan(self.marker, name_of(str(workspace.pk)))
+        return [(one.pid, one.generation) for one in found if one.is_agent]
+
+    def check(self) -> None:
+        """Capacity is held by exactly those that may be running, and nothing runs beside them."""
+        holding = set(Workspace.objects.filter(state__in=HOLDING).values_list("pk", flat=True))
+        held = list(Allocation.objects.filter(released_at=None).values_list("workspace", flat=True))
+        assert sorted(held, key=str) == sorted(holding, key=str)
+        names = {name_of(str(pk)) for pk in holding}
+        assert {found.workspace for found in processes.scan(self.marker)} <= names
+
+    def close(self) -> None:
+        """Nothing of a failed test stays behind."""
+        deadline = time.monotonic() + 10
+        while (left := processes.scan(self.marker)) and time.monotonic() < deadline:
+            processes.kill(left)
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def planes(
+    catalog: None,
+    _broker: Broker,
+    tmp_path: Path,
+    alice: User,
+    make: Callable[..., Workspace],
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+) -> Iterator[Planes]:
+    from portal.common.actors import SYSTEM
+    from portal.inventory import services as inventory
+    from provisioning.registry import driver_for
+    from tests.populate import add_catalog
+
+    # Nobody answers there: what the agents say is not needed here.
+    settings.BERTH_AGENT_URL = "http://127.0.0.1:1"
+    monkeypatch.setenv("BERTH_NODE_NAME", "node-1")
+    home = tmp_path / "home"
+    pool = inventory.create_pool(
+        actor=SYSTEM,
+        slug="this-machine",
+        name="This machine",
+        driver="local",
+        config={"node": "node-1", "home": str(home), "environment": str(tmp_path / "none")},
+    )
+    seen = driver_for(inventory.config_of(pool)).inventory()
+    inventory.apply_inventory(pool=pool, inventory=seen)
+    add_catalog()
+    with contextlib.closing(Planes(_broker, home, alice, make)) as both:
+        yield both

@@ -1,0 +1,37 @@
+"""A node worker that is killed in the middle: `python -m tests.crash.dying_node PLACE`, command on stdin.
+
+It runs the task as the worker would, and gets SIGKILL as soon as PLACE, a function by its dotted name,
+is called. What it would send to the control plane is lost with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+
+def die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(place: str) -> None:
+    from provisioning import tasks
+
+    path, _, name = place.rpartition(".")
+    try:
+        owner: Any = importlib.import_module(path)
+    except ModuleNotFoundError:
+        module, _, kind = path.rpartition(".")
+        owner = getattr(importlib.import_module(module), kind)
+    if not callable(getattr(owner, name)):
+        raise TypeError(f"{place} is no function")
+    setattr(owner, name, die)
+    tasks.execute.run(json.load(sys.stdin))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

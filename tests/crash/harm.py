@@ -1,0 +1,202 @@
+"""Workspaces under way, processes to kill, and what must hold again afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+
+from portal.workspaces.lifecycle import HOLDING
+from provisioning.drivers.local import processes
+from tests.instance import Berth, eventually
+
+RECOVERY_LIMIT_S = 60.0
+REST = {"running": "running", "stopped": "stopped", "deleted": "terminated"}
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that `pid` has started and that live."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError, ValueError):
+                stat = (entry / "stat").read_text()
+                state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
+                if int(parent) == pid and state not in "ZX":
+                    found.append(int(entry.name))
+    return found
+
+
+def kill(pids: Iterable[int]) -> int:
+    """SIGKILL to each; how many were there to receive it."""
+    hit = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            hit += 1
+    return hit
+
+
+class Watch:
+    """Looks at /proc all the time: a workspace with two agents at once has been started twice."""
+
+    def __init__(self, marker: str) -> None:
+        self.doubles: set[str] = set()
+        self._marker = marker
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.2):
+            agents = [found for found in processes.scan(self._marker) if found.is_agent]
+            many = [name for name, count in Counter(one.workspace for one in agents).items() if count > 1]
+            for name in many:
+                seen = [(one.pid, one.generation) for one in agents if one.workspace == name]
+                self.doubles.add(f"{name}: {seen}")
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+class Fleet:
+    """Workspaces of ada, and what she wants of each."""
+
+    def __init__(self, berth: Berth, *, bystander: str) -> None:
+        self.berth = berth
+        self.token = berth.tokens["ada"]
+        self.wanted: dict[str, str] = {}
+        self._http = httpx.Client(
+            base_url=f"http://127.0.0.1:{berth.port}/api/v1/",
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=15,
+        )
+        self.members = [self.create(f"member-{number}") for number in range(4)]
+        flavor = "cpu-small" if bystander == "jupyterlab" else "tiny"
+        self.bystander = self.create("bystander", template=bystander, flavor=flavor)
+        for workspace_id in self.members[2:]:
+            self.want(workspace_id, "stopped")
+        self.recovered()
+        self.watch = Watch(berth.marker)
+        self.untouched = self.agents_of(self.bystander)
+
+    def close(self) -> None:
+        self.watch.close()
+        self._http.close()
+
+    # -- wishes ---------------------------------------------------------------------------------
+
+    def create(self, name: str, *, template: str = "files", flavor: str = "tiny") -> str:
+        """A new workspace that is wanted running. The request is repeated until it is answered."""
+        body = {"team": "lab", "template": template, "flavor": flavor, "name": name}
+        created = self._insist("POST", "workspaces", body, key=f"{name}-{time.monotonic_ns()}")
+        workspace_id = str(UUID(created.json()["id"]))
+        self.wanted[workspace_id] = "running"
+        return workspace_id
+
+    def want(self, workspace_id: str, wanted: str) -> None:
+        """Ask until it has been accepted, whatever is away at the moment."""
+        verb = {"running": "start", "stopped": "stop"}.get(wanted)
+        if verb:
+            self._insist("POST", f"workspaces/{workspace_id}/{verb}")
+        else:
+            self._insist("DELETE", f"workspaces/{workspace_id}")
+        self.wanted[workspace_id] = wanted
+
+    def want_all(self, wishes: dict[str, str]) -> None:
+        """All at the same time."""
+        with ThreadPoolExecutor(len(wishes)) as pool:
+            for done in [pool.submit(self.want, *wish) for wish in wishes.items()]:
+                done.result()
+
+    def _insist(self, method: str, path: str, body: object = None, *, key: str = "") -> httpx.Response:
+        last = ""
+
+        def attempt() -> httpx.Response | None:
+            nonlocal last
+            try:
+                headers = {"Idempotency-Key": key} if key else {}
+                answer = self._http.request(method, path, json=body, headers=headers)
+            except httpx.HTTPError as error:
+                last = repr(error)
+                return None
+            last = f"{answer.status_code} {answer.text}"
+            # 404: Traefik without its routes; 409: it has to come to rest first.
+            assert answer.is_success or answer.status_code in {404, 409, 500, 502, 503, 504}, last
+            return answer if answer.is_success else None
+
+        return eventually(attempt, limit_s=RECOVERY_LIMIT_S, what=lambda: f"{method} {path}: {last}")
+
+    # -- what must hold -------------------------------------------------------------------------
+
+    def agents_of(self, workspace_id: str) -> list[tuple[int, int]]:
+        """PID and generation of each agent of the workspace."""
+        name = name_of(workspace_id)
+        return [
+            (found.pid, found.generation)
+            for found in processes.scan(self.berth.marker, name)
+            if found.is_agent
+        ]
+
+    def problems(self) -> list[str]:
+        """All that is not as it must be when everything has come to rest."""
+        found = [
+            f"service {name} is {row['state']}"
+            for name, row in self.berth.services().items()
+            if row["state"] != "running"
+        ]
+        rows = {
+            str(UUID(row["id"])): row
+            for row in self.berth.rows("SELECT id, state, generation FROM workspaces_workspace")
+        }
+        held = Counter(
+            str(UUID(row["workspace_id"]))
+            for row in self.berth.rows(
+                "SELECT workspace_id FROM workspaces_allocation WHERE released_at IS NULL"
+            )
+        )
+        running: dict[str, list[processes.Owned]] = {}
+        for process in processes.scan(self.berth.marker):
+            running.setdefault(process.workspace, []).append(process)
+        for workspace_id, wanted in self.wanted.items():
+            state = rows[workspace_id]["state"]
+            if state != REST[wanted]:
+                found.append(f"{workspace_id} is wanted {wanted} and is {state}")
+            there = running.pop(name_of(workspace_id), [])
+            agents = [process for process in there if process.is_agent]
+            if wanted == "running":
+                if [agent.generation for agent in agents] != [rows[workspace_id]["generation"]]:
+                    found.append(f"{workspace_id} has the agents {agents}")
+                if self.berth.enter(workspace_id, self.token, "/") not in {200, 302}:
+                    found.append(f"{workspace_id} cannot be entered")
+            elif there:
+                found.append(f"{workspace_id} is wanted {wanted} and has {there}")
+            folder = self.berth.home / "local" / name_of(workspace_id)
+            if wanted == "deleted" and folder.exists():
+                found.append(f"{folder} is left of a deleted workspace")
+        found += [f"{name} belongs to no workspace" for name in running]
+        holding = {workspace_id for workspace_id, row in rows.items() if row["state"] in HOLDING}
+        if held != Counter(holding):
+            found.append(f"{holding} hold capacity, the allocations say {held}")
+        return found
+
+    def recovered(self, *, since: float | None = None) -> float:
+        """Wait until nothing is wrong, at most `RECOVERY_LIMIT_S` from `since`; how long it took."""
+        began = since if since is not None else time.monotonic()
+        left_s = RECOVERY_LIMIT_S - (time.monotonic() - began)
+        eventually(lambda: not self.problems(), limit_s=left_s, what=lambda: "\n".join(self.problems()))
+        return time.monotonic() - began
+
+
+def name_of(workspace_id: str) -> str:
+    return "ws-" + workspace_id.replace("-", "")

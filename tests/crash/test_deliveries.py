@@ -1,0 +1,134 @@
+"""Messages that come twice, and messages that come when their time is over."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+import pytest
+import redis
+from celery import Celery
+
+from portal.events.models import Event
+from portal.workspaces import services
+from provisioning.transport import KEY_PREFIX, configure, node_queue
+from tests.broker import Message
+from tests.crash.conftest import Planes
+from tests.crash.harm import Fleet
+from tests.instance import eventually
+
+pytestmark = [pytest.mark.engine]
+
+
+@pytest.mark.django_db
+def test_a_whole_life_with_every_message_delivered_twice(planes: Planes) -> None:
+    kept: list[Message] = []
+
+    def twice(message: Message) -> None:
+        kept.append(message)
+        planes.sent.deliver(message)
+        planes.sent.deliver(message)
+
+    workspace = planes.make()
+    planes.until(workspace, "running", twice)
+    assert [generation for _, generation in planes.agents(workspace)] == [1]
+    services.stop(actor=planes.owner, workspace_id=workspace.pk)
+    planes.until(workspace, "stopped", twice)
+    assert planes.agents(workspace) == []
+    services.start(actor=planes.owner, workspace_id=workspace.pk)
+    planes.until(workspace, "running", twice)
+    assert [generation for _, generation in planes.agents(workspace)] == [2]
+    planes.check()
+
+    # Everything of both lives once more, the stops of the first among it: the second runs on.
+    before = planes.agents(workspace)
+    for message in list(kept):
+        planes.sent.deliver(message)
+    planes.sent.clear()
+    assert planes.agents(workspace) == before
+    assert planes.state(workspace) == "running"
+
+    services.delete(actor=planes.owner, workspace_id=workspace.pk)
+    planes.until(workspace, "terminated", twice)
+    planes.check()
+    for message in list(kept):
+        planes.sent.deliver(message)
+    assert planes.agents(workspace) == []
+    assert planes.state(workspace) == "terminated"
+    planes.check()
+
+    ops = Counter(message.command.op.value for message in kept if message.task == "node.execute")
+    assert ops["start"] >= 2 and ops["stop"] >= 1 and ops["delete"] >= 1, ops
+    moves = Counter(Event.objects.filter(workspace=workspace).values_list("kind", flat=True))
+    assert moves["workspace.place"] == moves["workspace.ready"] == 2
+    assert moves["workspace.stopped"] == moves["workspace.gone"] == 1
+
+
+class Postman:
+    """Puts commands into the node's queue by hand, as the control plane does."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        berth = fleet.berth
+        self._url = berth.instance.redis_url("control", berth.secret("redis_control"))
+        self._app = Celery("postman")
+        configure(self._app, broker_url=self._url, default_queue="nowhere")
+        self._queue = node_queue(berth.instance.node_name)
+
+    def deliver(self, command: dict[str, object], *, times: int) -> None:
+        """Send the command so many times and wait until the workers have dealt with all of them."""
+        for _ in range(times):
+            self._app.send_task("node.execute", kwargs={"command": command}, queue=self._queue)
+        with redis.Redis.from_url(self._url) as client:
+
+            def done() -> bool:
+                with client.pipeline() as pipe:
+                    pipe.llen(KEY_PREFIX + self._queue)
+                    pipe.hlen(KEY_PREFIX + "unacked")
+                    return pipe.execute() == [0, 0]
+
+            eventually(done, limit_s=30, what="the node's queue is empty")
+
+    def close(self) -> None:
+        self._app.close()
+
+
+CAPTURE = """
+import json, sys, time, django
+django.setup()
+from portal.inventory.services import config_of
+from portal.workspaces import dispatch
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.types import Command, Op
+workspace = Workspace.objects.get(pk=sys.argv[1])
+print(json.dumps(messages.dump(Command(
+    op=Op.START, pool=config_of(workspace.pool), ref=dispatch.ref_of(workspace), lease="0" * 32,
+    expires_at=time.time() + 600, spec=dispatch.spec_of(workspace),
+    placement=dispatch.placement_of(dispatch.held_by(workspace)),
+))))
+"""
+
+
+@pytest.mark.xdist_group("crash")
+def test_a_start_command_again_while_it_runs_and_after_it_has_been_deleted(fleet: Fleet) -> None:
+    """On real workers: no lease, no expiry stands in the way here, only the driver's own memory."""
+    workspace_id = fleet.create("captured")
+    fleet.recovered()
+    command = json.loads(
+        fleet.berth.run("-c", CAPTURE, workspace_id, DJANGO_SETTINGS_MODULE="portal.settings")
+    )
+    assert command["expires_at"] > time.time() and command["placement"]["nodes"]
+    before = fleet.agents_of(workspace_id)
+    postman = Postman(fleet)
+    try:
+        postman.deliver(command, times=4)
+        assert fleet.agents_of(workspace_id) == before
+        fleet.want(workspace_id, "deleted")
+        fleet.recovered()
+        postman.deliver(command, times=4)
+    finally:
+        postman.close()
+    assert fleet.agents_of(workspace_id) == []
+    assert fleet.watch.doubles == set()
+    fleet.recovered()

@@ -1,0 +1,106 @@
+"""Every process of an instance is killed in turn, while workspaces start and stop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from tests.crash.harm import Fleet, children_of, kill
+from tests.instance import eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("crash")]
+
+
+def main(name: str) -> Callable[[Fleet], None]:
+    def strike(fleet: Fleet) -> None:
+        assert kill([fleet.berth.services()[name]["pid"]]) == 1
+
+    return strike
+
+
+def pool_of(name: str) -> Callable[[Fleet], None]:
+    """The processes in which a worker runs its tasks; the worker itself lives on and makes new ones."""
+
+    def strike(fleet: Fleet) -> None:
+        assert kill(children_of(fleet.berth.services()[name]["pid"])) >= 1
+
+    return strike
+
+
+def supervisor(fleet: Fleet) -> None:
+    """All at once, as a crash of the machine but for the workspaces; then the next start."""
+    before = {row["pid"] for row in fleet.berth.services().values()}
+    fleet.berth.kill_supervisor()
+    fleet.berth.start()
+    assert not before & {row["pid"] for row in fleet.berth.services().values()}
+
+
+def forget_everything(fleet: Fleet) -> None:
+    """Redis answers and knows nothing any more: no message, no route, no session."""
+    url = fleet.berth.instance.redis_url("control", fleet.berth.secret("redis_control"))
+    with redis.Redis.from_url(url) as client:
+        client.flushall()
+
+
+VICTIMS: dict[str, Callable[[Fleet], None]] = {
+    "redis": main("redis"),
+    "traefik": main("traefik"),
+    "web": main("web"),
+    "control": main("control"),
+    "control's pool": pool_of("control"),
+    "node": main("node"),
+    "node's pool": pool_of("node"),
+    "beat": main("beat"),
+    "Redis's memory": forget_everything,
+    "supervisor": supervisor,
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_every_workspace_comes_to_be_as_wanted(
+    fleet: Fleet, victim: str, record_property: Callable[[str, object], None]
+) -> None:
+    runs = [one for one in fleet.members if fleet.wanted[one] == "running"]
+    rests = [one for one in fleet.members if fleet.wanted[one] == "stopped"]
+    assert len(runs) == len(rests) == 2
+    # Under way at the moment of the blow: a stop, a start, and one that is quite new.
+    fleet.want_all({runs[0]: "stopped", rests[0]: "running"})
+    new = fleet.create("new")
+    hit = threading.Event()
+
+    def ask_meanwhile() -> None:
+        """What is asked for while the victim is away."""
+        hit.wait()
+        fleet.want_all({runs[1]: "stopped", rests[1]: "running", new: "deleted"})
+
+    asking = threading.Thread(target=ask_meanwhile)
+    asking.start()
+    at = time.monotonic()
+    try:
+        VICTIMS[victim](fleet)
+    finally:
+        hit.set()
+        asking.join()
+    record_property("recovery_s", round(fleet.recovered(since=at), 1))
+    # Whoever was not meant noticed nothing: the same processes, the same generation.
+    assert fleet.agents_of(fleet.bystander) == fleet.untouched
+    assert fleet.watch.doubles == set()
+
+
+def test_a_killed_workspace_is_said_to_have_failed_and_can_be_tried_again(fleet: Fleet) -> None:
+    """The other way round: the services live, the workspace's own processes die."""
+    workspace_id = next(one for one in fleet.members if fleet.wanted[one] == "running")
+    (agent,) = fleet.agents_of(workspace_id)
+    kill([agent[0]])
+
+    def failed() -> bool:
+        query = "SELECT state FROM workspaces_workspace WHERE id = ?"
+        return fleet.berth.rows(query, workspace_id.replace("-", ""))[0]["state"] == "failed"
+
+    eventually(failed, limit_s=75, what="that it has gone is noticed")
+    fleet.want(workspace_id, "running")
+    fleet.recovered()

@@ -1,0 +1,122 @@
+"""A node worker killed at each moment of a command: before the driver, inside it, before its answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from portal.embedded.environment import ROOT
+from portal.workspaces import reconcile, services
+from portal.workspaces.models import Workspace
+from tests.broker import Message
+from tests.crash.conftest import Planes
+from tests.instance import eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.django_db]
+DRIVER = "provisioning.drivers.local"
+START = {
+    "before the driver": "provisioning.tasks._call",
+    "before anything is written": f"{DRIVER}.driver.launch",
+    "between the record and the launch": f"{DRIVER}.start._spawn",
+    "while it is launched": f"{DRIVER}.start._read_all",
+    "before the answer": "provisioning.tasks._tell",
+}
+STOP = {
+    "before the driver": "provisioning.tasks._call",
+    "before the signal": f"{DRIVER}.driver._terminate",
+    "before the answer": "provisioning.tasks._tell",
+}
+DELETE = {
+    "before the driver": "provisioning.tasks._call",
+    "before the folder is removed": f"{DRIVER}.state.WorkspaceDir.remove",
+    "before the answer": "provisioning.tasks._tell",
+}
+STARTED_BY_THEN = {"while it is launched", "before the answer"}
+
+
+def dies_at(place: str, message: Message) -> None:
+    """Give the command to a worker that is killed at `place`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.dying_node", place],
+        cwd=ROOT,
+        env={**os.environ, "BERTH_NODE_NAME": "node-1"},
+        input=json.dumps(message.kwargs["command"]),
+        text=True,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def command_of(planes: Planes) -> Message:
+    (message,) = planes.sent.take("node.execute")
+    return message
+
+
+@pytest.mark.parametrize("moment", START)
+def test_killed_while_starting(planes: Planes, moment: str) -> None:
+    workspace = planes.make()
+    dies_at(START[moment], command_of(planes))
+    launched = agents_soon(planes, workspace) if moment in STARTED_BY_THEN else []
+    # Nothing is sent again while the command may still be under way.
+    reconcile.sweep()
+    assert planes.state(workspace) == "provisioning"
+    assert not planes.sent.of("node.execute")
+    planes.lose_the_lease(workspace)
+    planes.until(workspace, "running")
+    assert workspace.generation == 1
+    assert len(planes.agents(workspace)) == 1
+    if launched:
+        assert planes.agents(workspace) == launched, "it was started a second time"
+    planes.check()
+
+
+def agents_soon(planes: Planes, workspace: Workspace) -> list[tuple[int, int]]:
+    """The agent that the killed worker has launched: it lives on without the worker."""
+    return eventually(lambda: planes.agents(workspace) or None, limit_s=10, what="an agent")
+
+
+@pytest.mark.parametrize("moment", STOP)
+def test_killed_while_stopping(planes: Planes, moment: str) -> None:
+    workspace = planes.make()
+    planes.until(workspace, "running")
+    planes.sent.clear()
+    services.stop(actor=planes.owner, workspace_id=workspace.pk)
+    dies_at(STOP[moment], command_of(planes))
+    planes.check()
+    planes.lose_the_lease(workspace)
+    planes.until(workspace, "stopped")
+    assert planes.agents(workspace) == []
+    planes.check()
+
+
+@pytest.mark.parametrize("moment", DELETE)
+def test_killed_while_deleting(planes: Planes, moment: str) -> None:
+    workspace = planes.make()
+    planes.until(workspace, "running")
+    services.stop(actor=planes.owner, workspace_id=workspace.pk)
+    planes.until(workspace, "stopped")
+    planes.sent.clear()
+    services.delete(actor=planes.owner, workspace_id=workspace.pk)
+    dies_at(DELETE[moment], command_of(planes))
+    planes.lose_the_lease(workspace)
+    planes.until(workspace, "terminated")
+    assert not list((planes.home / "local").glob("ws-*"))
+    planes.check()
+
+
+def test_one_that_was_launched_and_is_not_wanted_any_more_is_ended(planes: Planes) -> None:
+    """Its worker died with the answer, and the person has changed their mind meanwhile."""
+    workspace = planes.make()
+    dies_at(START["before the answer"], command_of(planes))
+    assert agents_soon(planes, workspace)
+    services.stop(actor=planes.owner, workspace_id=workspace.pk)
+    planes.lose_the_lease(workspace)
+    planes.until(workspace, "stopped")
+    assert planes.agents(workspace) == []
+    planes.check()

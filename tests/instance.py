@@ -1,0 +1,281 @@
+"""A whole Berth for tests: every process, as `make up` starts them, in a folder and on ports of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import random
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+
+from portal.embedded import instance_lock, processes
+from portal.embedded.environment import ROOT, Instance
+from provisioning.drivers.local import processes as workspace_processes
+from tests.populate import PASSWORD
+
+T = TypeVar("T")
+START_LIMIT_S = 90.0
+POLL_S = 0.1
+
+
+def eventually(look: Callable[[], T | None], *, limit_s: float, what: str | Callable[[], str]) -> T:
+    """The first answer of `look` that is neither None nor False."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        found = look()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() > deadline:
+            words = what if isinstance(what, str) else what()
+            pytest.fail(f"not within {limit_s:.0f} s: {words}")
+        time.sleep(POLL_S)
+
+
+def notebook_environment() -> Path | None:
+    """The environment that JupyterLab and marimo run in, where there is one."""
+    named = os.environ.get("BERTH_TEST_NOTEBOOK_ENV")
+    path = Path(named) if named else ROOT / "var" / "environments" / "notebook"
+    return path.absolute() if (path / "bin" / "jupyter-lab").exists() else None
+
+
+def need_notebook_environment() -> Path:
+    found = notebook_environment()
+    if found is None:
+        pytest.skip("no notebook environment: run `make notebook`, or name one in BERTH_TEST_NOTEBOOK_ENV")
+    return found
+
+
+def consecutive_ports(number: int) -> int:
+    """The first of some consecutive ports that are free now, below those that the kernel gives away."""
+    for _ in range(200):
+        first = random.randrange(29000, 32700)
+        with contextlib.ExitStack() as held:
+            try:
+                for port in range(first, first + number):
+                    server = held.enter_context(socket.socket())
+                    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    server.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return first
+    raise RuntimeError("no consecutive ports are free")
+
+
+class Berth:
+    """One instance: start it, ask it, hurt it, end it."""
+
+    def __init__(self, folder: Path, *, environment: Path | None, **variables: str) -> None:
+        self.home = folder / "home"
+        self.port = consecutive_ports(3)
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            # Nothing of an instance or a test run around this one.
+            if not key.startswith(("BERTH_", "DATABASE_", "DJANGO_", "CELERY_", "PYTEST_"))
+        }
+        self.environ = {
+            **kept,
+            "BERTH_HOME": str(self.home),
+            "BERTH_PORT": str(self.port),
+            "BERTH_NODE_NAME": "node-a",
+            "BERTH_ADMIN_PASSWORD": PASSWORD,
+            **({"BERTH_NOTEBOOK_ENV": str(environment)} if environment else {"BERTH_SKIP_NOTEBOOK": "1"}),
+            **variables,
+        }
+        self.instance = Instance.from_environ(self.environ)
+        self.marker = hashlib.sha256(os.path.realpath(self.home).encode()).hexdigest()[:16]
+        self.tokens: dict[str, str] = {}
+        self.lines: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+        self._news: queue.Queue[str] = queue.Queue()
+
+    # -- its life -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """`up`, until it says that it is ready."""
+        self._news = queue.Queue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "portal.embedded", "up"],
+            cwd=ROOT,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, args=(self._process, self._news), daemon=True).start()
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                line = self._news.get(timeout=max(deadline - time.monotonic(), 0.001))
+            except queue.Empty:
+                pytest.fail("Berth did not start:\n" + "\n".join(self.lines))
+            if "Berth is ready" in line:
+                return
+            if line == "(end)":
+                pytest.fail("Berth ended before it was ready:\n" + "\n".join(self.lines))
+
+    def _read(self, process: subprocess.Popen[str], news: queue.Queue[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as stream:
+            for line in stream:
+                self.lines.append(line.rstrip())
+                news.put(line.rstrip())
+        news.put("(end)")
+
+    def populate(self) -> None:
+        """The people, the team, the templates and the flavors of `tests.populate`."""
+        self.tokens |= json.loads(self.run("-m", "tests.populate"))
+
+    def kill_supervisor(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def down(self) -> None:
+        """`down`; nothing may be left of it."""
+        assert self._process is not None
+        self.run("-m", "portal.embedded", "down")
+        assert self._process.wait(timeout=10) == 0, "\n".join(self.lines)
+        assert processes.leftovers(self.instance.id) == []
+        assert workspace_processes.scan(self.marker) == ()
+
+    def end(self) -> None:
+        """End whatever is left, however the test went."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
+        workspace_processes.kill(workspace_processes.scan(self.marker))
+
+    # -- questions ----------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"http://localhost:{self.port}"
+
+    def run(self, *arguments: str, **variables: str) -> str:
+        """Run Python with the portal's environment; its output."""
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**self.environ, **self.instance.variables(), **variables},
+            capture_output=True,
+            text=True,
+            timeout=150,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def manage(self, *arguments: str) -> str:
+        return self.run("manage.py", *arguments).strip()
+
+    def services(self) -> dict[str, dict[str, Any]]:
+        """What the supervisor says of each service, by name."""
+        return {row["name"]: row for row in instance_lock.read_state(self.instance).get("services", [])}
+
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """Rows of the instance's database, which is only read."""
+        database = sqlite3.connect(f"file:{self.home / 'berth.sqlite3'}?mode=ro", uri=True, timeout=10)
+        with contextlib.closing(database):
+            database.row_factory = sqlite3.Row
+            return database.execute(query, values).fetchall()
+
+    def secret(self, name: str) -> str:
+        return (self.home / "secrets" / name).read_text().strip()
+
+    def api(self, user: str) -> Api:
+        return Api(self, self.tokens[user])
+
+    def origin(self, workspace_id: str) -> str:
+        return f"http://{self.host(workspace_id)}"
+
+    def host(self, workspace_id: str) -> str:
+        """The Host header of a workspace's origin."""
+        return f"ws-{workspace_id.replace('-', '')}.localhost:{self.port}"
+
+    def enter(self, workspace_id: str, token: str, path: str = "/") -> int:
+        """The status of one GET on a workspace's origin; 0 when nothing answered."""
+        try:
+            return httpx.get(
+                f"http://127.0.0.1:{self.port}{path}",
+                headers={"Host": self.host(workspace_id), "Authorization": f"Bearer {token}"},
+                timeout=5,
+            ).status_code
+        except httpx.HTTPError:
+            return 0
+
+
+class Api:
+    """The REST API with somebody's token."""
+
+    def __init__(self, berth: Berth, token: str) -> None:
+        self.berth, self.token = berth, token
+        self._http = httpx.Client(
+            base_url=f"http://127.0.0.1:{berth.port}/api/v1/",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=20,
+        )
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        return self._http.request(method, path, json=body, headers=headers)
+
+    def json(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        """The answer of a request that must succeed."""
+        answer = self.ask(method, path, body, **headers)
+        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def create(self, template: str, flavor: str, *, team: str = "lab", name: str = "") -> dict[str, Any]:
+        body = {"team": team, "template": template, "flavor": flavor, **({"name": name} if name else {})}
+        return self.json("POST", "workspaces", body)
+
+    def workspace(self, workspace_id: str) -> dict[str, Any]:
+        return self.json("GET", f"workspaces/{workspace_id}")
+
+    def act(self, workspace_id: str, verb: str) -> None:
+        if verb == "delete":
+            self.json("DELETE", f"workspaces/{workspace_id}")
+        else:
+            self.json("POST", f"workspaces/{workspace_id}/{verb}")
+
+    def wait(self, workspace_id: str, state: str, *, limit_s: float = 60) -> dict[str, Any]:
+        """Until the workspace is in `state`; it must not fail on the way."""
+
+        def look() -> dict[str, Any] | None:
+            seen = self.workspace(workspace_id)
+            assert state == "failed" or seen["state"] != "failed", f"it failed: {seen}"
+            return seen if seen["state"] == state else None
+
+        return eventually(
+            look, limit_s=limit_s, what=lambda: f"{state}; it is {self.workspace(workspace_id)}"
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@contextlib.contextmanager
+def running(folder: Path, *, environment: Path | None, **variables: str) -> Iterator[Berth]:
+    """An instance with people and small templates; `down` at the end must leave nothing."""
+    berth = Berth(folder, environment=environment, **variables)
+    try:
+        berth.start()
+        berth.populate()
+        yield berth
+        berth.down()
+    finally:
+        berth.end()
