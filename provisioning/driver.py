@@ -50,6 +50,14 @@ class Driver(ABC):
     def validate(self, spec: WorkspaceSpec) -> None:
         """Raise `InvalidSpec` when this pool can never run `spec`. No I/O: called within a request."""
 
+    def accepts_endpoint(self, endpoint: str) -> bool:
+        """Whether an agent may say by itself that its app answers at `endpoint`. No I/O.
+
+        A workspace's user can imitate its agent. A driver that returns False is observed instead, and
+        its own word counts.
+        """
+        return False
+
     @abstractmethod
     def inventory(self) -> Inventory:
         """The nodes and devices that are there now. Raises `BackendUnavailable`."""

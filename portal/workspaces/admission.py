@@ -6,20 +6,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from django.db.models import Prefetch, Q, Sum
 
 from portal.catalog.models import Flavor, Template
 from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.inventory.services import config_of
 from provisioning import messages
+from provisioning.errors import InvalidSpec
 from provisioning.placement.engine import emptied, place
+from provisioning.registry import driver_for
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
+    AgentSpec,
+    AppSpec,
     DeviceState,
     NodeState,
     Placed,
     Placement,
     ResourceRequest,
+    WorkspaceRef,
+    WorkspaceSpec,
 )
 
 OFFLINE = "is offline"
@@ -62,6 +70,26 @@ def candidate_pools(flavor: Flavor) -> list[Pool]:
     if flavor.pool_id is not None:
         return list(Pool.objects.filter(pk=flavor.pool_id, enabled=True))
     return list(Pool.objects.filter(enabled=True, simulated=False).order_by("slug"))
+
+
+def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) -> str:
+    """Why the pool's driver can never run this, or an empty string. No I/O."""
+    probe = WorkspaceSpec(
+        ref=WorkspaceRef(workspace_id=str(UUID(int=0)), generation=1),
+        name="probe",
+        owner="probe",
+        team="probe",
+        template=template.slug,
+        app=AppSpec(argv=tuple(template.argv), env=template.env, ready_path=template.ready_path),
+        resources=request,
+        agent=AgentSpec(url="", token=""),
+        app_token="",
+    )
+    try:
+        driver_for(config_of(pool)).validate(probe)
+    except InvalidSpec as error:
+        return error.message
+    return ""
 
 
 def missing_program(template: Template, nodes: Iterable[Node]) -> bool:
@@ -131,6 +159,10 @@ def assess(*, template: Template, flavor: Flavor, resources: dict[str, Any] | No
     reasons: list[tuple[str, str]] = []
     ever = False
     for pool in pools:
+        refusal = refused_by_driver(pool, template, request)
+        if refusal:
+            reasons.append((pool.name, refusal))
+            continue
         nodes = snapshot(pool, template)
         decision = place(nodes, request)
         if isinstance(decision, Placed):

@@ -102,6 +102,17 @@ class LocalDriver(Driver):
         if request.accelerators.count and request.accelerators.share_milli != WHOLE_DEVICE_MILLI:
             raise InvalidSpec("This pool gives whole GPUs only. Choose a flavor with a whole GPU.")
 
+    def accepts_endpoint(self, endpoint: str) -> bool:
+        """See `Driver.accepts_endpoint`: a port of this pool's range, where no service of Berth listens."""
+        host, _, port = endpoint.removeprefix("http://").partition(":")
+        return (
+            endpoint.startswith("http://127.0.0.1:")
+            and host == "127.0.0.1"
+            and port.isascii()
+            and port.isdecimal()
+            and self.port_min <= int(port) <= self.port_max
+        )
+
     def inventory(self) -> Inventory:
         """See `Driver.inventory`."""
         found, warning = self._isolation()
