@@ -10,6 +10,7 @@ import datetime as dt
 import itertools
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -85,11 +86,9 @@ class World:
         return list(Workspace.objects.order_by("name"))
 
     def step(self, what: str, how) -> None:
-        try:
+        # Refused is a fine answer; what was refused must have changed nothing.
+        with suppress(PortalError, results.Revoked):
             self._do(what, how)
-        except (PortalError, results.Revoked):
-            # Refused is a fine answer; what was refused must have changed nothing.
-            pass
         self.check()
 
     def _do(self, what: str, how) -> None:
@@ -197,7 +196,7 @@ def worlds(db, alice, team, catalog, sent, tmp_path):
 
 
 relaxed = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -231,9 +230,13 @@ def everything_is_as_wanted(world: World) -> None:
         ("create", "sim-h100-x2"),
         ("double", 0),
         ("deliver", 1),
+        ("deliver", 1),
+        ("deliver", 1),
+        # The capacity has been given back, and now the start comes a second time.
         ("script", {}),
         ("deliver", 0),
         ("create", "sim-h100-x2"),
+        ("deliver", 0),
     ]
 )
 def test_the_invariants_hold_and_all_comes_to_rest(worlds, steps):
