@@ -139,7 +139,7 @@ class LastChoice:
     def verdict_line(self) -> str:
         if self.verdict.outcome is admission.Outcome.FITS_NOW:
             return "What you chose last starts now."
-        return self.verdict.message
+        return f"What you chose last would queue. {self.verdict.message}"
 
 
 def last_choice(actor: User) -> LastChoice | None:
@@ -298,7 +298,7 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
         group = seen.get(key)
         if isinstance(group, dict) and isinstance(group.get("count"), int):
             busy = group.get("busy")
-            more = f", {busy} busy" if isinstance(busy, int) else ""
+            more = f", {busy} busy" if isinstance(busy, int) and busy else ""
             facts.append((name, f"{group['count']}{more}"))
     for key, name in (("connections", "Connections"), ("processes", "Processes")):
         if isinstance(seen.get(key), int):

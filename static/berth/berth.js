@@ -255,6 +255,11 @@
   document.addEventListener("htmx:load", (event) => settle(event.detail.elt));
   // Before anything is painted: the server's times are in UTC.
   document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target));
-  document.addEventListener("htmx:responseError", () => say("This part of the page could not be refreshed."));
+  document.addEventListener("htmx:responseError", (event) => {
+    const status = event.detail.xhr.status;
+    // What the page shows is gone, or no longer the reader's to see: the whole page says so.
+    if (status === 403 || status === 404) location.reload();
+    else say("This part of the page could not be refreshed.");
+  });
   settle(document.body);
 })();

@@ -360,6 +360,18 @@ def test_everything_works_without_javascript(
     assert page.url.endswith("/sign-in/")
 
 
+def test_a_right_taken_away_takes_the_page_away(
+    visit: Visit, alice: User, bob: User, team: Team, workspace_in: Make
+) -> None:
+    workspace = workspace_in("running", bob, name="of-bob")
+    page = visit(alice)
+    page.goto(f"/workspaces/{workspace.pk}/")
+    page.get_by_role("heading", name="of-bob").wait_for()
+    team.memberships.filter(user=alice).update(role="member")
+    page.get_by_text("There is no such workspace, or it is not yours to see.").wait_for(timeout=20_000)
+    assert "of-bob" not in page.content()
+
+
 def test_an_ended_session_leads_to_sign_in_from_a_live_page(
     visit: Visit, alice: User, workspace_in: Make
 ) -> None:
