@@ -1,0 +1,58 @@
+"""Where an app answers: whose word counts. And what a driver refuses before anything is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog.models import Template
+from portal.workspaces import admission, results
+from portal.workspaces.lifecycle import State
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.types import ObservedState, Op, PoolConfig
+from tests.workspaces.helpers import answer, seen, taken
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "accepted"),
+    [
+        ("http://127.0.0.1:18000", True),
+        ("http://127.0.0.1:28999", True),
+        ("http://127.0.0.1:8002", False),
+        ("http://127.0.0.1:29000", False),
+        ("http://127.0.0.1:18000/path", False),
+        ("https://127.0.0.1:18000", False),
+        ("http://user@127.0.0.1:18000", False),
+        ("http://169.254.169.254:18000", False),
+        ("http://127.0.0.1.example.org:18000", False),
+        ("http://127.0.0.1:", False),
+        ("", False),
+    ],
+)
+def test_the_local_driver_takes_an_agents_word_for_its_own_ports_alone(endpoint, accepted):
+    assert LocalDriver(PoolConfig("local", "local", {})).accepts_endpoint(endpoint) is accepted
+
+
+def test_an_agent_that_names_a_service_of_the_host_is_not_routed_there(clock, make, alice, local_pool, sent):
+    workspace = make(alice)
+    answer(sent, Op.START, ObservedState.STARTING)
+    results.agent_ready(
+        workspace_id=workspace.pk, generation=workspace.generation, endpoint="http://127.0.0.1:8002"
+    )
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.endpoint) == (State.PROVISIONING, "")
+    # The driver is asked instead, and its word counts.
+    true = "http://127.0.0.1:18007"
+    results.apply_result(seen(taken(sent, Op.OBSERVE), ObservedState.RUNNING, ready=True, endpoint=true))
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.endpoint) == (State.RUNNING, true)
+
+
+def test_what_the_driver_can_never_run_is_impossible_before_it_is_made(local_pool, catalog):
+    from portal.catalog.models import Flavor
+
+    flavor = Flavor.objects.create(slug="pair", name="Two nodes", cpu_milli=100, memory_mib=128, nodes=2)
+    verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
+    assert verdict.outcome is admission.Outcome.IMPOSSIBLE
+    assert "one machine" in verdict.message
