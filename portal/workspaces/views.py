@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -267,7 +268,9 @@ def _stream(channel: str) -> StreamingHttpResponse:
 async def _changes(channel: str) -> AsyncIterator[bytes]:
     """Server-sent events; a comment now and then keeps the connection and finds a reader who has left."""
     ends_at = asyncio.get_running_loop().time() + STREAM_S
-    async for changed in live.hints(channel):
-        yield b"event: changed\ndata:\n\n" if changed else b": still here\n\n"
-        if asyncio.get_running_loop().time() > ends_at:
-            return
+    # A reader who leaves ends this generator; the subscription must end with it, not at some later time.
+    async with aclosing(live.hints(channel)) as hints:  # type: ignore[type-var]
+        async for changed in hints:
+            yield b"event: changed\ndata:\n\n" if changed else b": still here\n\n"
+            if asyncio.get_running_loop().time() > ends_at:
+                return
