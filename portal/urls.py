@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.urls import include, path
 
+handler500 = "portal.common.views.server_error"
+
 urlpatterns = [
     path("", include("portal.embedded.urls")),
     path("", include("portal.accounts.urls")),

@@ -20,9 +20,7 @@ def driver_class(name: str) -> type[Driver]:
         path = DRIVERS[name]
     except KeyError:
         known = ", ".join(sorted(DRIVERS))
-        raise UnknownDriver(
-            f"No driver is called “{name}”. Choose one of: {known}."
-        ) from None
+        raise UnknownDriver(f"No driver is called “{name}”. Choose one of: {known}.") from None
     module_name, _, attribute = path.partition(":")
     try:
         module = import_module(module_name)

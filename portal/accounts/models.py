@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import uuid
 
-from django.contrib.auth.models import AbstractUser, UserManager
+from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.db.models.functions import Lower
 
 from portal.common.names import slug_validator, username_validator
 
@@ -25,12 +26,10 @@ class User(AbstractUser):
     is_operator = models.BooleanField(default=False, help_text="Runs the pools.")
     is_approver = models.BooleanField(default=False, help_text="Decides quota requests.")
 
-    objects = UserManager()
-
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                models.functions.Lower("email"),
+                Lower("email"),
                 name="user_email_unique",
                 condition=~models.Q(email=""),
                 violation_error_message="This e-mail address is in use.",

@@ -34,7 +34,7 @@ def RequestIdMiddleware(get_response: GetResponse) -> GetResponse:  # noqa: N802
 
         async def middleware(request: HttpRequest) -> HttpResponseBase:
             request_id = begin(request)
-            response: HttpResponseBase = await get_response(request)  # type: ignore[misc]
+            response: HttpResponseBase = await get_response(request)
             response["X-Request-Id"] = request_id
             return response
 

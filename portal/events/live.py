@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import lru_cache
 from uuid import UUID
 
@@ -47,7 +47,7 @@ def publish(workspace_id: UUID, owner_id: UUID, kind: str) -> None:
         log.warning("live hint not sent: %s", error)
 
 
-async def hints(channel: str) -> AsyncIterator[bool]:
+async def hints(channel: str) -> AsyncGenerator[bool, None]:
     """Yield True when something may have changed, False every few seconds when nothing has.
 
     The first item is True. Without Redis every item is True, so that the caller polls the database.

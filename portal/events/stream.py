@@ -1,6 +1,6 @@
 """A workspace's events as server-sent events. The database is read; Redis only says when to look.
 
-A stream holds no thread: between two looks at the database it waits in the event loop.
+A stream holds no thread and no database connection: between two looks it waits in the event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.db import connections
 from django.http import StreamingHttpResponse
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 
@@ -73,12 +74,40 @@ def for_workspace(workspace_id: UUID, look: Look, *, after: int) -> StreamingHtt
     return response(live.workspace_channel(workspace_id), look, after=after)
 
 
+def _close_connections() -> None:
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+async def let_go() -> None:
+    """Give back what a request has held so far and a long answer does not need.
+
+    Django's ASGI handler keeps one thread for each request until its answer has ended, and that
+    thread keeps its database connection: a hundred open pages would use up PostgreSQL's.
+    """
+    await sync_to_async(_close_connections)()
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
+    if executor is not None:
+        # A new one is made should the request need one again, as at its end.
+        executor.shutdown(wait=False)
+
+
 async def _messages(channel: str, look: Look, after: int) -> AsyncIterator[bytes]:
-    read = sync_to_async(look)
+    def look_and_close(after: int) -> Batch:
+        try:
+            return look(after)
+        finally:
+            _close_connections()
+
+    # In a thread of the loop's pool, that all streams share.
+    read = sync_to_async(look_and_close, thread_sensitive=False)
+    await let_go()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
     # Sent at once, so that proxies and clients see an open stream before anything happens.
     yield b"retry: 2000\n\n"
-    async with aclosing(live.hints(channel)) as hints:  # type: ignore[type-var]
+    async with aclosing(live.hints(channel)) as hints:
         async for _ in hints:
             # Also without a hint: one may have been lost, and the right to look may have gone.
             sent = 0

@@ -157,18 +157,23 @@ def assess(*, template: Template, flavor: Flavor, resources: dict[str, Any] | No
             next_action="Choose another flavor, or ask an operator to enable a pool.",
         )
     reasons: list[tuple[str, str]] = []
+    never: list[tuple[str, str]] = []
     ever = False
     for pool in pools:
         refusal = refused_by_driver(pool, template, request)
         if refusal:
-            reasons.append((pool.name, refusal))
+            never.append((pool.name, refusal))
             continue
         nodes = snapshot(pool, template)
         decision = place(nodes, request)
         if isinstance(decision, Placed):
             return Verdict(Outcome.FITS_NOW, "Starts now.", pool=pool, placement=decision.placement)
         reasons.extend(decision.reasons)
-        ever = ever or _ever_fits(nodes, request)
+        at_best = place(_at_best(nodes), request)
+        if isinstance(at_best, Placed):
+            ever = True
+        else:
+            never.extend(at_best.reasons)
     if ever:
         return Verdict(
             Outcome.QUEUED,
@@ -176,13 +181,12 @@ def assess(*, template: Template, flavor: Flavor, resources: dict[str, Any] | No
             next_action="Start it anyway and it queues, or choose a smaller flavor.",
             reasons=tuple(reasons),
         )
-    return _impossible(template, pools, reasons)
+    return _impossible(template, pools, never)
 
 
-def _ever_fits(nodes: Sequence[NodeState], request: ResourceRequest) -> bool:
-    """Whether it would fit on the same nodes if nothing ran; offline and cordoned ones may come back."""
-    empty = [emptied(replace(node, unusable="") if node.unusable in PASSING else node) for node in nodes]
-    return isinstance(place(empty, request), Placed)
+def _at_best(nodes: Sequence[NodeState]) -> list[NodeState]:
+    """The nodes as if nothing ran on them; offline and cordoned ones may come back."""
+    return [emptied(replace(node, unusable="") if node.unusable in PASSING else node) for node in nodes]
 
 
 def _impossible(template: Template, pools: Sequence[Pool], reasons: Sequence[tuple[str, str]]) -> Verdict:

@@ -103,7 +103,7 @@ class WorkspaceList(ListView):
             return Workspace.objects.none()
         found = selectors.workspaces_for(self.request.user)
         if "state" not in self.request.query_params:
-            found = found.live()  # type: ignore[attr-defined]
+            found = found.live()
         return with_held(found)
 
     @operation(

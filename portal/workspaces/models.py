@@ -72,7 +72,7 @@ class Workspace(models.Model):
     launched_at = models.DateTimeField(null=True, blank=True)
     ready_at = models.DateTimeField(null=True, blank=True)
 
-    objects = WorkspaceQuerySet.as_manager()
+    objects = models.Manager.from_queryset(WorkspaceQuerySet)()
 
     class Meta:
         ordering = ["-created_at"]

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_member, is_owner
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
 
-def visible_to(actor: User, workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+def visible_to(actor: User, workspaces: WorkspaceQuerySet) -> WorkspaceQuerySet:
     """One's own, those of teams one owns, and all for an operator."""
     if actor.operates:
         return workspaces

@@ -16,11 +16,11 @@ from portal.common.errors import NotFound
 from portal.events.models import Event
 from portal.workspaces import admission
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
 
 
-def workspaces_for(actor: User) -> QuerySet[Workspace]:
+def workspaces_for(actor: User) -> WorkspaceQuerySet:
     """All that the actor may see, newest first, with what a list shows: no query for each row."""
     return (
         visible_to(actor, Workspace.objects.all())
@@ -29,7 +29,7 @@ def workspaces_for(actor: User) -> QuerySet[Workspace]:
     )
 
 
-def own_live(actor: User) -> QuerySet[Workspace]:
+def own_live(actor: User) -> WorkspaceQuerySet:
     """The actor's own workspaces that have not been deleted."""
     return workspaces_for(actor).live().filter(owner=actor)
 

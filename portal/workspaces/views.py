@@ -25,6 +25,7 @@ from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.htmx import local_path, partial_of, wants
 from portal.common.requests import SignedInRequest
 from portal.events import live
+from portal.events.stream import let_go
 from portal.inventory import pages as inventory_pages
 from portal.inventory import selectors as inventory
 from portal.workspaces import gateway, pages, selectors, services
@@ -267,9 +268,10 @@ def _stream(channel: str) -> StreamingHttpResponse:
 
 async def _changes(channel: str) -> AsyncIterator[bytes]:
     """Server-sent events; a comment now and then keeps the connection and finds a reader who has left."""
+    await let_go()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
     # A reader who leaves ends this generator; the subscription must end with it, not at some later time.
-    async with aclosing(live.hints(channel)) as hints:  # type: ignore[type-var]
+    async with aclosing(live.hints(channel)) as hints:
         async for changed in hints:
             yield b"event: changed\ndata:\n\n" if changed else b": still here\n\n"
             if asyncio.get_running_loop().time() > ends_at:

@@ -18,6 +18,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--slug", default="simulated", help="short name of the pool")
+        parser.add_argument("--name", default="", help="what people see; default: Simulated pool")
         parser.add_argument("--nodes", type=int, default=4)
         parser.add_argument("--gpus", type=int, default=8, help="accelerators on each node")
         parser.add_argument("--model", default="H100")
@@ -44,7 +45,7 @@ class Command(BaseCommand):
             pool = services.create_pool(
                 actor=SYSTEM,
                 slug=options["slug"],
-                name=f"Simulated pool {options['slug']}",
+                name=options["name"] or "Simulated pool",
                 driver="simulated",
                 config=config,
             )
