@@ -109,7 +109,7 @@ def wait_ready(
 ) -> Workspace:
     """Follow its events until it runs, or never will. Raises `TimedOut`; its start goes on then."""
     ends_at = time.monotonic() + timeout_s
-    last, told = 0, ""
+    last, told = 0, _line(workspace)
     while True:
         try:
             workspace = client.workspace(workspace["id"])

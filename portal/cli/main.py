@@ -68,6 +68,8 @@ def _report(error: CliError, *, as_json: bool) -> None:
     print(f"berth: {error.message}", file=sys.stderr)
     if error.next_action:
         print(f"  → {error.next_action}", file=sys.stderr)
+    if getattr(error, "status", 0) >= 500 and getattr(error, "request_id", ""):
+        print(f"  request_id: {error.request_id}", file=sys.stderr)  # type: ignore[attr-defined]
 
 
 def parser() -> argparse.ArgumentParser:

@@ -21,11 +21,14 @@ from tests.factories import make_token
 def server(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The portal's address."""
     from django.core.asgi import get_asgi_application
+    from django.db import connection
 
     from portal.events import live
 
     # There is no Redis: streams look at the database, and need not wait long in between.
     monkeypatch.setattr(live, "POLL_S", 0.05)
+    # Threads of the server end without a word; they must not leave connections open.
+    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 0)
     # The portal logs to standard error, which is the command's own here.
     logging.disable()
     listener = socket.create_server(("127.0.0.1", 0))

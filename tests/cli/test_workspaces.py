@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.utils import timezone
 
+from portal.common.actors import SYSTEM
+from portal.events.services import record
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
+from tests.provisioning.gateway.gateway_support import eventually
 
 UP = ("up", "--flavor", "sim-cpu")
 
@@ -41,13 +47,23 @@ def test_up_tells_each_step(as_bob: Any, workers: None) -> None:
     assert ran.err.splitlines()[-1] == "jupyterlab is running (simulated)"
 
 
-def test_up_says_why_it_failed(as_bob: Any, pool: Any, workers: None) -> None:
-    from tests.factories import rescript
+def test_up_says_why_it_failed(as_bob: Any) -> None:
+    def fail() -> None:
+        try:
+            workspace = eventually(Workspace.objects.first)
+            now = timezone.now()
+            Workspace.objects.update(state=State.FAILED, state_since=now, error_message="It broke.")
+            record(actor=SYSTEM, kind="workspace.gone", message="found it gone", workspace=workspace)
+        finally:
+            connection.close()
 
-    rescript(pool, fail_start=1.0)
+    thread = threading.Thread(target=fail)
+    thread.start()
     ran = as_bob(*UP, "--wait", "--timeout", "60")
+    thread.join(20)
 
     assert ran.code == 1, ran.err
+    assert "berth: jupyterlab is failed (simulated): It broke.\n" in ran.err
     assert "→ `berth logs" in ran.err
 
 
