@@ -1,0 +1,152 @@
+"""Who gets what from every URL. A URL that is not here fails the test.
+
+Columns: nobody signed in · charlie, an outsider · dan, another member of the team · bob, the member
+whose workspace it is · alice, an owner of the team · olga, an operator · the scope that a token needs.
+
+Pages send whoever is not signed in to the sign-in page (302), the REST API answers 401. What somebody
+may not even see is 404, what he sees and may not do is 403. `~` stands for 200 or 503: health depends
+on what runs. Agents prove themselves by their own tokens, which nobody here has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WHO = ("nobody", "charlie", "dan", "bob", "alice", "olga")
+
+TABLE = """
+#                                                         nobody charlie dan bob alice olga  scope
+
+# --- health ---
+GET    healthz                                              ~      ~      ~   ~   ~     ~     -
+GET    healthz/live                                         200    200    200 200 200   200   -
+
+# --- pages: account ---
+GET    sign-in/                                             200    302    302 302 302   302   -
+POST   sign-in/                                             200    302    302 302 302   302   -
+POST   sign-out/                                            302    302    302 302 302   302   -
+POST   theme/                                               302    302    302 302 302   302   -
+GET    account/                                             302    200    200 200 200   200   -
+POST   account/                                             302    400    400 400 400   400   -
+GET    account/tokens/                                      302    200    200 200 200   200   -
+POST   account/tokens/                                      302    200    200 200 200   200   -
+GET    account/tokens/<uuid:token_id>/revoke/               302    302    302 302 302   302   -
+POST   account/tokens/<uuid:token_id>/revoke/               302    404    404 302 404   404   -
+
+# --- pages: teams ---
+GET    teams/                                               302    200    200 200 200   200   -
+POST   teams/                                               302    403    403 403 403   302   -
+GET    teams/<slug:slug>/                                   302    404    200 200 200   200   -
+POST   teams/<slug:slug>/                                   302    404    403 403 302   302   -
+GET    teams/<slug:slug>/members/<str:username>/role/       302    302    302 302 302   302   -
+POST   teams/<slug:slug>/members/<str:username>/role/       302    404    403 403 302   302   -
+GET    teams/<slug:slug>/members/<str:username>/remove/     302    404    200 403 200   200   -
+POST   teams/<slug:slug>/members/<str:username>/remove/     302    404    302 403 302   302   -
+
+# --- pages: pools ---
+GET    pools/                                               302    200    200 200 200   200   -
+GET    pools/<slug:slug>/                                   302    200    200 200 200   200   -
+
+# --- pages: workspaces ---
+GET    .                                                    302    200    200 200 200   200   -
+GET    events/                                              401    200    200 200 200   200   -
+GET    workspaces/new/                                      302    200    200 200 200   200   -
+POST   workspaces/new/                                      302    404    302 302 302   403   -
+GET    workspaces/<uuid:workspace_id>/                      302    404    404 200 200   200   -
+GET    workspaces/<uuid:workspace_id>/events/               401    404    404 200 200   200   -
+GET    workspaces/<uuid:workspace_id>/log/                  302    404    404 200 200   200   -
+GET    workspaces/<uuid:workspace_id>/open/                 302    404    404 302 403   403   -
+GET    workspaces/<uuid:workspace_id>/start/                302    404    404 302 302   302   -
+POST   workspaces/<uuid:workspace_id>/start/                302    404    404 302 302   302   -
+GET    workspaces/<uuid:workspace_id>/stop/                 302    404    404 200 200   200   -
+POST   workspaces/<uuid:workspace_id>/stop/                 302    404    404 302 302   302   -
+GET    workspaces/<uuid:workspace_id>/delete/               302    404    404 200 200   200   -
+POST   workspaces/<uuid:workspace_id>/delete/               302    404    404 302 302   302   -
+
+# --- REST: workspaces ---
+GET    api/v1/workspaces                                    401    200    200 200 200   200   workspaces:read
+POST   api/v1/workspaces                                    401    400    201 201 201   403   workspaces:write
+GET    api/v1/workspaces/<uuid:workspace_id>                401    404    404 200 200   200   workspaces:read
+DELETE api/v1/workspaces/<uuid:workspace_id>                401    404    404 202 202   202   workspaces:write
+POST   api/v1/workspaces/<uuid:workspace_id>/start          401    404    404 202 202   202   workspaces:write
+POST   api/v1/workspaces/<uuid:workspace_id>/stop           401    404    404 202 202   202   workspaces:write
+GET    api/v1/workspaces/<uuid:workspace_id>/events         401    404    404 200 200   200   workspaces:read
+GET    api/v1/workspaces/<uuid:workspace_id>/events/stream  401    404    404 200 200   200   workspaces:read
+GET    api/v1/workspaces/<uuid:workspace_id>/logs           401    404    404 200 200   200   workspaces:read
+POST   api/v1/admission/preview                             401    400    200 200 200   403   catalog:read
+
+# --- REST: catalog ---
+GET    api/v1/templates                                     401    200    200 200 200   200   catalog:read
+GET    api/v1/templates/<slug:slug>                         401    200    200 200 200   200   catalog:read
+GET    api/v1/flavors                                       401    200    200 200 200   200   catalog:read
+GET    api/v1/flavors/<slug:slug>                           401    200    200 200 200   200   catalog:read
+
+# --- REST: people ---
+GET    api/v1/me                                            401    200    200 200 200   200   any
+GET    api/v1/teams                                         401    200    200 200 200   200   teams:read
+POST   api/v1/teams                                         401    403    403 403 403   201   teams:write
+GET    api/v1/teams/<slug:slug>                             401    404    200 200 200   200   teams:read
+GET    api/v1/teams/<slug:slug>/members                     401    404    200 200 200   200   teams:read
+PUT    api/v1/teams/<slug:slug>/members/<username:username> 401    404    403 403 200   200   teams:write
+DELETE api/v1/teams/<slug:slug>/members/<username:username> 401    404    204 403 204   204   teams:write
+GET    api/v1/tokens                                        401    200    200 200 200   200   tokens:read
+POST   api/v1/tokens                                        401    201    201 201 201   201   tokens:write
+GET    api/v1/tokens/<uuid:token_id>                        401    404    404 200 404   404   tokens:read
+DELETE api/v1/tokens/<uuid:token_id>                        401    404    404 204 404   404   tokens:write
+
+# --- REST: pools ---
+GET    api/v1/pools                                         401    200    200 200 200   200   pools:read
+GET    api/v1/pools/<slug:slug>                             401    200    200 200 200   200   pools:read
+GET    api/v1/nodes                                         401    200    200 200 200   200   pools:read
+GET    api/v1/nodes/<uuid:node_id>                          401    200    200 200 200   200   pools:read
+POST   api/v1/nodes/<uuid:node_id>/cordon                   401    403    403 403 403   200   pools:write
+POST   api/v1/nodes/<uuid:node_id>/uncordon                 401    403    403 403 403   200   pools:write
+GET    api/v1/devices                                       401    200    200 200 200   200   pools:read
+GET    api/v1/devices/<uuid:device_id>                      401    200    200 200 200   200   pools:read
+
+# --- REST: its description ---
+GET    api/v1/schema                                        200    200    200 200 200   200   any
+GET    api/v1/docs                                          200    200    200 200 200   200   any
+GET    api/                                                 404    404    404 404 404   404   -
+
+# --- agents ---
+POST   agent/v1/ready                                       401    401    401 401 401   401   -
+POST   agent/v1/heartbeat                                   401    401    401 401 401   401   -
+POST   agent/v1/exited                                      401    401    401 401 401   401   -
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: `outcomes` in the order of `WHO`, each a set of statuses."""
+
+    method: str
+    route: str
+    outcomes: tuple[frozenset[int], ...]
+    scope: str
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.route}"
+
+    @property
+    def in_api(self) -> bool:
+        return self.route.startswith("api/v1/")
+
+
+def _outcome(word: str) -> frozenset[int]:
+    return frozenset({200, 503}) if word == "~" else frozenset({int(word)})
+
+
+def rows() -> list[Row]:
+    found = []
+    for line in TABLE.splitlines():
+        if not line or line.startswith("#"):
+            continue
+        method, route, *words = line.split()
+        outcomes = tuple(_outcome(word) for word in words[: len(WHO)])
+        assert len(words) == len(WHO) + 1, line
+        found.append(Row(method, "" if route == "." else route, outcomes, words[-1]))
+    return found
+
+
+ROWS = rows()

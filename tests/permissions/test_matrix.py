@@ -1,0 +1,279 @@
+"""Every URL for everybody, against `table.py`; a URL or method that is not in the table fails."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from portal.accounts.models import Scope
+from portal.workspaces.lifecycle import State
+from tests.factories import MembershipFactory, UserFactory, make_token
+from tests.permissions.table import ROWS, WHO, Row
+from tests.workspaces.helpers import run_until_ready
+
+pytestmark = pytest.mark.django_db
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+
+
+def patterns(parts: list[URLPattern | URLResolver], before: str = "") -> Iterator[tuple[str, URLPattern]]:
+    """Every URL pattern with its whole route."""
+    for part in parts:
+        route = before + str(part.pattern)
+        if isinstance(part, URLPattern):
+            yield route, part
+        else:
+            yield from patterns(part.url_patterns, route)
+
+
+def known_as(route: str) -> str:
+    """The route as it stands in the table: the API's twins with a slash at their end are one with it."""
+    return route.rstrip("/") if route.startswith("api/v1/") else route
+
+
+ALL = list(patterns(get_resolver().url_patterns))
+LISTED = {(row.method, row.route) for row in ROWS}
+
+
+class Stage:
+    """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
+
+    def __init__(self, people: dict[str, Any], workspace: Any, token: Any, pool: Any) -> None:
+        self.people, self.workspace, self.pool = people, workspace, pool
+        node = pool.nodes.get()
+        self.values = {
+            "<uuid:workspace_id>": workspace.pk,
+            "<uuid:token_id>": token.pk,
+            "<uuid:node_id>": node.pk,
+            "<uuid:device_id>": node.devices.first().pk,
+            "<str:username>": "dan",
+            "<username:username>": "dan",
+        }
+
+    def url(self, route: str) -> str:
+        for name, value in self.values.items():
+            route = route.replace(name, str(value))
+        slugs = {"teams/": "vision", "pools/": self.pool.slug}
+        slugs |= {"templates/": "jupyterlab", "flavors/": "cpu-small"}
+        for prefix, slug in slugs.items():
+            route = route.replace(f"{prefix}<slug:slug>", f"{prefix}{slug}")
+        assert "<" not in route, f"{route}: say in Stage what it names"
+        return f"/{route}"
+
+    def body(self, row: Row) -> dict[str, Any]:
+        wanted = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
+        team = {"name": "New team", "slug": "new-team"}
+        bodies: dict[tuple[str, str], dict[str, Any]] = {
+            ("POST", "sign-in/"): {"username": "bob", "password": "wrong"},
+            ("POST", "account/"): {"old_password": "wrong"},
+            ("POST", "account/tokens/"): {"name": "t", "scopes": ["all"], "expires": "7"},
+            ("POST", "teams/"): team,
+            ("POST", "teams/<slug:slug>/"): {"username": "erin", "role": "member"},
+            ("POST", "teams/<slug:slug>/members/<str:username>/role/"): {"role": "owner"},
+            ("POST", "workspaces/new/"): wanted,
+            ("POST", "api/v1/workspaces"): wanted,
+            ("POST", "api/v1/admission/preview"): wanted,
+            ("POST", "api/v1/teams"): team,
+            ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},
+            ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
+        }
+        return bodies.get((row.method, row.route), {})
+
+    def browser(self, who: str) -> Client:
+        client = Client()
+        if who != "nobody":
+            client.force_login(self.people[who], backend="django.contrib.auth.backends.ModelBackend")
+        return client
+
+    def program(self, who: str, *scopes: str) -> Client:
+        if who == "nobody":
+            return Client()
+        return Client(headers={"Authorization": f"Bearer {make_token(self.people[who], *scopes)[1]}"})
+
+    def ask(self, client: Client, row: Row, *, slash: bool = False) -> Any:
+        in_json = row.route.startswith(("api/", "agent/"))
+        how: dict[str, Any] = {"content_type": "application/json"} if in_json else {}
+        data = self.body(row) if row.method != "GET" else {}
+        url = self.url(row.route) + ("/" if slash else "")
+        if row.method == "GET":
+            return client.get(url)
+        return getattr(client, row.method.lower())(url, data, **how)
+
+
+@pytest.fixture
+def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch) -> Stage:
+    from portal.workspaces import dispatch
+    from provisioning.gateway import tickets
+    from tests.factories import local_pool_with, node_info
+
+    pool = local_pool_with(node_info(gpus=1))
+    dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
+    UserFactory(username="erin")
+    workspace = make(bob, name="bobs")
+    run_until_ready(sent, workspace)
+    token, _ = make_token(bob)
+    monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
+    monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
+    people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga}
+    return Stage(people, workspace, token, pool)
+
+
+@contextmanager
+def taken_back() -> Iterator[None]:
+    """What is done inside is undone, so that the next asks the same world."""
+    around = transaction.atomic()
+    around._from_testcase = True
+    with around:
+        yield
+        transaction.set_rollback(True)
+
+
+def differences(row: Row, ask: Callable[[str], Any]) -> list[str]:
+    wrong = []
+    for who, expected in zip(WHO, row.outcomes, strict=True):
+        with taken_back():
+            status = ask(who).status_code
+        if status not in expected:
+            wrong.append(f"{who}: {status}, not {' or '.join(map(str, sorted(expected)))}")
+    return wrong
+
+
+def test_every_url_is_in_the_table():
+    missing = sorted({known_as(route) for route, _ in ALL} - {row.route for row in ROWS})
+    assert not missing, f"say in tests/permissions/table.py who may use: {', '.join(missing)}"
+
+
+def test_the_table_names_no_url_that_is_gone():
+    gone = sorted({row.route for row in ROWS} - {known_as(route) for route, _ in ALL})
+    assert not gone
+
+
+def test_every_line_is_there_once():
+    assert len(LISTED) == len(ROWS)
+
+
+def test_every_method_of_the_api_is_in_the_table():
+    missing = [
+        f"{method} {known_as(route)}"
+        for route, pattern in ALL
+        for method in METHODS
+        if hasattr(getattr(pattern.callback, "cls", None), method.lower())
+        and (method, known_as(route)) not in LISTED
+    ]
+    assert not missing
+
+
+def test_a_method_that_is_not_in_the_table_is_not_there(stage):
+    """Not even for an operator. 403 is a refused method too: nobody has a scope for it."""
+    found = []
+    client = stage.browser("olga")
+    for route in sorted({row.route for row in ROWS} - {"api/"}):
+        for method in METHODS:
+            if (method, route) in LISTED:
+                continue
+            with taken_back():
+                status = client.generic(method, stage.url(route)).status_code
+            if status not in {401, 405}:
+                found.append(f"{method} {route}: {status}")
+    assert not found
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_who_gets_what_in_a_browser(stage, row):
+    wrong = differences(row, lambda who: stage.ask(stage.browser(who), row))
+    assert not wrong, f"{row}: {'; '.join(wrong)}"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.in_api], ids=str)
+def test_who_gets_what_with_a_token(stage, row):
+    wrong = differences(row, lambda who: stage.ask(stage.program(who), row, slash=True))
+    assert not wrong, f"{row}: {'; '.join(wrong)}"
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if ":" in row.scope], ids=str)
+def test_a_token_needs_its_scope(stage, row):
+    best = next(who for who in reversed(WHO) if min(row.outcomes[WHO.index(who)]) < 300)
+    with taken_back():
+        others = [scope for scope in Scope.values if scope not in {row.scope, Scope.ALL}]
+        assert stage.ask(stage.program(best, *others), row).status_code == 403
+    with taken_back():
+        answered = stage.ask(stage.program(best, row.scope), row)
+        # A token cannot make one that may do more than itself.
+        expected = {403} if str(row) == "POST api/v1/tokens" else row.outcomes[WHO.index(best)]
+        assert answered.status_code in expected
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.method != "GET" and not row.route.startswith("agent/")], ids=str
+)
+def test_a_browser_needs_the_csrf_token_to_change_anything(stage, row):
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(stage.people["olga"], backend="django.contrib.auth.backends.ModelBackend")
+    before = stage.workspace.state
+    assert stage.ask(client, row).status_code == 403
+    stage.workspace.refresh_from_db()
+    assert stage.workspace.state == before == State.RUNNING
+
+
+@pytest.mark.parametrize("who", [who for who in WHO if who != "nobody"])
+def test_an_account_that_was_switched_off_gets_nothing(stage, who):
+    user = stage.people[who]
+    browser, program = stage.browser(who), stage.program(who)
+    user.is_active = False
+    user.save()
+    assert browser.get("/").status_code == 302
+    assert browser.get("/api/v1/me").status_code == 401
+    assert program.get("/api/v1/me").status_code == 401
+
+
+def test_lists_show_what_somebody_may_see_and_no_more(stage):
+    seen = {
+        who: [item["name"] for item in stage.program(who).get("/api/v1/workspaces").json()["results"]]
+        for who in WHO[1:]
+    }
+    assert seen == {"charlie": [], "dan": [], "bob": ["bobs"], "alice": ["bobs"], "olga": ["bobs"]}
+    teams = {
+        who: sorted(item["slug"] for item in stage.program(who).get("/api/v1/teams").json()["results"])
+        for who in WHO[1:]
+    }
+    assert teams == {
+        "charlie": ["robots"],
+        "dan": ["vision"],
+        "bob": ["vision"],
+        "alice": ["vision"],
+        "olga": ["robots", "vision"],
+    }
+
+
+def test_no_page_tells_an_outsider_the_name_of_what_he_may_not_see(stage):
+    client = stage.browser("charlie")
+    for row in ROWS:
+        if row.method == "GET" and "stream" not in row.route and not row.route.endswith("events/"):
+            body = client.get(stage.url(row.route)).content.decode()
+            assert "bobs" not in body, row
+
+
+def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(stage):
+    client = stage.program("charlie")
+    answers = [
+        client.post(
+            "/api/v1/workspaces",
+            {"template": "jupyterlab", "flavor": "cpu-small", "team": team},
+            content_type="application/json",
+        )
+        .content.decode()
+        .replace(team, "TEAM")
+        for team in ("vision", "nobody-has-this")
+    ]
+    for answer in answers:
+        assert "Vision" not in answer
+    bodies = [json.loads(answer) for answer in answers]
+    for body in bodies:
+        body.pop("request_id", None)
+    assert bodies[0] == bodies[1]
