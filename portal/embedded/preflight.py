@@ -70,6 +70,10 @@ def prepare_home(home: Path) -> None:
     try:
         for folder in (home, home / "run", home / "logs", home / "redis", home / "environments"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (home / "run", home / "logs", home / "redis"):
+            # Also where an installation's log made the folder before.
+            if folder.stat().st_uid == os.geteuid():
+                folder.chmod(0o700)
         with tempfile.NamedTemporaryFile(dir=home / "run", prefix=".write-test-") as probe:
             probe.write(b"x" * 4096)
             probe.flush()

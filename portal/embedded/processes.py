@@ -93,6 +93,8 @@ def end(left: Iterable[Leftover], instance_id: str, *, grace_s: float = 5.0) -> 
             for handle in list(handles):
                 with contextlib.suppress(OSError):
                     signal.pidfd_send_signal(handle, kind)
+                    # A suspended process would not hear it.
+                    signal.pidfd_send_signal(handle, signal.SIGCONT)
             deadline = time.monotonic() + wait_s
             while handles and (remaining := deadline - time.monotonic()) > 0:
                 ended, _, _ = select.select(list(handles), [], [], remaining)

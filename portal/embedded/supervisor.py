@@ -125,7 +125,7 @@ class Supervisor:
             if code is not None:
                 service.detail = _exit_words(code)
                 # Who was killed from outside had no time for a reason.
-                words = self._last_words(name, since=log_size) if code >= 0 else ""
+                words = self.last_words(name, since=log_size) if code >= 0 else ""
                 service.detail += f"; its last words: {words}" if words else ""
             repaired = self._repair(service)
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
@@ -178,7 +178,7 @@ class Supervisor:
             service.process = None
 
     async def _probe(self, service: Service) -> None:
-        while not await asyncio.to_thread(service.program.answers, service.started_at):
+        while not await asyncio.to_thread(self._answers, service):
             await asyncio.sleep(PROBE_INTERVAL_S)
         if service.state is State.STARTING:
             service.detail = ""
@@ -186,6 +186,15 @@ class Supervisor:
             self._to(service, State.RUNNING)
             if service.restarts:
                 self._said(f"{service.program.name} runs again.")
+
+    @staticmethod
+    def _answers(service: Service) -> bool:
+        try:
+            return service.program.answers(service.started_at)
+        except Exception:
+            # A question that cannot be asked now is no answer; it is asked again.
+            log.exception("the probe of %s failed", service.program.name)
+            return False
 
     def _repair(self, service: Service) -> str:
         repair = service.program.repair
@@ -224,7 +233,8 @@ class Supervisor:
                 except OSError as error:
                     log.warning("the log of %s was not rotated: %s", name, error)
 
-    def _last_words(self, name: str, *, since: int) -> str:
+    def last_words(self, name: str, *, since: int = 0) -> str:
+        """The most telling of the last lines in a service's log, without secrets."""
         words = logfiles.last_line(self._log_path(name), since=since)
         for secret in self._hidden:
             words = words.replace(secret, "…")
@@ -245,7 +255,13 @@ def _private(path: str, flags: int) -> int:
 async def _ended(process: subprocess.Popen[bytes]) -> int:
     """The exit code, once the process has ended and whatever it left in its session is gone too."""
     loop = asyncio.get_running_loop()
-    handle = os.pidfd_open(process.pid)
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        # No file handles left: a thread waits as well, only its group is ended a moment too late.
+        code = await asyncio.to_thread(process.wait)
+        _kill_session(process)
+        return code
     ended = asyncio.Event()
     loop.add_reader(handle, ended.set)
     try:

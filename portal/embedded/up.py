@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from portal.embedded import configs, instance_lock, logfiles, preflight, processes
+from portal.embedded import configs, instance_lock, preflight, processes
 from portal.embedded.console import Console, Problem
 from portal.embedded.environment import ROOT, Instance, ensure_secrets
 from portal.embedded.notebook import Builder
@@ -167,9 +167,8 @@ class Up:
     def _say_slow(self, late: list[str]) -> None:
         for name in late:
             path = self._instance.logs_dir / f"{name}.log"
-            self._console.say(
-                f"  · {name} does not answer yet. Its log ends: {logfiles.last_line(path)} ({path})"
-            )
+            words = self._supervisor.last_words(name) if self._supervisor is not None else ""
+            self._console.say(f"  · {name} does not answer yet. Its log ends: {words} ({path})")
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
