@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -136,3 +138,14 @@ def test_an_id_cannot_lead_elsewhere() -> None:
 )
 def test_what_is_new_in_a_log(seen: list[str], now: list[str], fresh: list[str]) -> None:
     assert fresh_lines(seen, now) == fresh
+
+
+def test_neither_django_nor_the_client_is_loaded_for_the_help() -> None:
+    look = (
+        "import sys, portal.cli.main as cli; cli.parser(); early = set(sys.modules);"
+        "import portal.cli.commands;"
+        "loaded = {name.partition('.')[0] for name in sys.modules};"
+        "print('httpx' in early, sorted(loaded & {'django', 'rest_framework', 'celery', 'redis'}))"
+    )
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert found.stdout == "False []\n"
