@@ -38,7 +38,6 @@ def create_pool(
     config = config or {}
     try:
         found = driver_class(driver)
-        driver_for(PoolConfig(slug=slug, driver=driver, config=config))
     except ProvisioningError as error:
         raise InvalidInput(error.message, errors={"driver": [error.message]}) from error
     pool = Pool(
@@ -53,6 +52,10 @@ def create_pool(
         pool.full_clean()
     except ValidationError as error:
         raise InvalidInput("The pool cannot be added like this.", errors=error.message_dict) from error
+    try:
+        driver_for(config_of(pool))
+    except ProvisioningError as error:
+        raise InvalidInput(error.message, errors={"config": [error.message]}) from error
     pool.save()
     kind = "a simulated pool" if pool.simulated else "the pool"
     events.record(actor=actor, kind="pool.created", pool=pool, message=f"added {kind} {pool.name}")

@@ -14,7 +14,7 @@ from portal.catalog.models import Flavor, Template
 from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.inventory.services import config_of
 from provisioning import messages
-from provisioning.errors import InvalidSpec
+from provisioning.errors import ProvisioningError
 from provisioning.placement.engine import emptied, place
 from provisioning.registry import driver_for
 from provisioning.types import (
@@ -87,7 +87,8 @@ def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) 
     )
     try:
         driver_for(config_of(pool)).validate(probe)
-    except InvalidSpec as error:
+    except ProvisioningError as error:
+        # One pool whose settings are wrong must not keep requests from the others.
         return error.message
     return ""
 

@@ -102,7 +102,9 @@ class SimulatedDriver(Driver):
             with self._store.read(now) as connection:
                 epoch = rows.epoch(connection)
             offline = {node for node in self.script.vanish_nodes if self._vanished(node, epoch, now)}
-            return Inventory(hardware.nodes(self.topology, frozenset(offline)), hardware.CAPABILITIES, now)
+            return Inventory(
+                hardware.nodes(self.pool.slug, self.topology, frozenset(offline)), hardware.CAPABILITIES, now
+            )
 
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
         self.validate(spec)
@@ -299,12 +301,12 @@ class SimulatedDriver(Driver):
                 f"The placement names {len(set(names))} nodes, the flavor wants {want.nodes}. Place it again."
             )
         for part in placement.nodes:
-            if not hardware.has_node(self.topology, part.node):
+            if not hardware.has_node(self.pool.slug, self.topology, part.node):
                 return StartFailed(f"This pool has no node {part.node}. Refresh the inventory and try again.")
             if self._vanished(part.node, epoch, now):
                 return _offline(part.node)
             for grant in part.devices:
-                if not hardware.has_device(self.topology, part.node, grant.uuid):
+                if not hardware.has_device(self.pool.slug, self.topology, part.node, grant.uuid):
                     return StartFailed(
                         f"Node {part.node} has no device {grant.uuid}. Refresh the inventory and try again."
                     )

@@ -21,14 +21,14 @@ def node_name(number: int) -> str:
     return f"sim-{number:03d}"
 
 
-def device_uuid(node: str, index: int) -> str:
+def device_uuid(pool: str, node: str, index: int) -> str:
     """Always the same for the same place, and marked so that nobody takes it for a real device."""
-    digest = hashlib.sha256(f"{node}/{index}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{pool}/{node}/{index}".encode()).hexdigest()
     return f"SIM-GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
 
 
 @lru_cache(maxsize=32)
-def _layout(topology: Topology) -> dict[str, NodeInfo]:
+def _layout(pool: str, topology: Topology) -> dict[str, NodeInfo]:
     programs = {program: f"/simulated/bin/{program}" for program in PROGRAMS}
     return {
         name: NodeInfo(
@@ -38,7 +38,7 @@ def _layout(topology: Topology) -> dict[str, NodeInfo]:
             disk_mib=topology.disk_mib,
             devices=tuple(
                 DeviceInfo(
-                    uuid=device_uuid(name, index),
+                    uuid=device_uuid(pool, name, index),
                     index=index,
                     model=topology.reported_model,
                     memory_mib=topology.gpu_memory_mib,
@@ -53,22 +53,23 @@ def _layout(topology: Topology) -> dict[str, NodeInfo]:
 
 
 @lru_cache(maxsize=32)
-def _devices(topology: Topology) -> dict[str, str]:
-    return {device.uuid: name for name, node in _layout(topology).items() for device in node.devices}
+def _devices(pool: str, topology: Topology) -> dict[str, str]:
+    return {device.uuid: name for name, node in _layout(pool, topology).items() for device in node.devices}
 
 
-def nodes(topology: Topology, offline: frozenset[str]) -> tuple[NodeInfo, ...]:
+def nodes(pool: str, topology: Topology, offline: frozenset[str]) -> tuple[NodeInfo, ...]:
     """All nodes, those in `offline` marked so."""
     return tuple(
-        replace(node, online=False) if name in offline else node for name, node in _layout(topology).items()
+        replace(node, online=False) if name in offline else node
+        for name, node in _layout(pool, topology).items()
     )
 
 
-def has_node(topology: Topology, node: str) -> bool:
+def has_node(pool: str, topology: Topology, node: str) -> bool:
     """Whether the pool has a node of this name."""
-    return node in _layout(topology)
+    return node in _layout(pool, topology)
 
 
-def has_device(topology: Topology, node: str, uuid: str) -> bool:
+def has_device(pool: str, topology: Topology, node: str, uuid: str) -> bool:
     """Whether the device is on that node."""
-    return _devices(topology).get(uuid) == node
+    return _devices(pool, topology).get(uuid) == node

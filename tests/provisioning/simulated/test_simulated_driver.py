@@ -49,7 +49,7 @@ def test_a_hundred_nodes_of_eight_are_counted_quickly(pool):
 
 def test_devices_are_the_same_in_every_process(pool):
     assert pool().inventory().nodes == pool().inventory().nodes
-    assert pool().inventory().nodes[0].devices[0].uuid == "SIM-GPU-91d48de5-0c1b-5d85-178e-70d2f57f7c8c"
+    assert pool().inventory().nodes[0].devices[0].uuid == "SIM-GPU-c122c46e-c479-5dbc-79bc-1d01eca8e6de"
 
 
 # Time

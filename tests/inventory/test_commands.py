@@ -1,0 +1,89 @@
+"""`manage.py add_simulated_pool` and `manage.py bootstrap`."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from portal.accounts.models import Membership, Team, User
+from portal.catalog.models import Flavor, Template
+from portal.inventory.models import Device, Pool
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_a_large_simulated_pool_in_one_command(tmp_path):
+    said = run(
+        "add_simulated_pool", "--nodes", "100", "--gpus", "8", "--set", f"state={tmp_path}", "--set", "seed=7"
+    )
+    pool = Pool.objects.get()
+    assert (pool.slug, pool.simulated, pool.state) == ("simulated", True, "online")
+    assert pool.config["seed"] == 7
+    assert Device.objects.count() == 800
+    assert {flavor.simulated for flavor in Flavor.objects.all()} == {True}
+    assert "simulated-h100-x8" in said
+    assert set(Device.objects.values_list("model", flat=True)) == {"Simulated H100"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "nonsense"], "KEY=VALUE"),
+        (["--set", "gpsu=3"], "gpsu"),
+        (["--nodes", "0"], "nodes"),
+        (["--slug", "No Slug"], "slug"),
+    ],
+)
+def test_a_wrong_setting_is_named(arguments, words):
+    with pytest.raises(CommandError, match=words):
+        run("add_simulated_pool", *arguments)
+    assert not Pool.objects.exists()
+
+
+def test_bootstrap_makes_what_a_portal_begins_with_and_shows_the_password_once(monkeypatch):
+    monkeypatch.delenv("BERTH_ADMIN_PASSWORD", raising=False)
+    said = run("bootstrap")
+    admin = User.objects.get()
+    assert admin.username == "admin"
+    assert admin.is_superuser and admin.operates
+    (password,) = (line.split("password: ")[1] for line in said.splitlines() if "password: " in line)
+    assert admin.check_password(password)
+    assert Membership.objects.get().role == "owner"
+    assert {template.slug for template in Template.objects.all()} >= {"jupyterlab", "marimo", "vscode"}
+    assert {flavor.slug for flavor in Flavor.objects.all()} == {"cpu-small", "cpu-large"}
+    assert Pool.objects.get().driver == "local"
+
+    assert "password" not in run("bootstrap")
+    assert (User.objects.count(), Team.objects.count(), Pool.objects.count()) == (1, 1, 1)
+    admin.refresh_from_db()
+    assert admin.check_password(password)
+
+
+def test_bootstrap_takes_the_password_that_is_given_and_does_not_show_it(monkeypatch):
+    monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "correct-horse-battery")
+    assert "correct-horse" not in run("bootstrap")
+    assert User.objects.get().check_password("correct-horse-battery")
+
+
+def test_bootstrap_refuses_a_weak_password_and_leaves_nothing(monkeypatch):
+    monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "1234")
+    with pytest.raises(CommandError, match="too short"):
+        run("bootstrap")
+    assert not User.objects.exists()
+
+
+def test_what_an_operator_changed_is_kept(monkeypatch):
+    monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "correct-horse-battery")
+    run("bootstrap")
+    Template.objects.filter(slug="jupyterlab").update(name="Notebooks", enabled=False)
+    run("bootstrap")
+    template = Template.objects.get(slug="jupyterlab")
+    assert (template.name, template.enabled) == ("Notebooks", False)

@@ -1,0 +1,334 @@
+"""What pools report: nodes and devices that appear, change, move, vanish and come back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.events.models import Event
+from portal.inventory import inventories, selectors, services
+from portal.inventory.models import Device, Node, Pool, PoolState
+from provisioning.types import Failure
+from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
+from tests.workspaces.helpers import active
+
+pytestmark = pytest.mark.django_db
+
+
+def kinds(pool: Pool) -> list[str]:
+    return list(Event.objects.filter(pool=pool).order_by("pk").values_list("kind", flat=True))
+
+
+def report(pool: Pool, *nodes) -> None:
+    services.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
+
+
+# --- taking in ------------------------------------------------------------------------------------
+
+
+def test_nodes_and_devices_appear_with_an_event_each(catalog):
+    pool = local_pool_with(node_info(gpus=2))
+    node = pool.nodes.get()
+    assert (node.name, node.cpu_milli, node.memory_mib, node.online) == ("node-1", 8000, 16_384, True)
+    assert (node.isolation, node.limits) == ("sandbox", "cgroup")
+    assert [device.uuid for device in node.devices.all()] == ["GPU-node-1-0", "GPU-node-1-1"]
+    assert (pool.state, pool.capabilities) == (PoolState.ONLINE, ["whole_gpu"])
+    assert kinds(pool) == ["pool.created", "node.appeared", "device.appeared", "pool.online"]
+
+
+def test_the_same_report_again_changes_nothing(catalog):
+    pool = local_pool_with(node_info(gpus=2))
+    before = kinds(pool), list(Device.objects.values()), Node.objects.get().pk
+    report(pool, node_info(gpus=2))
+    assert (kinds(pool), list(Device.objects.values()), Node.objects.get().pk) == before
+
+
+def test_what_changes_is_kept(catalog):
+    pool = local_pool_with(node_info(gpus=1))
+    changed = node_info(gpus=1, cpu_milli=4000, programs=("bash",), warnings=("No bubblewrap. Install it.",))
+    ill = replace(changed.devices[0], healthy=False, health_note="ECC errors")
+    report(pool, replace(changed, devices=(ill,)))
+    node = pool.nodes.get()
+    assert (node.cpu_milli, node.warnings) == (4000, ["No bubblewrap. Install it."])
+    assert node.programs == {"bash": "/usr/bin/bash"}
+    device = node.devices.get()
+    assert (device.healthy, device.health_note) == (False, "ECC errors")
+
+
+def test_a_device_that_vanishes_is_kept_as_absent_and_comes_back_as_itself(catalog):
+    pool = local_pool_with(node_info(gpus=2))
+    keys = set(Device.objects.values_list("pk", flat=True))
+    report(pool, node_info(gpus=1))
+    assert [device.present for device in Device.objects.order_by("index")] == [True, False]
+    assert kinds(pool)[-1] == "device.disappeared"
+    report(pool, node_info(gpus=2))
+    assert all(Device.objects.values_list("present", flat=True))
+    assert set(Device.objects.values_list("pk", flat=True)) == keys
+
+
+def test_a_device_that_moves_keeps_its_row(catalog):
+    a, b = node_info("a", gpus=1), node_info("b")
+    pool = local_pool_with(a, b)
+    device = Device.objects.get()
+    moved = replace(b, devices=a.devices)
+    report(pool, replace(a, devices=()), moved)
+    assert Device.objects.get().pk == device.pk
+    assert Device.objects.get().node.name == "b"
+    assert Device.objects.get().present
+
+
+def test_a_node_that_says_it_is_offline_and_online_again(catalog):
+    pool = local_pool_with(node_info())
+    report(pool, node_info(online=False))
+    assert not pool.nodes.get().online
+    report(pool, node_info())
+    assert pool.nodes.get().online
+    assert kinds(pool)[-2:] == ["node.offline", "node.online"]
+
+
+def test_a_node_of_a_local_pool_speaks_for_itself_alone(catalog):
+    pool = local_pool_with(node_info("a"), node_info("b"))
+    report(pool, node_info("a"))
+    assert set(pool.nodes.filter(online=True).values_list("name", flat=True)) == {"a", "b"}
+
+
+def test_a_node_that_an_engine_no_longer_lists_is_offline(pool):
+    services.apply_inventory(pool=pool, inventory=replace(inventory_of(), nodes=()))
+    assert not pool.nodes.filter(online=True).exists()
+    assert kinds(pool).count("node.offline") == 2
+
+
+def test_two_simulated_pools_have_devices_of_their_own(catalog, tmp_path):
+    one = simulated_pool(str(tmp_path / "1"), slug="one")
+    other = simulated_pool(str(tmp_path / "2"), slug="other")
+    for pool in (one, other, one):
+        services.apply_inventory(
+            pool=pool, inventory=services.driver_for(services.config_of(pool)).inventory()
+        )
+    assert Device.objects.filter(node__pool=one, present=True).count() == 8
+    assert Device.objects.filter(node__pool=other, present=True).count() == 8
+
+
+def test_an_inventory_leaves_allocations_and_cordons_alone(make, alice, pool):
+    workspace = make(alice, "sim-h100-x2")
+    node = active(workspace)[0].node
+    services.set_cordon(actor=SYSTEM, node_id=node.pk, cordoned=True)
+    services.apply_inventory(pool=pool, inventory=services.driver_for(services.config_of(pool)).inventory())
+    node.refresh_from_db()
+    assert node.cordoned
+    assert [item.milli for item in active(workspace)[0].devices.all()] == [1000, 1000]
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+def test_pools_are_asked_when_due_and_not_before(local_pool, pool, sent, clock, settings):
+    # What has reported has been asked; its next turn comes with time.
+    Pool.objects.update(inventory_due_at=timezone.now())
+    inventories.refresh_due()
+    assert sorted(message.queue for message in sent.of("node.inventory")) == ["engine", "node.node-1"]
+    sent.clear()
+    inventories.refresh_due()
+    assert len(sent) == 0
+    clock.shift(settings.INVENTORY_INTERVAL_S + 1)
+    inventories.refresh_due()
+    assert len(sent) == 2
+
+
+def test_the_answer_comes_back_through_both_planes(pool, sent, run_node):
+    Node.objects.update(online=False)
+    Pool.objects.update(inventory_due_at=timezone.now(), state=PoolState.UNKNOWN)
+    inventories.refresh_due()
+    run_node()
+    pool.refresh_from_db()
+    assert pool.state == PoolState.ONLINE
+    assert pool.nodes.filter(online=True).count() == 2
+
+
+def test_a_worker_that_starts_has_its_pools_asked_at_once(local_pool, pool, sent):
+    inventories.worker_ready(["node.node-1", "other"])
+    assert [message.queue for message in sent] == ["node.node-1"]
+    sent.clear()
+    inventories.worker_ready(["engine"])
+    assert [message.queue for message in sent] == ["engine"]
+    sent.clear()
+    inventories.worker_ready(["node.somewhere-else"])
+    assert len(sent) == 0
+
+
+def test_a_disabled_pool_is_not_asked(pool, sent):
+    Pool.objects.update(enabled=False, inventory_due_at=timezone.now())
+    inventories.refresh_due()
+    inventories.worker_ready(["engine"])
+    assert len(sent) == 0
+
+
+def test_a_pool_that_cannot_take_stock_says_why_and_is_asked_again_soon(pool, sent, run_node, clock):
+    pool.config["unavailable"] = True
+    pool.save()
+    Pool.objects.update(inventory_due_at=timezone.now())
+    inventories.refresh_due()
+    run_node()
+    pool.refresh_from_db()
+    assert pool.state == PoolState.UNREACHABLE
+    assert pool.state_message
+    assert pool.nodes.filter(online=True).count() == 2, "nothing is concluded about what runs"
+    del pool.config["unavailable"]
+    pool.save()
+    clock.shift(11)
+    inventories.refresh_due()
+    run_node()
+    pool.refresh_from_db()
+    assert (pool.state, pool.state_message) == (PoolState.ONLINE, "")
+
+
+def test_the_same_failure_again_is_one_event(pool):
+    failure = Failure("backend_unavailable", "It does not answer.", retryable=True, blame="operator")
+    for _ in range(3):
+        services.apply_inventory_failure(pool=pool, failure=failure)
+    assert kinds(pool).count("pool.unreachable") == 1
+
+
+def test_a_pool_that_stays_silent_is_unreachable_and_takes_nothing_new(local_pool, sent, clock, settings):
+    Pool.objects.update(inventory_at=timezone.now())
+    Node.objects.update(seen_at=timezone.now())
+    clock.shift(settings.INVENTORY_INTERVAL_S * services.SILENT_AFTER_INVENTORIES + 1)
+    local_pool.refresh_from_db()
+    services.mark_asked(local_pool)
+    local_pool.refresh_from_db()
+    assert local_pool.state == PoolState.UNREACHABLE
+    assert not local_pool.nodes.get().online
+    assert kinds(local_pool)[-1] == "node.offline"
+    report(local_pool, node_info())
+    local_pool.refresh_from_db()
+    assert local_pool.state == PoolState.ONLINE
+    assert local_pool.nodes.get().online
+
+
+def test_an_answer_about_a_pool_that_has_gone_is_dropped(db):
+    inventories.apply("gone", None, None)
+
+
+# --- pools and cordons ----------------------------------------------------------------------------
+
+
+def test_only_operators_add_pools(alice, olga):
+    fields = {"slug": "p", "name": "P", "driver": "simulated", "config": {}}
+    with pytest.raises(NotAllowed):
+        services.create_pool(actor=alice, **fields)
+    assert services.create_pool(actor=olga, **fields).simulated
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"driver": "nonsense"}, "driver"),
+        ({"config": {"gpsu": 4}}, "config"),
+        ({"config": {"nodes": 0}}, "config"),
+        ({"slug": "No Slug"}, "slug"),
+        ({"slug": ""}, "slug"),
+        ({"name": ""}, "name"),
+    ],
+)
+def test_a_pool_that_could_not_work_is_refused(db, change, field):
+    fields = {"slug": "p", "name": "P", "driver": "simulated", "config": {}} | change
+    with pytest.raises(InvalidInput) as refused:
+        services.create_pool(actor=SYSTEM, **fields)
+    assert field in refused.value.extra["errors"]
+    assert not Pool.objects.exists()
+
+
+def test_a_pools_slug_is_taken_once(pool):
+    with pytest.raises(InvalidInput):
+        services.create_pool(actor=SYSTEM, slug="sim", name="again", driver="simulated")
+
+
+def test_a_cordon_keeps_new_work_away_and_says_who_and_why(make, alice, olga, local_pool, sent):
+    node = local_pool.nodes.get()
+    running = make(alice, name="before")
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="new fans")
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
+    event = Event.objects.get(kind="node.cordoned")
+    assert (event.actor, event.message) == (olga, "cordoned node-1: new fans")
+    assert make(alice, name="after").state == "pending"
+    running.refresh_from_db()
+    assert running.state == "provisioning"
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
+    assert Event.objects.filter(kind="node.uncordoned").count() == 1
+
+
+def test_cordons_are_for_operators(alice, local_pool):
+    import uuid
+
+    with pytest.raises(NotAllowed):
+        services.set_cordon(actor=alice, node_id=local_pool.nodes.get().pk, cordoned=True)
+    with pytest.raises(NotFound):
+        services.set_cordon(actor=SYSTEM, node_id=uuid.uuid4(), cordoned=True)
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+def test_capacity_is_that_of_real_usable_nodes(make, alice, local_pool, pool, sent):
+    free = selectors.capacity()
+    assert (free["cpu_milli"], free["free_cpu_milli"], free["nodes"]) == (8000, 8000, 1)
+    one, two = make(alice), make(alice)
+    make(alice, "sim-cpu")
+    used = sum(item.resources["cpu_milli"] for item in (one, two))
+    assert selectors.capacity()["free_cpu_milli"] == 8000 - used
+    Node.objects.update(cordoned=True)
+    assert selectors.capacity()["cpu_milli"] == 0
+
+
+def test_capacity_counts_devices_that_are_held(catalog, make, alice):
+    local_pool_with(node_info(gpus=4))
+    assert selectors.capacity()["free_devices"] == 4
+    make(alice, "nvidia-h100-80gb-hbm3-x2")
+    now = selectors.capacity()
+    assert (now["devices"], now["free_devices"]) == (4, 2)
+
+
+def test_capacity_after_a_release_is_as_before(make, alice, local_pool, sent, settle):
+    from portal.workspaces import services as workspaces
+    from tests.workspaces.helpers import answer
+
+    workspace = make(alice)
+    sent.clear()
+    workspace.lease = ""
+    workspace.save()
+    workspaces.delete(actor=alice, workspace_id=workspace.pk)
+    assert answer(sent, "delete", "absent")
+    assert selectors.capacity()["free_cpu_milli"] == 8000
+
+
+@pytest.mark.parametrize("read", [selectors.pools, selectors.nodes, selectors.devices])
+def test_lists_take_the_same_few_queries_however_long_they_are(
+    catalog, tmp_path, read, django_assert_max_num_queries
+):
+    simulated_pool(str(tmp_path / "sim"), nodes=20, gpus=8)
+    with django_assert_max_num_queries(2):
+        for item in read():
+            if isinstance(item, Node):
+                assert len(item.devices.all()) == 8
+
+
+def test_numbers_of_pools(catalog, tmp_path):
+    pool = simulated_pool(str(tmp_path / "sim"), nodes=5, gpus=3)
+    pool.nodes.filter(name="sim-002").update(online=False)
+    found = selectors.pool_by_slug("sim")
+    assert (found.node_count, found.online_count, found.device_count) == (5, 4, 15)
+    with pytest.raises(NotFound):
+        selectors.pool_by_slug("other")
+
+
+def test_used_amounts_of_nodes_and_devices(make, alice, pool, sent):
+    workspace = make(alice, "sim-h100-x2")
+    held = active(workspace)[0]
+    node = selectors.nodes().get(pk=held.node_id)
+    assert (node.used_cpu_milli, node.used_memory_mib) == (held.cpu_milli, held.memory_mib)
+    used = [device.used_milli for device in selectors.devices().filter(node=held.node)]
+    assert sorted(used, key=lambda milli: milli or 0) == [None, None, 1000, 1000]
