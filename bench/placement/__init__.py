@@ -1,0 +1,1 @@
+"""Replays published GPU traces through the placement engine; see docs/placement.md."""

@@ -1,0 +1,252 @@
+"""A snapshot of nodes as integer arrays, so that one decision looks at thousands of nodes at once.
+
+Nodes are kept in the order of a digest of their names: the order in which a snapshot lists them has no
+influence, and no name is preferred for its place in the alphabet. Devices keep the order of their node,
+which is the one that the machine gives them. MIG instances and the
+GPUs that carry them are left to `mig`; the arrays hold devices that are handed out whole or in shares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, DeviceState, NodeState, ResourceRequest
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Traits = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
+
+
+def digest(name: str) -> bytes:
+    """Stands for a name where an order is needed that prefers no name."""
+    return hashlib.blake2b(name.encode(), digest_size=16).digest()
+
+
+def is_plain(device: DeviceState, parents: frozenset[str]) -> bool:
+    """Whether the device is handed out as such, not by MIG instances."""
+    return device.kind is not DeviceKind.MIG and not device.mig_mode and device.uuid not in parents
+
+
+def mig_parents(node: NodeState) -> frozenset[str]:
+    """UUIDs of the GPUs that have MIG instances on this node."""
+    return frozenset(device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG)
+
+
+def free_memory_mib(device: DeviceState) -> int:
+    """Free device memory; in proportion to the free milli-GPUs where it is not tracked."""
+    if device.free_memory_mib >= 0:
+        return device.free_memory_mib
+    return device.memory_mib * device.free_milli // WHOLE_DEVICE_MILLI
+
+
+class NodeArrays:
+    """Nodes by row, their devices by column. Absent and unusable devices count as having nothing free."""
+
+    def __init__(self, nodes: Sequence[NodeState]) -> None:
+        self.position = {node.name: place for place, node in enumerate(nodes)}
+        if len(self.position) != len(nodes):
+            raise ValueError("a snapshot names each node once")
+        self.states = sorted(nodes, key=lambda node: digest(node.name))
+        self.index = {node.name: row for row, node in enumerate(self.states)}
+        self.devices = [self._plain(node) for node in self.states]
+        self.columns = [
+            {device.uuid: column for column, device in enumerate(devices)} for devices in self.devices
+        ]
+        self.classes = sorted({_class(device) for devices in self.devices for device in devices})
+        class_index = {item: place for place, item in enumerate(self.classes)}
+        traits = {_traits(node): None for node in self.states}
+        self.traits: list[Traits] = list(traits)
+        trait_index = {item: place for place, item in enumerate(self.traits)}
+        width = max((len(devices) for devices in self.devices), default=0) or 1
+        count = len(self.states)
+        self.width = width
+        self.free_cpu = np.zeros(count, np.int64)
+        self.free_memory = np.zeros(count, np.int64)
+        self.free_disk = np.zeros(count, np.int64)
+        self.usable = np.zeros(count, np.bool_)
+        self.trait = np.array([trait_index[_traits(node)] for node in self.states], np.int64)
+        self.device_class = np.zeros((count, width), np.int64)
+        self.present = np.zeros((count, width), np.bool_)
+        self.free_milli = np.zeros((count, width), np.int64)
+        self.free_device_memory = np.zeros((count, width), np.int64)
+        for row, devices in enumerate(self.devices):
+            if devices:
+                kinds = [class_index[_class(device)] for device in devices]
+                # Absent columns repeat the first class, so that nodes of one model stay plainly of one model.
+                self.device_class[row, :] = kinds[0]
+                self.device_class[row, : len(kinds)] = kinds
+        self.uniform = bool((self.device_class == self.device_class[:, :1]).all())
+        self.class_memory = np.array([memory for memory, _ in self.classes] or [0], np.int64)
+        self.bonded = np.array(
+            [any(device.island or device.numa >= 0 for device in devices) for devices in self.devices],
+            np.bool_,
+        )
+        self.with_mig = np.array([_has_mig(node) for node in self.states], np.bool_)
+        self.peer_group = self._peers()
+        for row in range(count):
+            self.load(row)
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @staticmethod
+    def _plain(node: NodeState) -> list[DeviceState]:
+        parents = mig_parents(node)
+        return [device for device in node.devices if is_plain(device, parents)]
+
+    def _peers(self) -> list[int]:
+        """The peer group of each node: nodes of one build, numbered in the order of what they are made of."""
+        builds = [
+            (
+                node.cpu_milli,
+                node.memory_mib,
+                node.disk_mib,
+                tuple(sorted(_class(device) for device in self.devices[row])),
+                bool(self.with_mig[row]),
+                _traits(node),
+            )
+            for row, node in enumerate(self.states)
+        ]
+        number = {build: place for place, build in enumerate(sorted(set(builds)))}
+        return [number[build] for build in builds]
+
+    def load(self, row: int) -> None:
+        """Take over what `states[row]` says is free."""
+        node = self.states[row]
+        self.free_cpu[row] = node.free_cpu_milli
+        self.free_memory[row] = node.free_memory_mib
+        self.free_disk[row] = node.free_disk_mib
+        self.usable[row] = not node.unusable
+        current = {device.uuid: device for device in node.devices}
+        for column, known in enumerate(self.devices[row]):
+            device = current[known.uuid]
+            self.present[row, column] = True
+            self.free_milli[row, column] = 0 if device.unusable else device.free_milli
+            self.free_device_memory[row, column] = 0 if device.unusable else free_memory_mib(device)
+
+    def same_build(self, row: int, node: NodeState) -> bool:
+        """Whether `node` differs from what is loaded only in what is free, not in what it is made of."""
+        old = self.states[row]
+        return (
+            replace(node, devices=()) == replace(
+                old, devices=(), free_cpu_milli=node.free_cpu_milli, free_memory_mib=node.free_memory_mib,
+                free_disk_mib=node.free_disk_mib, unusable=node.unusable,
+            )
+            and sorted(map(_build, node.devices)) == sorted(map(_build, old.devices))
+        )  # fmt: skip
+
+    def take(self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int) -> None:
+        """Subtract from what is free (or add, with negative numbers); raises ValueError beyond the bounds."""
+        node = self.states[row]
+        cpu = int(self.free_cpu[row]) - cpu_milli
+        memory = int(self.free_memory[row]) - memory_mib
+        disk = int(self.free_disk[row]) - disk_mib
+        if (
+            min(cpu, memory, disk) < 0
+            or cpu > node.cpu_milli
+            or memory > node.memory_mib
+            or disk > node.disk_mib
+        ):
+            raise ValueError(f"{node.name}: more than is free, or more given back than the node has")
+        self.free_cpu[row] = cpu
+        self.free_memory[row] = memory
+        self.free_disk[row] = disk
+
+    def take_device(self, row: int, column: int, milli: int, memory_mib: int) -> None:
+        """Subtract a share of a device (or add it back); raises ValueError beyond the bounds."""
+        device = self.devices[row][column]
+        free = int(self.free_milli[row, column]) - milli
+        if not 0 <= free <= WHOLE_DEVICE_MILLI:
+            raise ValueError(
+                f"{self.states[row].name}: device {device.uuid} has no {milli} milli-GPU to move"
+            )
+        if device.free_memory_mib < 0:
+            memory = device.memory_mib * free // WHOLE_DEVICE_MILLI
+        else:
+            memory = int(self.free_device_memory[row, column]) - memory_mib
+            if not 0 <= memory <= device.memory_mib:
+                raise ValueError(
+                    f"{self.states[row].name}: device {device.uuid} has no {memory_mib} MiB to move"
+                )
+        self.free_milli[row, column] = free
+        self.free_device_memory[row, column] = memory
+
+    def state(self, row: int) -> NodeState:
+        """The node with what is free on it now."""
+        node = self.states[row]
+        columns = self.columns[row]
+        devices = tuple(
+            device
+            if (column := columns.get(device.uuid)) is None or device.unusable
+            else replace(
+                device,
+                free_milli=int(self.free_milli[row, column]),
+                free_memory_mib=device.free_memory_mib
+                if device.free_memory_mib < 0
+                else int(self.free_device_memory[row, column]),
+            )
+            for device in node.devices
+        )
+        return replace(
+            node,
+            free_cpu_milli=int(self.free_cpu[row]),
+            free_memory_mib=int(self.free_memory[row]),
+            free_disk_mib=int(self.free_disk[row]),
+            devices=devices,
+        )
+
+    def class_mask(self, models: Iterable[str], memory_mib: int) -> Bools:
+        """Which device classes are of one of `models` (none: any) and have the memory."""
+        allowed = frozenset(models)
+        mask = [(not allowed or model in allowed) and memory >= memory_mib for memory, model in self.classes]
+        return np.array(mask or [False], np.bool_)
+
+    def labels_mask(self, request: ResourceRequest) -> Bools:
+        """Which combinations of traits carry the request's labels."""
+        return np.array([set(request.labels) <= set(labels) for labels, _ in self.traits], np.bool_)
+
+    def needs_mask(self, request: ResourceRequest) -> Bools:
+        """Which combinations of traits provide what the request needs."""
+        return np.array([set(request.needs) <= set(provides) for _, provides in self.traits], np.bool_)
+
+    def eligible(self, rows: Ints, request: ResourceRequest) -> Bools:
+        """Which devices have room for their part of the request. A share of none asks for none."""
+        wanted = request.accelerators
+        whole = wanted.share_milli >= WHOLE_DEVICE_MILLI
+        free: Bools = self.free_milli[rows] >= wanted.share_milli
+        if wanted.memory_mib and not whole:
+            free &= self.free_device_memory[rows] >= wanted.memory_mib
+        if wanted.allowed_models or wanted.memory_mib:
+            suits = self.class_mask(wanted.allowed_models, wanted.memory_mib)
+            free &= suits[self.device_class[rows]]
+        return free
+
+    def usage_key(self, row: int) -> int:
+        """Orders peers from the fullest to the emptiest; equal for equal contents, whatever the names."""
+        free = np.sort(self.free_milli[row])
+        text = f"{self.free_cpu[row]} {self.free_memory[row]} {self.free_disk[row]} {free.tolist()}"
+        return (int(free.sum()) << 32) | zlib.crc32(text.encode())
+
+
+def _class(device: DeviceState) -> tuple[int, str]:
+    return (device.memory_mib, device.model)
+
+
+def _traits(node: NodeState) -> Traits:
+    return (tuple(sorted(node.labels)), tuple(sorted(node.provides)))
+
+
+def _has_mig(node: NodeState) -> bool:
+    return any(device.kind is DeviceKind.MIG or device.mig_mode for device in node.devices)
+
+
+def _build(device: DeviceState) -> tuple[object, ...]:
+    tracked = device.free_memory_mib >= 0
+    return (device.uuid, device.model, device.memory_mib, device.kind, device.parent_uuid, device.mig_mode,
+            device.mig_profile, device.mig_start, device.island, device.numa, tracked)  # fmt: skip

@@ -1,0 +1,132 @@
+"""Fragmentation gradient: the node where the usual requests lose the least by this placement.
+
+After "Beware of Fragmentation" (USENIX ATC 2023), with three differences, each measured in
+docs/placement.md: memory counts beside CPU; a tenth of the loss of room (see `tables`) is added; and
+nodes of equal level are told apart by their usage among their peers, never by a fixed order of nodes.
+
+The level is coarse on purpose: the change goes through a sigmoid to whole numbers 0 … 63. A finer
+score follows every small difference and scatters requests over all nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from provisioning.placement.arrays import Bools, Ints, NodeArrays
+from provisioning.placement.mix import RequestMix
+from provisioning.placement.scoring.base import Policy
+from provisioning.placement.scoring.tables import full_peers, tables
+from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
+
+LEVELS = 64
+FRAGMENTATION_WEIGHT = 10
+ROOM_WEIGHT = 1
+
+
+def sigmoid_thresholds(unit: int) -> Ints:
+    """Where the levels begin: a gain x, in `unit`s of one whole GPU, has level ⌊64 · sigmoid(x)⌋."""
+    steps = (math.log(step / (LEVELS - step)) for step in range(1, LEVELS))
+    return np.array([math.ceil(step * unit) for step in steps], np.int64)
+
+
+class Fragmentation(Policy):
+    """The default policy."""
+
+    name: ClassVar[str] = "fragmentation"
+
+    def __init__(self, nodes: NodeArrays, mix: RequestMix) -> None:
+        super().__init__(nodes, mix)
+        self._table, self._room = tables(mix, tuple(nodes.classes), nodes.width)
+        self._loss_unit = FRAGMENTATION_WEIGHT * self._room.total_weight
+        self._room_unit = ROOM_WEIGHT * self._table.total_weight
+        self._device_thresholds = sigmoid_thresholds(self._table.total_weight * WHOLE_DEVICE_MILLI)
+        self._thresholds = sigmoid_thresholds(self._loss_unit * self._table.total_weight * WHOLE_DEVICE_MILLI)
+        rows = np.arange(len(nodes))
+        self._slots = self._room.slots(nodes.device_class, nodes.free_milli).sum(axis=1)
+        self._loss = np.zeros(len(nodes), np.int64)
+        self._value = np.zeros(len(nodes), np.int64)
+        if len(nodes):
+            self._refresh(rows)
+
+    def changed(self, row: int) -> None:
+        self._refresh(np.array([row]))
+
+    def _refresh(self, rows: Ints) -> None:
+        nodes = self.nodes
+        classes, free = nodes.device_class[rows], nodes.free_milli[rows]
+        self._slots[rows] = self._room.slots(classes, free).sum(axis=1)
+        self._loss[rows] = self._node_loss(classes, nodes.free_cpu[rows], nodes.free_memory[rows], free)
+        self._value[rows] = self._room.value(self._slots[rows], nodes.free_cpu[rows], nodes.free_memory[rows])
+
+    def _node_loss(self, classes: Ints, free_cpu: Ints, free_memory: Ints, free: Ints) -> Ints:
+        place = self._table.place_of(free_cpu, free_memory)[:, None]
+        full, peers = full_peers(free, classes, self.nodes.uniform)
+        loss: Ints = self._table.value(classes, place, free).sum(axis=1)
+        loss -= (self._table.bonus(classes, place, peers) * full).sum(axis=1)
+        return loss
+
+    def loss(self) -> Ints:
+        """Fragmentation of each node now, in milli-GPU × weight of the mix."""
+        return self._loss
+
+    def levels(self, rows: Ints, request: ResourceRequest, eligible: Bools) -> tuple[Ints, Ints]:
+        nodes, wanted = self.nodes, request.accelerators
+        cpu = nodes.free_cpu[rows] - request.cpu_milli
+        memory = nodes.free_memory[rows] - request.memory_mib
+        classes, free = nodes.device_class[rows], nodes.free_milli[rows]
+        slots = self._slots[rows]
+        first = np.zeros(len(rows), np.int64)
+        if wanted.count == 1 and wanted.share_milli < WHOLE_DEVICE_MILLI:
+            loss, first = self._share_loss(rows, request, eligible, cpu, memory)
+        else:
+            if wanted.count:
+                every = np.arange(len(rows))[:, None]
+                chosen = self.chosen(rows, request, eligible)
+                first = chosen[:, 0]
+                free[every, chosen] -= wanted.share_milli
+            loss = self._node_loss(classes, cpu, memory, free)
+        if wanted.count == 1:
+            every_row = np.arange(len(rows))
+            kind, before = classes[every_row, first], nodes.free_milli[rows, first]
+            slots += self._room.slots(kind, before - wanted.share_milli) - self._room.slots(kind, before)
+        elif wanted.count:
+            slots = self._room.slots(classes, free).sum(axis=1)
+        gain = (self._loss[rows] - loss) * self._loss_unit
+        gain += (self._room.value(slots, cpu, memory) - self._value[rows]) * self._room_unit
+        return self._thresholds.searchsorted(gain, "right"), first
+
+    def _share_loss(
+        self, rows: Ints, request: ResourceRequest, eligible: Bools, cpu: Ints, memory: Ints
+    ) -> tuple[Ints, Ints]:
+        """The loss after taking a share of the best device of each node, and that device."""
+        nodes, table = self.nodes, self._table
+        classes, free = nodes.device_class[rows], nodes.free_milli[rows]
+        place = table.place_of(cpu, memory)[:, None]
+        after = np.where(eligible, free - request.accelerators.share_milli, 0)
+        kept = table.value(classes, place, free)
+        full, peers = full_peers(free, classes, nodes.uniform)
+        losses = kept.sum(axis=1)[:, None] + table.value(classes, place, after) - kept
+        losses -= self._bonus_without(classes, place, full, peers)
+        level = self._device_thresholds.searchsorted(self._loss[rows][:, None] - losses, "right")
+        order = np.where(eligible, level * (WHOLE_DEVICE_MILLI + 1) + WHOLE_DEVICE_MILLI - free, -1)
+        first = order.argmax(axis=1)
+        return losses[np.arange(len(rows)), first], first
+
+    def _bonus_without(self, classes: Ints, place: Ints, full: Bools, peers: Ints) -> Ints:
+        """The node's bonus for shapes of several devices if each device in turn is touched."""
+        table = self._table
+        if self.nodes.uniform:
+            count = peers[:, :1] - full
+            bonus: Ints = table.bonus(classes, place, count) * count
+            return bonus
+        whole = table.bonus(classes, place, peers) * full
+        fewer = table.bonus(classes, place, np.maximum(peers - 1, 0)) * full
+        same = (classes[:, :, None] == classes[:, None, :]) & full[:, :, None]
+        own = (same * whole[:, None, :]).sum(axis=2)
+        # One fewer of its class: each of the others loses worth, and the touched device all of it.
+        rest = (same * fewer[:, None, :]).sum(axis=2) - fewer * full
+        total: Ints = whole.sum(axis=1)[:, None] - own + rest
+        return total

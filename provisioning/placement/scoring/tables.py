@@ -1,0 +1,148 @@
+"""Look-up tables that turn fragmentation into a few additions per node.
+
+Fragmentation of a node over the shapes m of a mix with popularity p_m is F = Σ p_m f(m), where f(m) is
+all of the node's free GPU if m cannot run there, else the free share of those devices that have less
+than m needs. For shapes of one device this is a sum over the devices, because a device with less than
+m needs adds its free share to f(m) whether m runs elsewhere on the node or not:
+
+    F = Σ_devices free · (1 - P(class, cpu, memory, free)) - 1000 · full · Q(class, cpu, memory, full)
+
+P is the popularity of the shapes of one device that the device could take, Q that of the shapes of
+several whole devices that the node could take, and `full` the number of its untouched devices. Only
+the thresholds of the mix matter, so that P and Q are small tables of integers.
+
+Room asks how often a shape could still be placed, not only whether: R = Σ p_m · g_m · min(slots on
+devices, by CPU, by memory), with g_m the GPU share of m. It sees CPU and memory running out before the
+GPUs do, which F sees only when the last request no longer fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from provisioning.placement.arrays import Bools, Ints
+from provisioning.placement.mix import RequestMix, Shape
+from provisioning.types import WHOLE_DEVICE_MILLI
+
+DeviceClass = tuple[int, str]
+
+
+class FragmentationTable:
+    """F in units of milli-GPU × weight of the mix; `total_weight` is the weight of the whole mix."""
+
+    def __init__(
+        self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass], width: int
+    ) -> None:
+        self.total_weight = sum(weight for _, weight in typical) or 1
+        self._cpu = _thresholds(shape.cpu_milli for shape, _ in typical)
+        self._memory = _thresholds(shape.memory_mib for shape, _ in typical)
+        shares = _thresholds(shape.share_milli for shape, _ in typical if shape.count)
+        self._share_rank = np.searchsorted(shares, np.arange(WHOLE_DEVICE_MILLI + 1), "right")
+        kinds = max(len(classes), 1)
+        size = (kinds, len(self._cpu) + 1, len(self._memory) + 1)
+        one = np.zeros((*size, len(shares) + 1), np.int64)
+        several = np.zeros((*size, width + 1), np.int64)
+        for shape, weight in typical:
+            if not shape.count:
+                continue
+            cpu = int(np.searchsorted(self._cpu, shape.cpu_milli, "right"))
+            memory = int(np.searchsorted(self._memory, shape.memory_mib, "right"))
+            share = int(self._share_rank[shape.share_milli])
+            for kind in _kinds(shape, classes):
+                if shape.count == 1 or shape.share_milli < WHOLE_DEVICE_MILLI:
+                    one[kind, cpu:, memory:, share:] += weight
+                else:
+                    several[kind, cpu:, memory:, shape.count :] += weight
+        self._shares = len(shares) + 1
+        self._memories = len(self._memory) + 1
+        self._cpus = len(self._cpu) + 1
+        self._width = width + 1
+        self._lost = np.ascontiguousarray(self.total_weight - one).ravel()
+        self._several = np.ascontiguousarray(several * WHOLE_DEVICE_MILLI).ravel()
+
+    def place_of(self, free_cpu: Ints, free_memory: Ints) -> Ints:
+        """Where in the tables a node with so much free CPU and memory is found, for `value`."""
+        cpu = self._cpu.searchsorted(free_cpu, "right")
+        return cpu * self._memories + self._memory.searchsorted(free_memory, "right")
+
+    def value(self, device_class: Ints, place: Ints, free: Ints) -> Ints:
+        """Lost GPU of each device: `free` × the weight of the shapes that cannot use it."""
+        base = device_class * (self._cpus * self._memories) + place
+        lost: Ints = self._lost.take(base * self._shares + self._share_rank.take(free)) * free
+        return lost
+
+    def bonus(self, device_class: Ints, place: Ints, full: Ints) -> Ints:
+        """What each untouched device is worth to shapes of several devices, with `full` of them."""
+        base = device_class * (self._cpus * self._memories) + place
+        worth: Ints = self._several.take(base * self._width + full)
+        return worth
+
+
+class RoomTable:
+    """R in units of milli-GPU × weight; `total_weight` is the weight of the accelerated shapes."""
+
+    def __init__(self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass]) -> None:
+        self.total_weight = sum(weight for _, weight in typical) or 1
+        shapes = [shape for shape, _ in typical]
+        self._cpu = np.array([max(shape.cpu_milli, 1) for shape in shapes], np.float64)
+        self._memory = np.array([max(shape.memory_mib, 1) for shape in shapes], np.float64)
+        self._count = np.array([shape.count for shape in shapes], np.int64)
+        self._multiple = np.flatnonzero(self._count > 1)
+        self._worth = np.array(
+            [weight * shape.count * shape.share_milli for shape, weight in typical], np.float64
+        )
+        share = np.array([shape.share_milli for shape in shapes], np.int64)
+        free = np.arange(WHOLE_DEVICE_MILLI + 1)[:, None]
+        allowed = np.zeros((max(len(classes), 1), len(shapes)), np.int64)
+        for column, shape in enumerate(shapes):
+            for kind in _kinds(shape, classes):
+                allowed[kind, column] = 1
+        slots = free // np.maximum(share, 1)[None, :]
+        self._slots = (allowed[:, None, :] * slots[None, :, :]).astype(np.float64)
+
+    def slots(self, device_class: Ints, free: Ints) -> npt_floats:
+        """How many requests of each shape fit on devices with so much free."""
+        found: npt_floats = self._slots[device_class, free]
+        return found
+
+    def value(self, slots: npt_floats, free_cpu: Ints, free_memory: Ints) -> Ints:
+        """R of nodes with these slots on their devices. Exact: all numbers are whole and below 2**53."""
+        if len(self._multiple):
+            slots = slots.copy()
+            slots[:, self._multiple] //= self._count[self._multiple]
+        room = np.minimum(free_cpu[:, None] / self._cpu, free_memory[:, None] / self._memory)
+        np.floor(room, out=room)
+        np.minimum(room, slots, out=room)
+        worth: Ints = (room @ self._worth).astype(np.int64)
+        return worth
+
+
+npt_floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+@lru_cache(maxsize=16)
+def tables(
+    mix: RequestMix, classes: tuple[DeviceClass, ...], width: int
+) -> tuple[FragmentationTable, RoomTable]:
+    """Both tables; kept, because the same pool asks again and again."""
+    return FragmentationTable(mix.typical(), classes, width), RoomTable(mix.typical_accelerated(), classes)
+
+
+def _thresholds(values: object) -> Ints:
+    return np.array(sorted(set(values)), np.int64)  # type: ignore[call-overload]
+
+
+def _kinds(shape: Shape, classes: Sequence[DeviceClass]) -> list[int]:
+    return [kind for kind, (_, model) in enumerate(classes) if not shape.models or model in shape.models]
+
+
+def full_peers(free: Ints, device_class: Ints, uniform: bool) -> tuple[Bools, Ints]:
+    """Which devices are untouched, and for each how many of its class are on its node."""
+    full = free == WHOLE_DEVICE_MILLI
+    if uniform:
+        return full, np.broadcast_to(full.sum(axis=1)[:, None], full.shape)
+    same = device_class[:, :, None] == device_class[:, None, :]
+    return full, (same & full[:, None, :]).sum(axis=2)
