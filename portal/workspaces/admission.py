@@ -73,7 +73,10 @@ def candidate_pools(flavor: Flavor) -> list[Pool]:
 
 
 def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) -> str:
-    """Why the pool's driver can never run this, or an empty string. No I/O."""
+    """Why the pool's driver can never run this, or an empty string. No I/O.
+
+    A driver whose client library is missing here says nothing: the node's worker has it, or tells.
+    """
     probe = WorkspaceSpec(
         ref=WorkspaceRef(workspace_id=str(UUID(int=0)), generation=1),
         name="probe",

@@ -152,53 +152,6 @@ def last_choice(actor: User) -> LastChoice | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A stage of the start. `status` is done, now, failed or todo; `took_s` is how long it took."""
-
-    name: str
-    status: str
-    took_s: float | None = None
-    since: datetime | None = None
-
-    @property
-    def status_word(self) -> str:
-        words = {"done": "done", "now": "under way", "failed": "failed", "todo": "still to come"}
-        return words[self.status]
-
-
-def steps(workspace: Workspace) -> list[Step]:
-    """Requested → Admitted → Placed → Starting → Ready, each with the time from the stage before it."""
-    reached = [
-        ("Requested", workspace.requested_at),
-        ("Admitted", workspace.admitted_at),
-        ("Placed", workspace.placed_at),
-        # Starting is over when the app has answered; until then it counts from the placement.
-        ("Starting", workspace.ready_at),
-        ("Ready", workspace.ready_at),
-    ]
-    moving = workspace.state in STARTING
-    broken = workspace.ready_at is None and (
-        workspace.state == State.FAILED or workspace.state == State.TERMINATING
-    )
-    found: list[Step] = []
-    previous: datetime | None = None
-    pending = True
-    for index, (name, at) in enumerate(reached):
-        if at is not None:
-            took = (at - previous).total_seconds() if previous else 0.0
-            if name == "Ready":
-                took = (at - workspace.requested_at).total_seconds()
-            found.append(Step(name, "done", took_s=took if index else None))
-            previous = at
-        elif pending and (moving or broken):
-            found.append(Step(name, "now" if moving else "failed", since=previous))
-            pending = False
-        else:
-            found.append(Step(name, "todo"))
-    return found
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceGroup:
     """Devices of one model that the workspace holds on a node."""
 
@@ -231,7 +184,7 @@ class Detail:
 
     stage: str
     size: str
-    steps: list[Step]
+    stages: list[selectors.Stage]
     total_s: float | None
     places: list[Place]
     activity: list[tuple[str, str]]
@@ -254,7 +207,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
     return Detail(
         stage=stage_words(workspace),
         size=size_words(workspace.resources),
-        steps=[] if workspace.state == State.TERMINATED else steps(workspace),
+        stages=[] if workspace.state == State.TERMINATED else selectors.stages(workspace),
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
         places=places(workspace),
         activity=activity_facts(workspace),

@@ -115,7 +115,11 @@ def flavor_offers(template: Template) -> list[FlavorOffer]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of the way to a usable workspace. `state` is `done`, `current`, `failed` or `todo`."""
+    """One step of the way to a usable workspace.
+
+    `state` is `done`, `current`, `failed` or `todo`; `seconds` is how long it took, or has been taking
+    since `began_at`. Of the last stage it is the whole way from the request.
+    """
 
     key: str
     label: str
@@ -123,33 +127,35 @@ class Stage:
     began_at: datetime | None = None
     seconds: float | None = None
 
+    @property
+    def state_label(self) -> str:
+        words = {"done": "done", "current": "under way", "failed": "failed", "todo": "still to come"}
+        return words[self.state]
+
 
 def stages(workspace: Workspace) -> list[Stage]:
     """Requested → Admitted → Placed → Starting → Ready, with the duration of each."""
-    times: list[tuple[str, str, datetime | None]] = [
-        ("requested", "Requested", workspace.requested_at),
-        ("admitted", "Admitted", workspace.admitted_at),
-        ("placed", "Placed", workspace.placed_at),
-        ("starting", "Starting", workspace.launched_at),
-        ("ready", "Ready", workspace.ready_at),
+    requested, ready = workspace.requested_at, workspace.ready_at
+    ways: list[tuple[str, str, datetime | None, datetime | None]] = [
+        ("requested", "Requested", requested, requested),
+        ("admitted", "Admitted", requested, workspace.admitted_at),
+        ("placed", "Placed", workspace.admitted_at, workspace.placed_at),
+        # Starting is over when the app has answered, not when its process is there.
+        ("starting", "Starting", workspace.placed_at, ready),
+        ("ready", "Ready", requested if ready else None, ready),
     ]
     moving = workspace.state in {State.PENDING, State.PROVISIONING}
-    broken = workspace.state == State.FAILED or bool(workspace.termination_reason)
-    reached = max(index for index, (_, _, at) in enumerate(times) if at is not None)
-    result = []
-    for index, (key, label, at) in enumerate(times):
-        following = next((later for _, _, later in times[index + 1 :] if later is not None), None)
-        if at is None:
-            state = "current" if moving and index == reached + 1 else "todo"
-            if broken and index == reached + 1 and workspace.ready_at is None:
-                state = "failed"
-            result.append(Stage(key, label, state))
-            continue
-        seconds = (following - at).total_seconds() if following else None
-        if seconds is None and moving:
-            seconds = (timezone.now() - at).total_seconds()
-        result.append(Stage(key, label, "done", at, seconds))
-    return result
+    broken = ready is None and workspace.state in {State.FAILED, State.TERMINATING}
+    found: list[Stage] = []
+    for key, label, began, ended in ways:
+        if began is not None and ended is not None:
+            found.append(Stage(key, label, "done", began, (ended - began).total_seconds()))
+        elif (moving or broken) and all(stage.state == "done" for stage in found):
+            seconds = (timezone.now() - began).total_seconds() if moving and began else None
+            found.append(Stage(key, label, "current" if moving else "failed", began, seconds))
+        else:
+            found.append(Stage(key, label, "todo"))
+    return found
 
 
 def team_workspaces(team: Team) -> QuerySet[Workspace]:

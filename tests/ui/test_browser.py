@@ -205,7 +205,7 @@ def test_the_workspace_page_follows_by_itself_and_keeps_the_focus(
     assert said is not None
     assert "Running. Ready." in said
     assert page.evaluate("document.activeElement.id") == "act-delete"
-    assert page.locator(".step.done").count() == 5
+    assert page.locator(".stage.done").count() == 5
 
 
 def test_a_lost_live_connection_says_so_and_recovers(visit: Visit, alice: User, workspace_in: Make) -> None:

@@ -246,7 +246,7 @@ def test_the_page_of_a_running_workspace(
     assert "Memory used 2 GiB" in words
     assert "Terminals" not in words, "what was not measured is not shown"
     assert "placed it on node-1: it fits" in words
-    assert page.content.count(b'class="step done"') == 5
+    assert page.content.count(b'class="stage done"') == 5
 
 
 def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
@@ -255,15 +255,15 @@ def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
     client = as_user(alice)
     starting = workspace_in("provisioning", alice)
     body = client.get(f"/workspaces/{starting.pk}/?open=1").content.decode()
-    assert body.count('class="step done"') == 3
-    assert body.count('class="step now"') == 1
+    assert body.count('class="stage done"') == 3
+    assert body.count('class="stage current"') == 1
     assert "It opens here by itself" in body
     assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in body
     failed = workspace_in(
         "failed", alice, termination_reason="start_timeout", error_message="No answer.", log_tail="last line"
     )
     body = client.get(f"/workspaces/{failed.pk}/").content.decode()
-    assert body.count('class="step failed"') == 1
+    assert body.count('class="stage failed"') == 1
     assert "It did not become ready in time" in body
     assert "last line" in body
 

@@ -56,3 +56,14 @@ def test_what_the_driver_can_never_run_is_impossible_before_it_is_made(local_poo
     verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
     assert verdict.outcome is admission.Outcome.IMPOSSIBLE
     assert "one machine" in verdict.message
+
+
+def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
+    from portal.catalog.models import Flavor
+
+    pool.config = {**pool.config, "no_such_knob": 1}
+    pool.save()
+    flavor = Flavor.objects.filter(pool=pool).order_by("slug")[0]
+    verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
+    assert verdict.outcome is admission.Outcome.IMPOSSIBLE
+    assert "no_such_knob" in verdict.message
