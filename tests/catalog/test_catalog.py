@@ -1,0 +1,122 @@
+"""The starting catalog, and flavors that follow the accelerators found."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog import selectors, services
+from portal.catalog.models import Flavor, Template
+from portal.common.errors import InvalidInput
+from provisioning import messages
+from provisioning.types import ResourceRequest
+from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
+
+pytestmark = pytest.mark.django_db
+
+
+def slugs(pool=None) -> list[str]:
+    return sorted(Flavor.objects.filter(pool=pool).values_list("slug", flat=True))
+
+
+def test_the_starting_catalog_is_valid_and_has_the_promised_slugs(catalog):
+    assert {"jupyterlab", "marimo", "vscode"} <= set(Template.objects.values_list("slug", flat=True))
+    assert {"cpu-small", "cpu-large"} <= set(slugs())
+    for row in (*Template.objects.all(), *Flavor.objects.all()):
+        row.full_clean()
+    for template in Template.objects.all():
+        assert template.install_hint
+        assert template.argv
+        assert all(isinstance(argument, str) for argument in template.argv)
+        # A secret in an argument would stand in the list of processes.
+        assert not any("{token}" in argument for argument in template.argv)
+
+
+def test_doing_it_twice_adds_nothing_and_keeps_changes(catalog):
+    Flavor.objects.filter(slug="cpu-small").update(cpu_milli=700)
+    services.ensure_starting_catalog()
+    assert Flavor.objects.get(slug="cpu-small").cpu_milli == 700
+    assert Template.objects.filter(slug="jupyterlab").count() == 1
+
+
+def test_every_flavor_is_a_request_that_the_node_plane_understands(catalog, tmp_path):
+    simulated_pool(str(tmp_path / "sim"))
+    FlavorFactory(accelerator_count=1, accelerator_milli=250, nodes=2, disk_mib=5)
+    for flavor in Flavor.objects.all():
+        request = messages.load(flavor.as_request(), ResourceRequest)
+        assert (request.cpu_milli, request.nodes) == (flavor.cpu_milli, flavor.nodes)
+        assert request.accelerators.share_milli == flavor.accelerator_milli
+
+
+@pytest.mark.parametrize(
+    ("gpus", "counts"), [(0, []), (1, [1]), (2, [1, 2]), (3, [1, 2]), (4, [1, 2, 4]), (8, [1, 2, 4, 8])]
+)
+def test_flavors_follow_the_devices_of_one_node(catalog, gpus, counts):
+    local_pool_with(node_info(gpus=gpus), node_info("other", gpus=min(gpus, 1)))
+    assert [slug for slug in slugs() if slug.startswith("nvidia")] == [
+        f"nvidia-h100-80gb-hbm3-x{count}" for count in counts
+    ]
+
+
+def test_cpu_and_memory_are_in_proportion_and_fit_together(catalog):
+    local_pool_with(node_info(gpus=4, cpu_milli=64_000, memory_mib=262_144))
+    one = Flavor.objects.get(slug="nvidia-h100-80gb-hbm3-x1")
+    four = Flavor.objects.get(slug="nvidia-h100-80gb-hbm3-x4")
+    assert 4 * one.cpu_milli <= 64_000
+    assert 4 * one.memory_mib <= 262_144
+    assert (four.accelerator_count, four.accelerator_model) == (4, "NVIDIA H100 80GB HBM3")
+    assert four.cpu_milli <= 64_000
+
+
+def test_a_simulated_pools_flavors_are_bound_to_it(catalog, tmp_path):
+    pool = simulated_pool(str(tmp_path / "sim"))
+    assert slugs(pool) == ["sim-cpu", "sim-h100-x1", "sim-h100-x2", "sim-h100-x4"]
+    assert slugs() == ["cpu-large", "cpu-small"]
+    assert all(flavor.simulated for flavor in Flavor.objects.filter(pool=pool))
+
+
+def test_two_simulated_pools_of_one_model_have_flavors_of_their_own(catalog, tmp_path):
+    one = simulated_pool(str(tmp_path / "a"), slug="a")
+    other = simulated_pool(str(tmp_path / "b"), slug="b")
+    assert "a-h100-x1" in slugs(one)
+    assert "b-h100-x1" in slugs(other)
+
+
+def test_a_model_with_a_long_or_strange_name_gets_a_slug(catalog):
+    local_pool_with(node_info(gpus=1, model="Ünïcode™ accelerator " + "x" * 50))
+    local_pool_with(node_info("other", gpus=1, model="™™™"), slug="second")
+    for flavor in Flavor.objects.exclude(accelerator_count=0):
+        flavor.clean_fields()
+    assert Flavor.objects.exclude(accelerator_count=0).count() == 2
+
+
+def test_a_changed_flavor_is_kept_at_the_next_inventory(catalog):
+    pool = local_pool_with(node_info(gpus=1))
+    Flavor.objects.filter(accelerator_count=1).update(enabled=False, name="Ours")
+    services.ensure_accelerator_flavors(pool)
+    flavor = Flavor.objects.get(accelerator_count=1)
+    assert (flavor.enabled, flavor.name) == (False, "Ours")
+
+
+@pytest.mark.parametrize("kind", ["template", "flavor"])
+def test_what_is_not_there_is_named_with_what_is(catalog, kind):
+    find = getattr(selectors, f"{kind}_by_slug")
+    with pytest.raises(InvalidInput) as refused:
+        find("nope")
+    known = "jupyterlab" if kind == "template" else "cpu-small"
+    assert known in refused.value.next_action
+    assert kind in refused.value.extra["errors"]
+
+
+def test_what_is_switched_off_is_not_offered(catalog):
+    Template.objects.filter(slug="marimo").update(enabled=False)
+    Flavor.objects.filter(slug="cpu-large").update(enabled=False)
+    assert "marimo" not in {item.slug for item in selectors.templates()}
+    assert "cpu-large" not in {item.slug for item in selectors.flavors()}
+    with pytest.raises(InvalidInput):
+        selectors.template_by_slug("marimo")
+
+
+def test_flavors_come_in_one_query(catalog, tmp_path, django_assert_num_queries):
+    simulated_pool(str(tmp_path / "sim"))
+    with django_assert_num_queries(1):
+        assert any(flavor.simulated for flavor in selectors.flavors())
