@@ -1,0 +1,87 @@
+"""Signing in: by name and password, with a lock-out, and never on to another site."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.factories import PASSWORD
+
+pytestmark = pytest.mark.django_db
+URL = "/sign-in/"
+
+
+def test_name_and_password_lead_home(as_user, alice):
+    client = as_user()
+    answered = client.post(URL, {"username": "alice", "password": PASSWORD})
+    assert (answered.status_code, answered["Location"]) == (302, "/")
+    assert client.get("/").status_code == 200
+
+
+def test_a_wrong_password_is_refused_without_saying_who_exists(as_user, alice):
+    client = as_user()
+    texts = set()
+    for name in ("alice", "nobody"):
+        answered = client.post(URL, {"username": name, "password": "wrong"})
+        assert client.get("/").status_code == 302
+        texts.add("Name and password do not match" in answered.content.decode())
+    assert texts == {True}
+
+
+def test_somebody_switched_off_cannot_sign_in(as_user, alice):
+    alice.is_active = False
+    alice.save()
+    client = as_user()
+    client.post(URL, {"username": "alice", "password": PASSWORD})
+    assert client.get("/").status_code == 302
+
+
+def test_too_many_wrong_passwords_lock_out_for_a_while(as_user, alice, bob, settings):
+    client = as_user()
+    for _ in range(settings.AXES_FAILURE_LIMIT):
+        answered = client.post(URL, {"username": "alice", "password": "wrong"})
+    assert answered.status_code == 429
+    assert int(answered["Retry-After"]) > 0
+    assert client.post(URL, {"username": "alice", "password": PASSWORD}).status_code == 429
+    # Somebody else can sign in from there all the same.
+    assert client.post(URL, {"username": "bob", "password": PASSWORD}).status_code == 302
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "\\\\evil",
+        "/\t/evil",
+    ],
+)
+def test_one_is_never_sent_to_another_site(as_user, alice, wanted):
+    answered = as_user().post(URL, {"username": "alice", "password": PASSWORD, "next": wanted})
+    assert answered.status_code == 302
+    assert answered["Location"] == "/"
+
+
+def test_one_is_sent_where_one_wanted_to(as_user, alice):
+    answered = as_user().post(URL, {"username": "alice", "password": PASSWORD, "next": "/pools/?page=2"})
+    assert answered["Location"] == "/pools/?page=2"
+
+
+def test_signing_out_ends_the_session_and_takes_a_post(as_user, alice):
+    client = as_user(alice)
+    assert client.get("/sign-out/").status_code == 405
+    assert client.get("/").status_code == 200
+    client.post("/sign-out/")
+    assert client.get("/").status_code == 302
+
+
+def test_the_session_changes_its_key_at_sign_in(as_user, alice):
+    client = as_user()
+    client.get(URL)
+    session = client.session
+    session["probe"] = 1
+    session.save()
+    before = session.session_key
+    client.post(URL, {"username": "alice", "password": PASSWORD})
+    assert client.session.session_key != before

@@ -1,0 +1,198 @@
+"""API tokens: made once, kept as a digest, scoped, expiring, revoked at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from portal.accounts import selectors, services
+from portal.accounts.models import ApiToken, Scope
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.events.models import Event
+from tests.factories import make_token
+
+pytestmark = pytest.mark.django_db
+HOUR = dt.timedelta(hours=1)
+
+
+def test_a_tokens_secret_is_nowhere_but_in_the_answer(alice):
+    made = services.create_token(actor=alice, user=alice, name=" ci ", scopes=["catalog:read"])
+    assert made.secret.startswith("berth_")
+    assert len(made.secret) > 40
+    stored = ApiToken.objects.values().get()
+    assert made.secret not in str(stored)
+    assert made.secret not in repr(made)
+    assert made.secret not in str(list(Event.objects.values()))
+    assert (stored["name"], stored["scopes"]) == ("ci", ["catalog:read"])
+    assert made.secret.startswith(stored["prefix"])
+    assert len(stored["prefix"]) < 16
+
+
+def test_a_genuine_token_names_its_user(alice):
+    token, secret = make_token(alice)
+    assert services.user_of_token(secret) == (alice, token)
+
+
+def test_no_two_tokens_are_alike(alice):
+    assert len({make_token(alice)[1] for _ in range(20)}) == 20
+
+
+@pytest.mark.parametrize("change", ["", "x", "berth_", "berth_x", "BERTH_", "berth_\N{SNOWMAN}"])
+def test_anything_else_names_nobody(alice, change):
+    make_token(alice)
+    assert services.user_of_token(change) is None
+
+
+def test_a_cut_or_longer_secret_names_nobody(alice):
+    _, secret = make_token(alice)
+    assert services.user_of_token(secret[:-1]) is None
+    assert services.user_of_token(secret + "x") is None
+    assert services.user_of_token(secret.swapcase()) is None
+
+
+def test_an_expired_token_names_nobody(alice, clock):
+    _, secret = make_token(alice, expires_at=timezone.now() + HOUR)
+    clock.shift(3599)
+    assert services.user_of_token(secret) is not None
+    clock.shift(1)
+    assert services.user_of_token(secret) is None
+
+
+def test_a_token_of_somebody_switched_off_names_nobody(alice):
+    _, secret = make_token(alice)
+    alice.is_active = False
+    alice.save()
+    assert services.user_of_token(secret) is None
+
+
+def test_a_revoked_token_names_nobody_from_now_on(alice):
+    token, secret = make_token(alice)
+    services.revoke_token(actor=alice, token_id=token.pk)
+    assert services.user_of_token(secret) is None
+    services.revoke_token(actor=alice, token_id=token.pk)
+    assert Event.objects.filter(kind="token.revoked").count() == 1
+
+
+@pytest.mark.parametrize("who", ["bob", "olga"])
+def test_nobody_revokes_anothers_token(alice, request, who):
+    token, secret = make_token(alice)
+    with pytest.raises(NotFound):
+        services.revoke_token(actor=request.getfixturevalue(who), token_id=token.pk)
+    with pytest.raises(NotFound):
+        services.revoke_token(actor=alice, token_id=uuid.uuid4())
+    assert services.user_of_token(secret) is not None
+
+
+@pytest.mark.parametrize("who", ["bob", "olga"])
+def test_nobody_makes_a_token_for_another(alice, request, who):
+    with pytest.raises(NotAllowed):
+        services.create_token(actor=request.getfixturevalue(who), user=alice, name="x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"scopes": []}, "scopes"),
+        ({"scopes": ["nonsense"]}, "scopes"),
+        ({"name": "  "}, "name"),
+        ({"expires_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC)}, "expires_at"),
+    ],
+)
+def test_what_is_wrong_is_named(alice, fields, field):
+    with pytest.raises(InvalidInput) as refused:
+        services.create_token(**{"actor": alice, "user": alice, "name": "x", **fields})
+    assert field in refused.value.extra["errors"]
+    assert not ApiToken.objects.exists()
+
+
+def test_a_token_makes_none_that_may_do_more_or_live_longer(alice):
+    narrow, _ = make_token(alice, Scope.TOKENS_WRITE, Scope.CATALOG_READ, expires_at=timezone.now() + HOUR)
+
+    def make(**fields):
+        return services.create_token(
+            **{"actor": alice, "user": alice, "name": "child", "made_with": narrow, **fields}
+        )
+
+    with pytest.raises(NotAllowed):
+        make(scopes=[Scope.ALL], expires_at=timezone.now() + HOUR / 2)
+    with pytest.raises(NotAllowed):
+        make(scopes=[Scope.POOLS_WRITE], expires_at=timezone.now() + HOUR / 2)
+    with pytest.raises(NotAllowed):
+        make(scopes=[Scope.CATALOG_READ], expires_at=timezone.now() + 2 * HOUR)
+    with pytest.raises(NotAllowed):
+        make(scopes=[Scope.CATALOG_READ])
+    assert make(scopes=[Scope.CATALOG_READ], expires_at=timezone.now() + HOUR / 2)
+
+
+def test_use_is_noted_once_a_minute(alice, clock, django_assert_num_queries):
+    token, secret = make_token(alice)
+    services.user_of_token(secret)
+    token.refresh_from_db()
+    assert token.last_used_at == timezone.now()
+    clock.shift(30)
+    with django_assert_num_queries(1):
+        services.user_of_token(secret)
+    clock.shift(31)
+    services.user_of_token(secret)
+    token.refresh_from_db()
+    assert token.last_used_at == timezone.now()
+
+
+def test_the_list_has_expired_ones_and_no_revoked_ones(alice, bob, clock):
+    kept, _ = make_token(alice)
+    expired, _ = make_token(alice, expires_at=timezone.now() + HOUR)
+    revoked, _ = make_token(alice)
+    make_token(bob)
+    services.revoke_token(actor=alice, token_id=revoked.pk)
+    clock.shift(7200)
+    assert set(selectors.tokens_of(alice)) == {kept, expired}
+
+
+# --- manage.py create_token -----------------------------------------------------------------------
+
+
+def run(*arguments: str) -> str:
+    out = StringIO()
+    call_command("create_token", *arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_the_command_prints_the_token_and_nothing_else(alice):
+    printed = run("alice")
+    assert printed.count("\n") == 1
+    user, token = services.user_of_token(printed.strip())
+    assert (user, token.scopes, token.expires_at) == (alice, ["all"], None)
+
+
+def test_the_command_takes_scopes_name_and_days(alice, clock):
+    printed = run("alice", "--scopes", "catalog:read,pools:read", "--name", "ci", "--days", "7")
+    _, token = services.user_of_token(printed.strip())
+    assert (token.name, token.scopes) == ("ci", ["catalog:read", "pools:read"])
+    assert token.expires_at == timezone.now() + dt.timedelta(days=7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nobody"], "no user"),
+        (["alice", "--scopes", "nonsense"], "nonsense"),
+        (["alice", "--days", "-1"], "negative"),
+        (["alice", "--name", " "], "name"),
+    ],
+)
+def test_the_command_says_what_is_wrong(alice, arguments, words):
+    with pytest.raises(CommandError, match=words):
+        run(*arguments)
+    assert not ApiToken.objects.exists()
+
+
+def test_the_system_makes_tokens_for_anybody(alice):
+    made = services.create_token(actor=SYSTEM, user=alice, name="x")
+    assert Event.objects.get(kind="token.created").actor_label == "Berth"
+    assert made.token.user == alice
