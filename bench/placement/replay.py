@@ -12,7 +12,7 @@ import numpy as np
 from bench.placement.traces import Workload
 from provisioning.placement.engine import Cluster, RequestMix
 from provisioning.placement.mix import Shape
-from provisioning.placement.scoring.tables import FragmentationTable, full_peers
+from provisioning.placement.scoring.tables import FragmentationTable
 from provisioning.types import NodeState, ResourceRequest
 
 
@@ -62,10 +62,8 @@ class FragmentationMeter:
     def _measure(self, rows: np.ndarray) -> np.ndarray:
         free = self._free[rows]
         kind = np.broadcast_to(self._kind[rows], free.shape)
-        place = self._table.place_of(self._cpu[rows], np.zeros(len(rows), np.int64))[:, None]
-        full, peers = full_peers(free, kind, uniform=True)
-        worth = self._table.bonus(kind, place, peers) * full
-        return self._table.value(kind, place, free).sum(axis=1) - worth.sum(axis=1)
+        memory = np.zeros(len(rows), np.int64)
+        return self._table.loss(kind, self._cpu[rows], memory, free, uniform=True)
 
 
 def replay(nodes: Sequence[NodeState], workload: Workload, policy: str, *, measure: bool = True) -> Curve:

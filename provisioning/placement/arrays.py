@@ -229,9 +229,10 @@ class NodeArrays:
 
     def usage_key(self, row: int) -> int:
         """Orders peers from the fullest to the emptiest; equal for equal contents, whatever the names."""
-        free = np.sort(self.free_milli[row])
-        text = f"{self.free_cpu[row]} {self.free_memory[row]} {self.free_disk[row]} {free.tolist()}"
-        return (int(free.sum()) << 32) | zlib.crc32(text.encode())
+        free: list[int] = self.free_milli[row].tolist()
+        free.sort()
+        rest = (int(self.free_cpu[row]), int(self.free_memory[row]), int(self.free_disk[row]))
+        return (sum(free) << 32) | zlib.crc32(b"%d %d %d " % rest + bytes(str(free), "ascii"))
 
 
 def _class(device: DeviceState) -> tuple[int, str]:

@@ -44,15 +44,15 @@ class Fragmentation(Policy):
         self._room_unit = ROOM_WEIGHT * self._table.total_weight
         self._device_thresholds = sigmoid_thresholds(self._table.total_weight * WHOLE_DEVICE_MILLI)
         self._thresholds = sigmoid_thresholds(self._loss_unit * self._table.total_weight * WHOLE_DEVICE_MILLI)
-        rows = np.arange(len(nodes))
+        self._stale: set[int] = set()
         self._slots = self._room.slots(nodes.device_class, nodes.free_milli).sum(axis=1)
         self._loss = np.zeros(len(nodes), np.int64)
         self._value = np.zeros(len(nodes), np.int64)
         if len(nodes):
-            self._refresh(rows)
+            self._refresh(np.arange(len(nodes)))
 
     def changed(self, row: int) -> None:
-        self._refresh(np.array([row]))
+        self._stale.add(row)
 
     def _refresh(self, rows: Ints) -> None:
         nodes = self.nodes
@@ -62,17 +62,20 @@ class Fragmentation(Policy):
         self._value[rows] = self._room.value(self._slots[rows], nodes.free_cpu[rows], nodes.free_memory[rows])
 
     def _node_loss(self, classes: Ints, free_cpu: Ints, free_memory: Ints, free: Ints) -> Ints:
-        place = self._table.place_of(free_cpu, free_memory)[:, None]
-        full, peers = full_peers(free, classes, self.nodes.uniform)
-        loss: Ints = self._table.value(classes, place, free).sum(axis=1)
-        loss -= (self._table.bonus(classes, place, peers) * full).sum(axis=1)
-        return loss
+        return self._table.loss(classes, free_cpu, free_memory, free, uniform=self.nodes.uniform)
 
     def loss(self) -> Ints:
         """Fragmentation of each node now, in milli-GPU × weight of the mix."""
+        self._catch_up()
         return self._loss
 
+    def _catch_up(self) -> None:
+        if self._stale:
+            self._refresh(np.array(sorted(self._stale)))
+            self._stale.clear()
+
     def levels(self, rows: Ints, request: ResourceRequest, eligible: Bools) -> tuple[Ints, Ints]:
+        self._catch_up()
         nodes, wanted = self.nodes, request.accelerators
         cpu = nodes.free_cpu[rows] - request.cpu_milli
         memory = nodes.free_memory[rows] - request.memory_mib
@@ -104,24 +107,27 @@ class Fragmentation(Policy):
         """The loss after taking a share of the best device of each node, and that device."""
         nodes, table = self.nodes, self._table
         classes, free = nodes.device_class[rows], nodes.free_milli[rows]
+        if nodes.uniform:
+            classes = classes[:, :1]
         place = table.place_of(cpu, memory)[:, None]
         after = np.where(eligible, free - request.accelerators.share_milli, 0)
         kept = table.value(classes, place, free)
-        full, peers = full_peers(free, classes, nodes.uniform)
         losses = kept.sum(axis=1)[:, None] + table.value(classes, place, after) - kept
-        losses -= self._bonus_without(classes, place, full, peers)
+        losses -= self._bonus_without(classes, place, free)
         level = self._device_thresholds.searchsorted(self._loss[rows][:, None] - losses, "right")
         order = np.where(eligible, level * (WHOLE_DEVICE_MILLI + 1) + WHOLE_DEVICE_MILLI - free, -1)
         first = order.argmax(axis=1)
         return losses[np.arange(len(rows)), first], first
 
-    def _bonus_without(self, classes: Ints, place: Ints, full: Bools, peers: Ints) -> Ints:
+    def _bonus_without(self, classes: Ints, place: Ints, free: Ints) -> Ints:
         """The node's bonus for shapes of several devices if each device in turn is touched."""
         table = self._table
+        full = free == WHOLE_DEVICE_MILLI
         if self.nodes.uniform:
-            count = peers[:, :1] - full
+            count = full.sum(axis=1)[:, None] - full
             bonus: Ints = table.bonus(classes, place, count) * count
             return bonus
+        peers = full_peers(full, classes)
         whole = table.bonus(classes, place, peers) * full
         fewer = table.bonus(classes, place, np.maximum(peers - 1, 0)) * full
         same = (classes[:, :, None] == classes[:, None, :]) & full[:, :, None]

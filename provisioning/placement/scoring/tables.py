@@ -68,6 +68,22 @@ class FragmentationTable:
         cpu = self._cpu.searchsorted(free_cpu, "right")
         return cpu * self._memories + self._memory.searchsorted(free_memory, "right")
 
+    def loss(
+        self, device_class: Ints, free_cpu: Ints, free_memory: Ints, free: Ints, *, uniform: bool
+    ) -> Ints:
+        """F of each node. `uniform` says that no node mixes classes of devices, which saves work."""
+        place = self.place_of(free_cpu, free_memory)
+        full = free == WHOLE_DEVICE_MILLI
+        if uniform:
+            kind, count = device_class[:, 0], full.sum(axis=1)
+            lost = self.value(kind[:, None], place[:, None], free).sum(axis=1)
+            total: Ints = lost - self.bonus(kind, place, count) * count
+            return total
+        worth = self.bonus(device_class, place[:, None], full_peers(full, device_class)) * full
+        total = self.value(device_class, place[:, None], free).sum(axis=1)
+        total -= worth.sum(axis=1)
+        return total
+
     def value(self, device_class: Ints, place: Ints, free: Ints) -> Ints:
         """Lost GPU of each device: `free` × the weight of the shapes that cannot use it."""
         base = device_class * (self._cpus * self._memories) + place
@@ -139,10 +155,8 @@ def _kinds(shape: Shape, classes: Sequence[DeviceClass]) -> list[int]:
     return [kind for kind, (_, model) in enumerate(classes) if not shape.models or model in shape.models]
 
 
-def full_peers(free: Ints, device_class: Ints, uniform: bool) -> tuple[Bools, Ints]:
-    """Which devices are untouched, and for each how many of its class are on its node."""
-    full = free == WHOLE_DEVICE_MILLI
-    if uniform:
-        return full, np.broadcast_to(full.sum(axis=1)[:, None], full.shape)
+def full_peers(full: Bools, device_class: Ints) -> Ints:
+    """For each device, how many devices of its class on its node are untouched."""
     same = device_class[:, :, None] == device_class[:, None, :]
-    return full, (same & full[:, None, :]).sum(axis=2)
+    peers: Ints = (same & full[:, None, :]).sum(axis=2)
+    return peers

@@ -1,0 +1,109 @@
+"""`python -m bench.placement.speed --data DIR`: time of a decision in memory, at 12,000 GPUs.
+
+The openb cluster twice, 100,000 requests drawn from one of its lists. Two ways to load it:
+`fill` lets nothing leave, so that the cluster fills up and most later requests are refused; `churn`
+lets the oldest leave once 90 % of the GPUs are given, so that nearly every request is placed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.placement.traces import TraceError, read_nodes, read_workloads
+from provisioning.placement.engine import Cluster, RequestMix
+from provisioning.placement.scoring import DEFAULT_POLICY, POLICIES
+from provisioning.types import NodeState, Placement, ResourceRequest
+
+_CHURN_PERCENT = 90
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.placement.speed", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with openb/")
+    parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--workload", default="default")
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--copies", type=int, default=2, help="how many times the openb cluster")
+    parser.add_argument("--policy", default=DEFAULT_POLICY, choices=sorted(POLICIES))
+    options = parser.parse_args(arguments)
+    try:
+        nodes = copies(read_nodes(options.data), options.copies)
+        past = next(
+            (each.past for each in read_workloads(options.data) if each.name == options.workload), None
+        )
+        if past is None:
+            raise TraceError(f"{options.data} has no workload {options.workload}")
+    except (TraceError, OSError, KeyError, ValueError) as error:
+        print(f"bench.placement.speed: {error}", file=sys.stderr)
+        return 2
+    chance = random.Random(1)
+    requests = [chance.choice(past) for _ in range(options.requests)]
+    gpus = sum(len(node.devices) for node in nodes)
+    report = {"nodes": len(nodes), "gpus": gpus, "requests": len(requests), "policy": options.policy}
+    for way, percent in (("fill", 0), ("churn", _CHURN_PERCENT)):
+        cluster = Cluster(nodes, policy=options.policy, mix=RequestMix.of(past))
+        report[way] = measure(cluster, requests, gpus * 10 * percent)
+        print(way, json.dumps(report[way]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+def measure(cluster: Cluster, requests: Sequence[ResourceRequest], ceiling_milli: int) -> dict[str, float]:
+    """Milliseconds a decision takes with its bookkeeping; above the ceiling the oldest leave, untimed."""
+    running: deque[tuple[Placement, ResourceRequest]] = deque()
+    used = placed = 0
+    wall, busy = [], 0.0
+    for request in requests:
+        wanted = request.accelerators
+        size = wanted.count * wanted.share_milli
+        while ceiling_milli and running and used + size > ceiling_milli:
+            oldest, its = running.popleft()
+            cluster.release(oldest, its)
+            used -= its.accelerators.count * its.accelerators.share_milli
+        busy_from, begun = time.process_time(), time.perf_counter()
+        placement = cluster.find(request)
+        if placement is not None:
+            cluster.commit(placement, request)
+        wall.append((time.perf_counter() - begun) * 1000)
+        busy += time.process_time() - busy_from
+        if placement is not None:
+            placed += 1
+            used += size
+            if ceiling_milli:
+                running.append((placement, request))
+    ordered = sorted(wall)
+    return {
+        "placed": placed,
+        "mean_ms": round(sum(wall) / len(wall), 4),
+        "mean_cpu_ms": round(busy * 1000 / len(wall), 4),
+        "p50_ms": round(ordered[len(ordered) // 2], 4),
+        "p99_ms": round(ordered[len(ordered) * 99 // 100], 4),
+        "p999_ms": round(ordered[len(ordered) * 999 // 1000], 4),
+        "max_ms": round(ordered[-1], 3),
+    }
+
+
+def copies(nodes: Sequence[NodeState], count: int) -> list[NodeState]:
+    """The cluster `count` times, under names of their own."""
+    return [
+        replace(
+            node,
+            name=f"{copy}-{node.name}",
+            devices=tuple(replace(device, uuid=f"{copy}-{device.uuid}") for device in node.devices),
+        )
+        for copy in range(count)
+        for node in nodes
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
