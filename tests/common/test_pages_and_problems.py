@@ -1,0 +1,104 @@
+"""Errors: each has a code, a request id and one next action, as a page and as a problem."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from django.core.checks import run_checks
+from django.test import Client
+
+from portal.common.texts import storable, storable_json
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def page(as_user, alice):
+    return as_user(alice)
+
+
+def test_a_page_that_is_not_there(page):
+    answered = page.get(f"/workspaces/{uuid.uuid4()}/")
+    assert answered.status_code == 404
+    text = answered.content.decode()
+    assert answered["X-Request-Id"] in text
+    assert "There is no such workspace" in text
+
+
+def test_an_address_that_is_not_there(page):
+    answered = page.get("/no/such/page")
+    assert answered.status_code == 404
+    assert answered["X-Request-Id"] in answered.content.decode()
+
+
+@pytest.mark.parametrize("path", ["/api/v1/nonsense", "/api/", f"/api/v1/workspaces/{uuid.uuid4()}"])
+def test_the_api_answers_with_problems(with_token, alice, path):
+    answered = with_token(alice).get(path)
+    assert answered.status_code == 404
+    assert answered["Content-Type"] == "application/problem+json"
+    body = answered.json()
+    assert body["code"] == "not_found"
+    assert body["status"] == 404
+    assert body["request_id"] == answered["X-Request-Id"]
+    assert body["instance"] == path
+
+
+def test_a_given_request_id_is_kept_when_it_is_a_plain_one(page):
+    assert page.get("/", headers={"X-Request-Id": "abcdef-123"})["X-Request-Id"] == "abcdef-123"
+    for bad in ("short", "x" * 65, "<script>alert(1)</script>", "a b c d e f g"):
+        assert page.get("/", headers={"X-Request-Id": bad})["X-Request-Id"] != bad
+
+
+def test_pages_allow_no_code_and_no_frame_from_elsewhere(page):
+    answered = page.get("/")
+    policy = answered["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answered["X-Frame-Options"] == "DENY"
+    assert answered["X-Content-Type-Options"] == "nosniff"
+    assert "<script>" not in answered.content.decode()
+    assert 'style="' not in answered.content.decode()
+
+
+def test_cookies_are_for_the_portal_alone(alice):
+    from tests.factories import PASSWORD
+
+    answered = Client().post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    cookie = answered.cookies["berth"]
+    assert cookie["httponly"]
+    assert cookie["samesite"] == "Lax"
+    assert cookie["domain"] == ""
+
+
+@pytest.mark.parametrize("path", ["/", "/workspaces/new/", "/teams/", "/pools/", "/account/tokens/"])
+@pytest.mark.parametrize("query", ["q=%00", "q=%ED%A0%80", "page=-1", "page=x", "state=%00", "template=%00"])
+def test_strange_questions_are_no_error_of_ours(page, pool, team, path, query):
+    assert page.get(f"{path}?{query}").status_code in {200, 302, 400, 404}
+
+
+def test_the_systems_own_checks_pass():
+    assert run_checks() == []
+
+
+def test_an_installation_without_secrets_is_refused(settings):
+    settings.SECRET_KEY = "insecure-" + "x" * 60
+    settings.BERTH_GATEWAY_SECRET = ""
+    found = {message.id for message in run_checks(include_deployment_checks=True)}
+    assert {"common.E001", "common.E002"} <= found
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("", ""), ("plain ☃", "plain ☃"), ("a\x00b", "ab"), ("\ud800x", "?x"), ("\x1b[0m\r\n", "\x1b[0m\r\n")],
+)
+def test_texts_that_every_database_takes(given, kept):
+    assert storable(given) == kept
+    assert storable_json({given: [given, 1, None, {"x": given}]}) == {kept: [kept, 1, None, {"x": kept}]}
+
+
+def test_models_and_migrations_agree():
+    from django.core.management import call_command
+
+    call_command("makemigrations", "--check", "--dry-run", verbosity=0)
