@@ -32,7 +32,7 @@ def test_an_address_that_is_not_there(page):
     assert answered["X-Request-Id"] in answered.content.decode()
 
 
-@pytest.mark.parametrize("path", ["/api/v1/nonsense", "/api/", f"/api/v1/workspaces/{uuid.uuid4()}"])
+@pytest.mark.parametrize("path", ["/api/v1/nonsense", "/api/", f"/api/v1/workspaces/{uuid.UUID(int=1)}"])
 def test_the_api_answers_with_problems(with_token, alice, path):
     answered = with_token(alice).get(path)
     assert answered.status_code == 404
