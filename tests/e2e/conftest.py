@@ -1,0 +1,91 @@
+"""A running instance, a browser and curl: what a person and a pipeline have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import instance
+from tests.instance import Api, Berth
+from tests.ui.conftest import browser as browser  # the same Chromium as for the pages
+
+SHOTS = Path(__file__).resolve().parents[2] / "test-results" / "e2e"
+
+
+@pytest.fixture(scope="session")
+def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
+    environment = instance.need_notebook_environment()
+    with instance.running(tmp_path_factory.mktemp("e2e"), environment=environment) as found:
+        yield found
+
+
+@pytest.fixture
+def ada(berth: Berth) -> Iterator[Api]:
+    """Her API; what she has made is deleted afterwards, so that the next test finds the machine free."""
+    api = berth.api("ada")
+    yield api
+    for row in api.json("GET", "workspaces")["results"]:
+        api.act(row["id"], "delete")
+        api.wait(row["id"], "terminated", limit_s=30)
+    api.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What curl got."""
+
+    status: int
+    body: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Curl:
+    """curl with a bearer token, as in anybody's shell script."""
+
+    def __init__(self, berth: Berth, token: str = "") -> None:
+        self.berth = berth
+        self._options = ["--header", f"Authorization: Bearer {token}"] if token else []
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        host: str = "",
+        headers: dict[str, str] | None = None,
+        form: dict[str, str] | None = None,
+    ) -> Answer:
+        """One request to the instance's one port; `host` names the workspace, or the portal when empty."""
+        argv = ["curl", "--silent", "--show-error", "--max-time", "30", "--request", method, *self._options]
+        argv += ["--write-out", "\n%{http_code}"]
+        for name, value in {**({"Host": host} if host else {}), **(headers or {})}.items():
+            argv += ["--header", f"{name}: {value}"]
+        for name, value in (form or {}).items():
+            argv += ["--form", f"{name}={value}"]
+        if body is not None:
+            argv += ["--header", "Content-Type: application/json", "--data-binary", json.dumps(body)]
+        done = subprocess.run(
+            [*argv, f"http://127.0.0.1:{self.berth.port}{path}"], capture_output=True, text=True, timeout=40
+        )
+        assert done.returncode == 0, done.stderr
+        text, _, status = done.stdout.rpartition("\n")
+        return Answer(int(status), text)
+
+
+@pytest.fixture
+def curl(berth: Berth, ada: Api) -> Curl:
+    """curl with ada's token."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    return Curl(berth, ada.token)

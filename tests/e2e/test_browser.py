@@ -1,0 +1,211 @@
+"""What a person does: sign in, New, Start, work, save, stop, start again; on a desktop and on a phone."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import Error as PlaywrightError
+
+from tests.e2e.conftest import SHOTS
+from tests.instance import Api, Berth
+from tests.populate import PASSWORD
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+pytestmark = [pytest.mark.engine, pytest.mark.browser, pytest.mark.xdist_group("e2e")]
+DESKTOP = {"viewport": {"width": 1280, "height": 900}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+START_LIMIT_MS = 60_000
+
+
+class Person:
+    """Somebody at a browser of their own."""
+
+    def __init__(self, browser: Browser, berth: Berth, name: str, shots: str, **options: Any) -> None:
+        self.berth, self.name, self._shots = berth, name, shots
+        self.context: BrowserContext = browser.new_context(base_url=berth.url, **options)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+
+    def sign_in(self) -> None:
+        self.page.goto("/")
+        self.page.fill("#id_username", self.name)
+        self.page.fill("#id_password", PASSWORD)
+        self.shot("sign-in")
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url(f"{self.berth.url}/")
+
+    def start_new(self, template: str) -> None:
+        """New, the template, Start: it opens by itself."""
+        self.shot("home")
+        self.page.get_by_role("link", name=re.compile("^New( workspace)?$")).first.click()
+        choice = self.page.locator(f"input[name=template][value={template}]")
+        if not choice.is_checked():
+            choice.check(force=True)
+            self.page.wait_for_load_state("networkidle")
+        self.shot("new")
+        self.page.locator("#start").click()
+        # Its page shows the stages; where the start is quick, the workspace is there already.
+        self.page.wait_for_url(re.compile(r"/workspaces/[0-9a-f-]+/\?open=1|//ws-"), wait_until="commit")
+        with contextlib.suppress(PlaywrightError):  # it may be leaving just now
+            self.shot("starting")
+
+    def arrive(self) -> None:
+        """On the workspace's own origin."""
+        self.page.wait_for_url(re.compile(r"^http://ws-[0-9a-f]{32}\.localhost:"), timeout=START_LIMIT_MS)
+
+    def to_its_page(self, name: str) -> None:
+        self.page.goto(self.berth.url)
+        self.page.get_by_role("link", name=name, exact=True).click()
+        self.page.get_by_role("heading", name=name, exact=True).wait_for()
+
+    def stop_and_start(self) -> None:
+        """From the workspace's page, by its buttons."""
+        self.shot("running")
+        self.page.locator("#act-stop").click()
+        self.shot("stop")
+        self.page.locator("#stop-dialog").get_by_role("button", name=re.compile("^Stop ")).click()
+        start = self.page.locator("#act-start")
+        start.wait_for(timeout=START_LIMIT_MS)
+        self.shot("stopped")
+        start.click()
+
+    def delete(self) -> None:
+        self.page.locator("#act-delete").click()
+        self.shot("delete")
+        self.page.locator("#delete-dialog").get_by_role("button", name=re.compile("^Delete ")).click()
+        self.page.wait_for_url(f"{self.berth.url}/")
+        self.shot("deleted")
+
+    def shot(self, name: str) -> None:
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SHOTS / f"{self._shots}-{name}.png")
+
+
+@pytest.fixture
+def person(browser: Browser, berth: Berth, ada: Api) -> Iterator[Callable[..., Person]]:
+    """`person("shots", **options of the browser)`: ada, with a name for her screenshots."""
+    there: list[Person] = []
+
+    def come(shots: str, **options: Any) -> Person:
+        there.append(Person(browser, berth, "ada", shots, **options))
+        return there[-1]
+
+    yield come
+    for one in there:
+        one.context.close()
+
+
+def run_a_cell(person: Person, notebook: str) -> None:
+    """JupyterLab's launcher, a notebook, 1+1, Shift+Enter, 2; saved under a name."""
+    page = person.page
+    page.locator(".jp-LauncherCard[data-category=Notebook]").first.click(timeout=START_LIMIT_MS)
+    cell = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell .cm-content").first
+    cell.click()
+    page.locator('.jp-NotebookPanel [data-status="idle"]').first.wait_for(timeout=START_LIMIT_MS)
+    page.keyboard.type("1+1")
+    page.keyboard.press("Shift+Enter")
+    output = page.locator(".jp-OutputArea-output").first
+    output.wait_for(timeout=START_LIMIT_MS)
+    assert output.inner_text().strip() == "2"
+    page.keyboard.press("Control+s")
+    page.locator(".jp-Dialog input[type=text]").fill(notebook)
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    page.locator(".jp-DirListing-item", has_text=notebook).wait_for()
+
+
+def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) -> None:
+    ada = person("jupyterlab-desktop", color_scheme="light", **DESKTOP)
+    ada.sign_in()
+    ada.start_new("jupyterlab")
+    ada.arrive()
+    run_a_cell(ada, "sum.ipynb")
+    ada.shot("cell")
+    assert '"2"' in (berth.home / "homes" / "lab" / "ada" / "sum.ipynb").read_text()
+
+    ada.to_its_page("jupyterlab")
+    ada.stop_and_start()
+    ada.arrive()
+    kept = ada.page.locator(".jp-DirListing-item", has_text="sum.ipynb")
+    kept.dblclick(timeout=START_LIMIT_MS)
+    again = ada.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output").first
+    again.wait_for(timeout=START_LIMIT_MS)
+    assert again.inner_text().strip() == "2"
+    ada.shot("again")
+
+    # Nothing of what guards the app has come to the browser.
+    names = {cookie["name"] for cookie in ada.context.cookies() if "ws-" in cookie["domain"]}
+    assert "berth_ws" in names and "berth" not in names
+    assert "token" not in ada.page.url
+    ada.to_its_page("jupyterlab")
+    ada.delete()
+
+
+def test_jupyterlab_on_a_phone(person: Callable[..., Person]) -> None:
+    ada = person("jupyterlab-phone", color_scheme="dark", **PHONE)
+    ada.sign_in()
+    ada.start_new("jupyterlab")
+    ada.arrive()
+    # What was open in an earlier one may be open again: it is the same home folder.
+    ada.page.locator("#jp-main-dock-panel .jp-MainAreaWidget").first.wait_for(timeout=START_LIMIT_MS)
+    ada.shot("lab")
+    ada.to_its_page("jupyterlab")
+    ada.stop_and_start()
+    ada.arrive()
+
+
+def edit_in_marimo(person: Person, notebook: str) -> None:
+    """A new notebook, 1+1, 2; saved under a name."""
+    page = person.page
+    page.wait_for_load_state("networkidle")
+    person.shot("marimo-home")
+    with person.context.expect_page() as opened:
+        page.get_by_role("link", name=re.compile("new notebook", re.IGNORECASE)).first.click()
+    editor = opened.value
+    person.page = editor
+    cell = editor.locator(".cm-content").first
+    cell.click(timeout=START_LIMIT_MS)
+    editor.keyboard.type("1+1")
+    editor.keyboard.press("Control+Enter")
+    output = editor.locator(".output-area").first
+    output.wait_for(timeout=START_LIMIT_MS)
+    assert output.inner_text().strip() == "2"
+    editor.keyboard.press("Control+s")
+    dialog = editor.get_by_role("dialog", name="Save notebook")
+    name = dialog.get_by_placeholder("filename", exact=True)
+    name.fill(notebook)
+    # The name as typed, from the suggestions below it: choosing it saves.
+    editor.get_by_role("option", name=notebook).first.click()
+    dialog.wait_for(state="hidden")
+    editor.wait_for_url(f"**/?file={notebook}*")
+    person.shot("marimo-saved")
+
+
+@pytest.mark.parametrize(
+    ("shots", "options"),
+    [
+        ("marimo-desktop", {"color_scheme": "dark", **DESKTOP}),
+        ("marimo-phone", {"color_scheme": "light", **PHONE}),
+    ],
+    ids=["desktop", "phone"],
+)
+def test_marimo(berth: Berth, person: Callable[..., Person], shots: str, options: dict[str, Any]) -> None:
+    ada = person(shots, **options)
+    ada.sign_in()
+    ada.start_new("marimo")
+    ada.arrive()
+    first = ada.page
+    edit_in_marimo(ada, f"{shots}.py")
+    assert "1+1" in (berth.home / "homes" / "lab" / "ada" / f"{shots}.py").read_text()
+    ada.page.close()
+    ada.page = first
+    ada.to_its_page("marimo")
+    ada.stop_and_start()
+    ada.arrive()
+    ada.page.get_by_text(f"{shots}.py").first.wait_for(timeout=START_LIMIT_MS)
+    ada.shot("again")
