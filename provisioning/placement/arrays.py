@@ -87,6 +87,7 @@ class NodeArrays:
             [any(device.island or device.numa >= 0 for device in devices) for devices in self.devices],
             np.bool_,
         )
+        self.bare = np.array([not node.devices for node in self.states], np.bool_)
         self.with_mig = np.array([_has_mig(node) for node in self.states], np.bool_)
         self.peer_group = self._peers()
         for row in range(count):
@@ -122,7 +123,8 @@ class NodeArrays:
         self.free_cpu[row] = node.free_cpu_milli
         self.free_memory[row] = node.free_memory_mib
         self.free_disk[row] = node.free_disk_mib
-        self.usable[row] = not node.unusable
+        least = min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib)
+        self.usable[row] = not node.unusable and least >= 0
         current = {device.uuid: device for device in node.devices}
         for column, known in enumerate(self.devices[row]):
             device = current[known.uuid]
@@ -144,19 +146,18 @@ class NodeArrays:
     def take(self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int) -> None:
         """Subtract from what is free (or add, with negative numbers); raises ValueError beyond the bounds."""
         node = self.states[row]
-        cpu = int(self.free_cpu[row]) - cpu_milli
-        memory = int(self.free_memory[row]) - memory_mib
-        disk = int(self.free_disk[row]) - disk_mib
-        if (
-            min(cpu, memory, disk) < 0
-            or cpu > node.cpu_milli
-            or memory > node.memory_mib
-            or disk > node.disk_mib
-        ):
-            raise ValueError(f"{node.name}: more than is free, or more given back than the node has")
-        self.free_cpu[row] = cpu
-        self.free_memory[row] = memory
-        self.free_disk[row] = disk
+        moves = (
+            (self.free_cpu, cpu_milli, node.cpu_milli),
+            (self.free_memory, memory_mib, node.memory_mib),
+            (self.free_disk, disk_mib, node.disk_mib),
+        )
+        left = [int(free[row]) - amount for free, amount, _ in moves]
+        for rest, (_, amount, total) in zip(left, moves, strict=True):
+            if (amount > 0 and rest < 0) or (amount < 0 and rest > total):
+                raise ValueError(f"{node.name}: more than is free, or more given back than the node has")
+        for rest, (free, _, _) in zip(left, moves, strict=True):
+            free[row] = rest
+        self.usable[row] = not node.unusable and min(left) >= 0
 
     def take_device(self, row: int, column: int, milli: int, memory_mib: int) -> None:
         """Subtract a share of a device (or add it back); raises ValueError beyond the bounds."""

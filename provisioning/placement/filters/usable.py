@@ -1,4 +1,4 @@
-"""The node takes work: it is online, healthy and not cordoned."""
+"""The node takes work: it is online, healthy, not cordoned, and has not given away more than it has."""
 
 from __future__ import annotations
 
@@ -16,4 +16,6 @@ def mask(nodes: NodeArrays, rows: Ints, _request: ResourceRequest) -> Bools:
 
 
 def reason(node: NodeState, _request: ResourceRequest) -> str:
+    if not node.unusable and min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib) < 0:
+        return "has given away more than it has"
     return node.unusable

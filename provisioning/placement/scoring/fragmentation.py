@@ -69,6 +69,11 @@ class Fragmentation(Policy):
         self._catch_up()
         return self._loss
 
+    def room(self) -> Ints:
+        """Room on each node now, in milli-GPU × weight of the accelerated shapes."""
+        self._catch_up()
+        return self._value
+
     def _catch_up(self) -> None:
         if self._stale:
             self._refresh(np.array(sorted(self._stale)))
@@ -99,7 +104,11 @@ class Fragmentation(Policy):
             slots = self._room.slots(classes, free).sum(axis=1)
         gain = (self._loss[rows] - loss) * self._loss_unit
         gain += (self._room.value(slots, cpu, memory) - self._value[rows]) * self._room_unit
-        return self._thresholds.searchsorted(gain, "right"), first
+        levels: Ints = self._thresholds.searchsorted(gain, "right")
+        if not wanted.count:
+            # A node without devices has none to cut off from its cores.
+            levels[nodes.bare[rows]] = LEVELS
+        return levels, first
 
     def _share_loss(
         self, rows: Ints, request: ResourceRequest, eligible: Bools, cpu: Ints, memory: Ints

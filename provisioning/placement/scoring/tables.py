@@ -36,7 +36,8 @@ class FragmentationTable:
     def __init__(
         self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass], width: int
     ) -> None:
-        self.total_weight = sum(weight for _, weight in typical) or 1
+        weights = sum(weight for _, weight in typical)
+        self.total_weight = weights or 1
         self._cpu = _thresholds(shape.cpu_milli for shape, _ in typical)
         self._memory = _thresholds(shape.memory_mib for shape, _ in typical)
         shares = _thresholds(shape.share_milli for shape, _ in typical if shape.count)
@@ -60,7 +61,7 @@ class FragmentationTable:
         self._memories = len(self._memory) + 1
         self._cpus = len(self._cpu) + 1
         self._width = width + 1
-        self._lost = np.ascontiguousarray(self.total_weight - one).ravel()
+        self._lost = np.ascontiguousarray(weights - one).ravel()
         self._several = np.ascontiguousarray(several * WHOLE_DEVICE_MILLI).ravel()
 
     def place_of(self, free_cpu: Ints, free_memory: Ints) -> Ints:

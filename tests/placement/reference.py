@@ -1,0 +1,70 @@
+"""The scores as they are defined, node by node and shape by shape: slow, and easy to believe."""
+
+from __future__ import annotations
+
+import math
+
+from provisioning.placement.arrays import is_plain, mig_parents
+from provisioning.placement.mix import RequestMix, Shape
+from provisioning.placement.scoring.fragmentation import LEVELS
+from provisioning.types import NodeState, ResourceRequest
+
+Devices = list[tuple[str, int]]
+
+
+def plain(node: NodeState) -> Devices:
+    """Model and free milli-GPU of each device that is handed out as such."""
+    parents = mig_parents(node)
+    return [
+        (device.model, 0 if device.unusable else device.free_milli)
+        for device in node.devices
+        if is_plain(device, parents)
+    ]
+
+
+def suits(shape: Shape, model: str) -> bool:
+    return not shape.models or model in shape.models
+
+
+def fragmentation(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
+    """Σ weight × what the shape cannot use. Shapes of several devices look at each model by itself."""
+    total = 0
+    for shape, weight in mix.typical():
+        enough = cpu >= shape.cpu_milli and memory >= shape.memory_mib
+        for model in {model for model, _ in devices}:
+            free = [each for kind, each in devices if kind == model]
+            room = [each for each in free if each >= shape.share_milli]
+            several = shape.count > 1 and shape.share_milli == 1000
+            runs = (
+                shape.count
+                and enough
+                and suits(shape, model)
+                and len(room) >= (shape.count if several else 1)
+            )
+            total += weight * (sum(free) - sum(room) if runs else sum(free))
+    return total
+
+
+def room(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
+    """Σ weight × GPU of the shape × how often it fits."""
+    total = 0
+    for shape, weight in mix.typical_accelerated():
+        slots = sum(free // shape.share_milli for model, free in devices if suits(shape, model))
+        times = min(slots // shape.count, cpu // max(shape.cpu_milli, 1), memory // max(shape.memory_mib, 1))
+        total += weight * shape.count * shape.share_milli * times
+    return total
+
+
+def level(mix: RequestMix, node: NodeState, request: ResourceRequest, after: Devices) -> int:
+    """The level of a placement that leaves `after` on the devices."""
+    if not request.accelerators.count and not node.devices:
+        return LEVELS
+    cpu, memory = node.free_cpu_milli, node.free_memory_mib
+    left_cpu, left_memory = cpu - request.cpu_milli, memory - request.memory_mib
+    before = plain(node)
+    lost = fragmentation(mix, cpu, memory, before) - fragmentation(mix, left_cpu, left_memory, after)
+    kept = room(mix, left_cpu, left_memory, after) - room(mix, cpu, memory, before)
+    weight = sum(each for _, each in mix.typical()) or 1
+    accelerated = sum(each for _, each in mix.typical_accelerated()) or 1
+    gain = lost / (weight * 1000) + kept / (accelerated * 1000) / 10
+    return math.floor(LEVELS / (1 + math.exp(-gain)))
