@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.placement.chart import draw
 from bench.placement.replay import Curve, replay
 from bench.placement.traces import (
     Published,
@@ -24,6 +25,12 @@ from provisioning.types import NodeState
 
 _MARKS = (80, 90, 95, 100, 110, 120, 130)
 _COMPARED = (95, 100, 130)
+_PUBLISHED = {
+    "Random": "01-Random",
+    "Best fit": "05-BestFit",
+    "GPU packing": "04-GpuPacking",
+    "FGD, published": "06-FGD",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,6 +63,8 @@ def main(arguments: list[str] | None = None) -> int:
     print("mean over workloads, allocation minus published FGD:", _differences(report["mean"]))
     if options.json:
         options.json.write_text(json.dumps(report, indent=2) + "\n")
+    if options.chart:
+        options.chart.write_text(_chart(nodes, rows, published))
     return 0
 
 
@@ -77,6 +86,31 @@ def _row(
     if options.renamings:
         row["renamings"] = _renamings(nodes, workload, options)
     return row
+
+
+def _chart(nodes: list[NodeState], rows: list[dict[str, Any]], published: Published) -> str:
+    """Allocation when all of the cluster's GPUs have been asked for, beside the published policies."""
+    lines = []
+    for name in sorted({row["workload"] for row in rows}):
+        mine = [row for row in rows if row["workload"] == name]
+        points = []
+        for label, policy in _PUBLISHED.items():
+            values = [published.allocation(name, row["seed"], policy).get(100) for row in mine]
+            if None not in values:
+                points.append((label, statistics.fmean(value for value in values if value is not None)))
+        points.append(("Berth", statistics.fmean(row["alloc_100"] for row in mine)))
+        lines.append((name, points))
+    title = "Allocation when the requests ask for every GPU"
+    mean = _means(rows)
+    if "fgd_100" in mean:
+        gain = mean["alloc_100"] - mean["fgd_100"]
+        more = "more" if gain >= 0 else "less"
+        title = f"On average Berth gives out {abs(gain):.2f} points {more} of the GPUs than published FGD"
+    gpus = sum(len(node.devices) for node in nodes)
+    subtitle = f"{len(nodes):,} nodes with {gpus:,} GPUs, mean over seeds; requests arrive and never leave"
+    return draw(
+        title, subtitle, lines, "GPUs given out, % of the cluster, when requests for 100 % have arrived"
+    )
 
 
 def _renamings(nodes: list[NodeState], workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
@@ -157,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with openb/ and published/")
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument("--chart", type=Path, help="where to draw the result, as SVG")
     parser.add_argument("--policy", default=DEFAULT_POLICY, choices=sorted(POLICIES))
     parser.add_argument("--workload", action="append", help="only this workload (may be repeated)")
     parser.add_argument("--seed", action="append", type=int, help="only this seed (may be repeated)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -112,3 +113,20 @@ def test_the_published_results_are_met_on_a_whole_workload():
     assert curve.allocation[130] >= 95.29
     assert curve.fragmentation[80] <= 5.97
     assert curve.fragmentation[130] <= 4.57
+
+
+def test_the_chart_is_drawn_with_its_finding_and_its_values_in_words(tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    (data / "published").mkdir()
+    marks = (80, 90, 95, 100, 110, 120, 130)
+    (data / "published" / "alloc_by_seed.csv").write_text(
+        "workload,sc_policy,seed," + ",".join(map(str, marks)) + "\n"
+        "openb_pod_list_sample,06-FGD,1,80,90,92,94,94,94,94\n"
+    )
+    chart = tmp_path / "chart.svg"
+    assert bench.main(["--data", str(data), "--chart", str(chart)]) == 0
+    drawn = ElementTree.parse(chart).getroot()
+    words = " ".join(drawn.itertext())
+    assert "On average Berth gives out 1.31 points more of the GPUs than published FGD" in words
+    assert "FGD, published 94.0 %, Berth 95.3 %" in words

@@ -24,6 +24,7 @@ from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 LEVELS = 64
 FRAGMENTATION_WEIGHT = 10
 ROOM_WEIGHT = 1
+_FEW = 4
 
 
 def sigmoid_thresholds(unit: int) -> Ints:
@@ -58,7 +59,16 @@ class Fragmentation(Policy):
         nodes = self.nodes
         classes, free = nodes.device_class[rows], nodes.free_milli[rows]
         self._slots[rows] = self._room.slots(classes, free).sum(axis=1)
-        self._loss[rows] = self._node_loss(classes, nodes.free_cpu[rows], nodes.free_memory[rows], free)
+        if nodes.uniform and len(rows) <= _FEW:
+            for row in rows.tolist():
+                self._loss[row] = self._table.loss_of_one(
+                    int(nodes.device_class[row, 0]),
+                    int(nodes.free_cpu[row]),
+                    int(nodes.free_memory[row]),
+                    nodes.free_milli[row].tolist(),
+                )
+        else:
+            self._loss[rows] = self._node_loss(classes, nodes.free_cpu[rows], nodes.free_memory[rows], free)
         self._value[rows] = self._room.value(self._slots[rows], nodes.free_cpu[rows], nodes.free_memory[rows])
 
     def _node_loss(self, classes: Ints, free_cpu: Ints, free_memory: Ints, free: Ints) -> Ints:

@@ -18,6 +18,7 @@ GPUs do, which F sees only when the last request no longer fits.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -63,6 +64,12 @@ class FragmentationTable:
         self._width = width + 1
         self._lost = np.ascontiguousarray(weights - one).ravel()
         self._several = np.ascontiguousarray(several * WHOLE_DEVICE_MILLI).ravel()
+        # The same as plain Python sees them, for one node at a time.
+        self._cpu_list: list[int] = self._cpu.tolist()
+        self._memory_list: list[int] = self._memory.tolist()
+        self._rank_list: list[int] = self._share_rank.tolist()
+        self._lost_view = self._lost.data
+        self._several_view = self._several.data
 
     def place_of(self, free_cpu: Ints, free_memory: Ints) -> Ints:
         """Where in the tables a node with so much free CPU and memory is found, for `value`."""
@@ -84,6 +91,17 @@ class FragmentationTable:
         total = self.value(device_class, place[:, None], free).sum(axis=1)
         total -= worth.sum(axis=1)
         return total
+
+    def loss_of_one(self, kind: int, free_cpu: int, free_memory: int, free: Sequence[int]) -> int:
+        """F of a single node whose devices are all of one class: `loss` without the cost of arrays."""
+        cpu = bisect_right(self._cpu_list, free_cpu)
+        place = (kind * self._cpus + cpu) * self._memories + bisect_right(self._memory_list, free_memory)
+        base, lost, rank = place * self._shares, self._lost_view, self._rank_list
+        full = total = 0
+        for share in free:
+            total += lost[base + rank[share]] * share
+            full += share == WHOLE_DEVICE_MILLI
+        return total - self._several_view[place * self._width + full] * full
 
     def value(self, device_class: Ints, place: Ints, free: Ints) -> Ints:
         """Lost GPU of each device: `free` × the weight of the shapes that cannot use it."""
