@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser import browser as browser  # a fixture of all folders: there can be one in a process
+
 if TYPE_CHECKING:
     import time_machine
     from django.test import Client

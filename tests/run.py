@@ -31,6 +31,8 @@ PROCESSES = "2"
 PHASE_LIMIT_S = 900
 SERVER_START_S = 30
 UNIT = "not engine and not browser"
+# Playwright keeps an event loop in its thread, which no other test may meet.
+PHASES = (("SQLite, without a browser", "not browser"), ("Browser, on SQLite", "browser"))
 # The node plane has no database: once is enough.
 WITHOUT_DATABASE = ("tests/provisioning",)
 NO_TESTS_COLLECTED = 5
@@ -77,7 +79,7 @@ def read_report(path: Path) -> Tally:
 
 def run_phase(title: str, arguments: list[str], environment: dict[str, str], reports: Path) -> Tally:
     """Run pytest once in processes of its own and count what came of it."""
-    report = reports / f"{title.split()[0].lower()}.xml"
+    report = reports / f"{title.split(',')[0].lower()}.xml"
     command = [
         sys.executable,
         "-m",
@@ -240,19 +242,13 @@ def run_all(arguments: list[str], *, fast: bool) -> Tally:
     total = Tally()
     with tempfile.TemporaryDirectory(prefix="berth-reports-") as folder:
         reports = Path(folder)
-        total.add(
-            run_phase(
-                "SQLite: everything" if not fast else "SQLite: without servers and browser",
-                [*(["-m", UNIT] if fast else []), *arguments],
-                environment,
-                reports,
-            )
-        )
+        for title, marks in (("SQLite", UNIT),) if fast else PHASES:
+            total.add(run_phase(title, ["-m", marks, *arguments], environment, reports))
         try:
             with postgres() as url:
                 total.add(
                     run_phase(
-                        "PostgreSQL: what needs a database",
+                        "PostgreSQL, what needs a database",
                         ["-m", UNIT, *(f"--ignore={path}" for path in WITHOUT_DATABASE), *arguments],
                         {**environment, "DATABASE_URL": url},
                         reports,

@@ -14,7 +14,6 @@ import pytest
 
 from tests import instance
 from tests.instance import Api, Berth
-from tests.ui.conftest import browser as browser  # the same Chromium as for the pages
 
 SHOTS = Path(__file__).resolve().parents[2] / "test-results" / "e2e"
 

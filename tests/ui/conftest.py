@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import threading
 import time
@@ -20,45 +18,8 @@ if TYPE_CHECKING:
     from portal.accounts.models import Team, User
     from portal.workspaces.models import Workspace
 
-CHROMIUM_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 LONG_NAME = "a" * 60
 LONG_TEAM = "Averyveryverylongteamnamewithoutanyspaces" + "x" * 35
-
-
-def chromium_path() -> str | None:
-    """The system's Chromium, or Chrome."""
-    named = os.environ.get("BERTH_TEST_CHROMIUM")
-    return named or next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
-        None,
-    )
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium for the whole run; skipped where the machine has none."""
-    path = chromium_path()
-    if path is None:
-        pytest.skip("no Chromium on this machine (BERTH_TEST_CHROMIUM may name one)")
-    from playwright.sync_api import sync_playwright
-
-    # Playwright's loop runs in the test's thread, which Django takes for an asynchronous context.
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    try:
-        with sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(executable_path=path, args=CHROMIUM_ARGS)
-            yield chromium
-            chromium.close()
-    finally:
-        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @pytest.fixture(scope="session")
