@@ -134,10 +134,9 @@ class Cluster:
 
     def snapshot(self) -> list[NodeState]:
         """All nodes as they are now, in the order in which they were given."""
-        order = sorted(
-            range(len(self._nodes)), key=lambda row: self._nodes.position[self._nodes.states[row].name]
-        )
-        return [self._nodes.state(row) for row in order]
+        nodes = self._nodes
+        found = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
+        return sorted(found, key=lambda state: nodes.position[state.name])
 
     def _new_row(self, request: ResourceRequest) -> _Row:
         check(request)
