@@ -27,6 +27,7 @@ from portal.accounts.models import Role, User
 from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
 from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
 from portal.workspaces import gateway
 
 ROWS_PER_PAGE = 50
@@ -143,7 +144,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
             else:
                 messages.success(request, f"{team.name} is there, and you are its owner.")
                 return redirect("accounts:team", team.slug)
-    q = request.GET.get("q", "").strip()[:100]
+    q = storable(request.GET.get("q", "")).strip()[:100]
     found = selectors.teams_for(request.user)
     total = found.count()
     if q:

@@ -24,6 +24,7 @@ from portal.catalog import selectors as catalog
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.htmx import local_path, partial_of, wants
 from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
 from portal.events import live
 from portal.events.stream import let_go
 from portal.inventory import pages as inventory_pages
@@ -48,7 +49,7 @@ def home(request: SignedInRequest) -> HttpResponse:
     if wants(request, "capacity"):
         free = {"capacities": inventory_pages.capacities(inventory.pools())}
         return render(request, "workspaces/home.html#capacity", free)
-    filters = {name: request.GET.get(name, "").strip()[:100] for name in ("q", "state", "whose")}
+    filters = {name: storable(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
     sees_all = pages.can_see_all(user)
     if filters["whose"] == "all" and sees_all:
         listed = selectors.workspaces_for(user).filter(state__in=LIVE)

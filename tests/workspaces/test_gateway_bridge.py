@@ -170,9 +170,12 @@ def test_a_token_opens_with_the_scope_for_it(running, alice, scope, allowed):
 
 
 @pytest.mark.parametrize("who", ["bob", "charlie", "olga"])
-def test_nobody_elses_token_opens(running, request, who):
-    _, secret = make_token(request.getfixturevalue(who))
-    assert gateway.authorize_bearer(secret, running.external_name) is None
+def test_nobody_elses_token_is_among_those_who_may_enter(running, request, who):
+    """A good token says who it is; whether that user may enter is in the view."""
+    user = request.getfixturevalue(who)
+    _, secret = make_token(user)
+    assert gateway.authorize_bearer(secret, running.external_name) == str(user.pk)
+    assert str(user.pk) not in gateway.view_of(running).user_ids
 
 
 @pytest.mark.parametrize("secret", ["", "x", "berth_x"])
