@@ -145,6 +145,13 @@ class Berth:
         self._process.kill()
         self._process.wait()
 
+    def down_keeping_workspaces(self) -> None:
+        """`down --keep-workspaces`; no service may be left."""
+        assert self._process is not None
+        self.run("-m", "portal.embedded", "down", "--keep-workspaces")
+        assert self._process.wait(timeout=10) == 0, "\n".join(self.lines)
+        assert processes.leftovers(self.instance.id) == []
+
     def down(self) -> None:
         """`down`; nothing may be left of it."""
         assert self._process is not None

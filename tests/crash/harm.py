@@ -23,17 +23,20 @@ RECOVERY_LIMIT_S = 60.0
 REST = {"running": "running", "stopped": "stopped", "deleted": "terminated"}
 
 
+def parent_of(pid: int) -> int:
+    """The parent of a process that lives; 0 where it does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
+    return 0 if state in "ZX" else int(parent)
+
+
 def children_of(pid: int) -> list[int]:
     """The processes that `pid` has started and that live."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError):
-                stat = (entry / "stat").read_text()
-                state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
-                if int(parent) == pid and state not in "ZX":
-                    found.append(int(entry.name))
-    return found
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [one for one in pids if parent_of(one) == pid]
 
 
 def kill(pids: Iterable[int]) -> int:
@@ -58,7 +61,10 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(0.2):
-            agents = [found for found in processes.scan(self._marker) if found.is_agent]
+            found = [one for one in processes.scan(self._marker) if one.is_agent]
+            # An agent that starts its app is two for a moment: the child has not become the app yet.
+            pids = {one.pid for one in found}
+            agents = [one for one in found if parent_of(one.pid) not in {0, *pids}]
             many = [name for name, count in Counter(one.workspace for one in agents).items() if count > 1]
             for name in many:
                 seen = [(one.pid, one.generation) for one in agents if one.workspace == name]

@@ -39,6 +39,13 @@ def supervisor(fleet: Fleet) -> None:
     assert not before & {row["pid"] for row in fleet.berth.services().values()}
 
 
+def stop_and_start_services(fleet: Fleet) -> None:
+    """In good order, as for an upgrade; workspaces go on meanwhile."""
+    fleet.berth.down_keeping_workspaces()
+    assert fleet.agents_of(fleet.bystander) == fleet.untouched
+    fleet.berth.start()
+
+
 def forget_everything(fleet: Fleet) -> None:
     """Redis answers and knows nothing any more: no message, no route, no session."""
     url = fleet.berth.instance.redis_url("control", fleet.berth.secret("redis_control"))
@@ -57,6 +64,7 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
     "beat": main("beat"),
     "Redis's memory": forget_everything,
     "supervisor": supervisor,
+    "all services, in good order": stop_and_start_services,
 }
 
 
