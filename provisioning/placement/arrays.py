@@ -127,7 +127,7 @@ class NodeArrays:
         self.usable[row] = not node.unusable and least >= 0
         current = {device.uuid: device for device in node.devices}
         for column, known in enumerate(self.devices[row]):
-            device = current[known.uuid]
+            device = self.devices[row][column] = current[known.uuid]
             self.present[row, column] = True
             self.free_milli[row, column] = 0 if device.unusable else device.free_milli
             self.free_device_memory[row, column] = 0 if device.unusable else free_memory_mib(device)
@@ -162,21 +162,25 @@ class NodeArrays:
     def take_device(self, row: int, column: int, milli: int, memory_mib: int) -> None:
         """Subtract a share of a device (or add it back); raises ValueError beyond the bounds."""
         device = self.devices[row][column]
-        free = int(self.free_milli[row, column]) - milli
-        if not 0 <= free <= WHOLE_DEVICE_MILLI:
-            raise ValueError(
-                f"{self.states[row].name}: device {device.uuid} has no {milli} milli-GPU to move"
-            )
-        if device.free_memory_mib < 0:
-            memory = device.memory_mib * free // WHOLE_DEVICE_MILLI
-        else:
-            memory = int(self.free_device_memory[row, column]) - memory_mib
-            if not 0 <= memory <= device.memory_mib:
-                raise ValueError(
-                    f"{self.states[row].name}: device {device.uuid} has no {memory_mib} MiB to move"
-                )
+        tracked = -1 if device.free_memory_mib < 0 else int(self.free_device_memory[row, column])
+        free, memory = _less(device, int(self.free_milli[row, column]), tracked, milli, memory_mib)
         self.free_milli[row, column] = free
+        if memory < 0:
+            memory = device.memory_mib * free // WHOLE_DEVICE_MILLI
         self.free_device_memory[row, column] = memory
+
+    def take_aside(self, row: int, uuid: str, milli: int, memory_mib: int) -> None:
+        """The same for what the arrays do not hold: MIG instances, and devices out of service."""
+        node = self.states[row]
+        for place, device in enumerate(node.devices):
+            handed_out = device.kind is DeviceKind.MIG or uuid in self.columns[row]
+            if device.uuid == uuid and handed_out:
+                free, memory = _less(device, device.free_milli, device.free_memory_mib, milli, memory_mib)
+                left = replace(device, free_milli=free, free_memory_mib=memory)
+                devices = (*node.devices[:place], left, *node.devices[place + 1 :])
+                self.states[row] = replace(node, devices=devices)
+                return
+        raise ValueError(f"{node.name} has no device {uuid} to hand out")
 
     def state(self, row: int) -> NodeState:
         """The node with what is free on it now."""
@@ -234,6 +238,15 @@ class NodeArrays:
         free.sort()
         rest = (int(self.free_cpu[row]), int(self.free_memory[row]), int(self.free_disk[row]))
         return (sum(free) << 32) | zlib.crc32(b"%d %d %d " % rest + bytes(str(free), "ascii"))
+
+
+def _less(device: DeviceState, free: int, memory: int, milli: int, memory_mib: int) -> tuple[int, int]:
+    """What is left of free milli-GPUs and memory (-1: not tracked); raises ValueError beyond the bounds."""
+    left = free - milli
+    rest = memory if memory < 0 else memory - memory_mib
+    if not 0 <= left <= WHOLE_DEVICE_MILLI or (memory >= 0 and not 0 <= rest <= device.memory_mib):
+        raise ValueError(f"device {device.uuid} has no {milli} milli and {memory_mib} MiB to move")
+    return left, rest
 
 
 def _class(device: DeviceState) -> tuple[int, str]:

@@ -9,7 +9,7 @@ anew from the same state decide the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from provisioning.placement.topology import tightest
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
-    DeviceKind,
     NodePlacement,
     NodeState,
     Placed,
@@ -304,22 +303,10 @@ class Cluster:
     def _move_device(self, row: int, grant: DeviceGrant, sign: int) -> None:
         nodes = self._nodes
         column = nodes.columns[row].get(grant.uuid)
-        if column is not None:
+        if column is not None and not nodes.devices[row][column].unusable:
             nodes.take_device(row, column, sign * grant.milli, sign * grant.memory_mib)
-            return
-        state = nodes.states[row]
-        for place, device in enumerate(state.devices):
-            if device.uuid == grant.uuid and device.kind is DeviceKind.MIG:
-                free = device.free_milli - sign * grant.milli
-                if not 0 <= free <= WHOLE_DEVICE_MILLI:
-                    raise ValueError(
-                        f"{state.name}: MIG instance {grant.uuid} has no {grant.milli} milli to move"
-                    )
-                taken = replace(device, free_milli=free)
-                devices = (*state.devices[:place], taken, *state.devices[place + 1 :])
-                nodes.states[row] = replace(state, devices=devices)
-                return
-        raise ValueError(f"{state.name} has no device {grant.uuid} to hand out")
+        else:
+            nodes.take_aside(row, grant.uuid, sign * grant.milli, sign * grant.memory_mib)
 
     def _changed(self, row: int) -> None:
         self._clock += 1

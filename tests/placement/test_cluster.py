@@ -108,6 +108,22 @@ def test_a_node_can_be_cordoned_and_come_back():
     assert cluster.find(wants(1)) is not None
 
 
+def test_a_device_that_fails_in_use_is_not_given_again_until_it_is_well():
+    cluster = Cluster([node("a", gpu("g"))])
+    placement = cluster.find(wants(1))
+    assert placement is not None
+    cluster.commit(placement, wants(1))
+    (busy,) = cluster.snapshot()
+    cluster.update(replace(busy, devices=(replace(busy.devices[0], unusable="failed its check"),)))
+    cluster.release(placement, wants(1))
+    assert cluster.find(wants(1)) is None
+    assert cluster.find(wants(1, share_milli=1)) is None
+    (idle,) = cluster.snapshot()
+    assert idle.devices[0].free_milli == 1000
+    cluster.update(replace(idle, devices=(replace(idle.devices[0], unusable=""),)))
+    assert cluster.find(wants(1)) == placement
+
+
 def test_a_node_that_gains_devices_is_taken_over():
     cluster = Cluster([node("a"), node("b")])
     assert cluster.find(wants(2)) is None
