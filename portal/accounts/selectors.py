@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.errors import NotFound
+from portal.common.texts import storable
 
 
 def teams_for(actor: User) -> QuerySet[Team]:
@@ -26,7 +27,7 @@ def team_by_slug(actor: User, slug: str) -> Team:
     """The team, or `NotFound` when there is none or the actor may not see it."""
     visible = Q() if actor.operates else Q(memberships__user=actor)
     team = (
-        Team.objects.filter(visible, slug=slug)
+        Team.objects.filter(visible, slug=storable(slug))
         .prefetch_related(
             Prefetch("memberships", Membership.objects.select_related("user").order_by("user__username"))
         )

@@ -17,6 +17,7 @@ from portal.accounts import policies
 from portal.accounts.models import ApiToken, Membership, Role, Scope, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.texts import storable
 from portal.events import services as events
 
 TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
@@ -154,7 +155,7 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
     policies.require_manage_team(actor, team)
     if role not in Role.values:
         raise InvalidInput(f"“{role}” is no role.", errors={"role": ["Choose member or owner."]})
-    user = User.objects.filter(username=username.strip().lower(), is_active=True).first()
+    user = User.objects.filter(username=storable(username).strip().lower(), is_active=True).first()
     if user is None:
         raise InvalidInput(
             f"There is no user “{username}”.",
@@ -187,7 +188,9 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
     if not leaving_oneself:
         policies.require_manage_team(actor, team)
     Team.objects.select_for_update().get(pk=team.pk)
-    membership = Membership.objects.select_related("user").filter(team=team, user__username=username).first()
+    membership = (
+        Membership.objects.select_related("user").filter(team=team, user__username=storable(username)).first()
+    )
     if membership is None:
         raise NotFound(f"{username} is not in {team.name}.", next_action="Reload the list of members.")
     if membership.role == Role.OWNER:

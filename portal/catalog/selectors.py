@@ -6,6 +6,7 @@ from django.db.models import QuerySet
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
+from portal.common.texts import storable
 
 
 def templates() -> QuerySet[Template]:
@@ -17,7 +18,7 @@ def flavors() -> QuerySet[Flavor]:
 
 
 def template_by_slug(slug: str) -> Template:
-    found = templates().filter(slug=slug).first()
+    found = templates().filter(slug=storable(slug)).first()
     if found is None:
         known = ", ".join(templates().values_list("slug", flat=True))
         raise InvalidInput(
@@ -29,7 +30,7 @@ def template_by_slug(slug: str) -> Template:
 
 
 def flavor_by_slug(slug: str) -> Flavor:
-    found = flavors().filter(slug=slug).first()
+    found = flavors().filter(slug=storable(slug)).first()
     if found is None:
         known = ", ".join(flavors().values_list("slug", flat=True)[:20])
         raise InvalidInput(

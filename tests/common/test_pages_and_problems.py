@@ -78,6 +78,28 @@ def test_strange_questions_are_no_error_of_ours(page, pool, team, path, query):
     assert page.get(f"{path}?{query}").status_code in {200, 302, 400, 404}
 
 
+@pytest.mark.parametrize(
+    ("path", "data"),
+    [
+        ("/sign-in/", {"username": "a\x00", "password": "x\x00", "next": "/\x00"}),
+        ("/teams/vision/", {"username": "a\x00", "role": "member"}),
+        ("/teams/vision/members/a%00/role/", {"role": "member"}),
+        ("/teams/vision/members/a%00/remove/", {}),
+        ("/workspaces/new/", {"template": "a\x00", "flavor": "cpu-small", "team": "vision"}),
+        ("/workspaces/new/", {"template": "jupyterlab", "flavor": "a\x00", "team": "vision"}),
+        ("/workspaces/new/", {"template": "jupyterlab", "flavor": "cpu-small", "team": "a\x00"}),
+        (
+            "/workspaces/new/",
+            {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision", "name": "a\x00"},
+        ),
+        ("/account/tokens/", {"name": "a\x00", "scopes": "all", "expires": "7"}),
+        ("/account/", {"old_password": "a\x00"}),
+    ],
+)
+def test_strange_answers_are_no_error_of_ours(page, pool, team, path, data):
+    assert page.post(path, data).status_code in {200, 302, 400, 404, 409}
+
+
 def test_the_systems_own_checks_pass():
     assert run_checks() == []
 
