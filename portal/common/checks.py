@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
+
+
+@register(Tags.security)
+def http_stays_on_this_machine(**_: Any) -> list[CheckMessage]:
+    """Over plain http a network can read sessions, and a workspace's host can plant cookies of the domain."""
+    name = urlsplit(settings.BERTH_PUBLIC_URL).hostname or ""
+    if settings.HTTPS or name == "localhost" or name.endswith(".localhost") or name == "127.0.0.1":
+        return []
+    return [
+        Warning(
+            f"The portal is reached at {settings.BERTH_PUBLIC_URL}, without encryption.",
+            hint="Put TLS in front of it and set BERTH_PUBLIC_URL to the https address.",
+            id="common.W001",
+        )
+    ]
 
 
 @register(Tags.security, deploy=True)

@@ -7,6 +7,7 @@ an older one keep it until they end.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -20,6 +21,9 @@ from portal.embedded.processes import PROC
 
 LOCK = ROOT / "requirements" / "notebook.lock"
 NAME = "notebook"
+DEFAULTS = {
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+}
 
 
 class Builder:
@@ -81,9 +85,18 @@ def ensure(instance: Instance, environ: Mapping[str, str], progress: Callable[[s
             environ=dict(environ),
             progress=progress,
         )
+    set_defaults(target)
     point(folder / NAME, target)
     prune(folder, keep=target)
     return f"{venvs.count_packages(LOCK)} packages{', kept' if kept else ' installed'}"
+
+
+def set_defaults(target: Path) -> None:
+    """JupyterLab's defaults in this environment: nothing is fetched from the internet, nobody is asked to."""
+    settings = target / "share" / "jupyter" / "lab" / "settings"
+    if settings.parent.is_dir():
+        settings.mkdir(exist_ok=True)
+        (settings / "overrides.json").write_text(json.dumps(DEFAULTS, indent=2) + "\n")
 
 
 def point(link: Path, target: Path) -> None:

@@ -54,12 +54,22 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-@reported
-def ready(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+def _endpoint(body: dict[str, Any]) -> str:
     endpoint = body.get("endpoint", "")
     if not isinstance(endpoint, str) or len(endpoint) > 200 or (endpoint and not is_endpoint(endpoint)):
         raise ValueError("endpoint is not an http URL of a host and port")
-    results.agent_ready(workspace_id=workspace_id, generation=generation, endpoint=endpoint)
+    return endpoint
+
+
+@reported
+def launched(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+    results.agent_launched(workspace_id=workspace_id, generation=generation, endpoint=_endpoint(body))
+    return HttpResponse(status=204)
+
+
+@reported
+def ready(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+    results.agent_ready(workspace_id=workspace_id, generation=generation, endpoint=_endpoint(body))
     return HttpResponse(status=204)
 
 
@@ -85,6 +95,7 @@ def exited(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpRes
 
 app_name = "agent"
 urlpatterns = [
+    path("launched", launched, name="launched"),
     path("ready", ready, name="ready"),
     path("heartbeat", heartbeat, name="heartbeat"),
     path("exited", exited, name="exited"),

@@ -266,6 +266,16 @@ class Revoked(Exception):
 
 
 @transaction.atomic
+def agent_launched(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
+    """The app has been started and will answer there, says its agent: lay the route. Raises `Revoked`."""
+    workspace = _current(workspace_id, generation)
+    if workspace.state != State.PROVISIONING or workspace.pool is None:
+        return
+    if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint):
+        _learn(workspace, Observation(dispatch.ref_of(workspace), ObservedState.STARTING, endpoint=endpoint))
+
+
+@transaction.atomic
 def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
     """The app answers, says its agent. Raises `Revoked`; repeating it is success."""
     workspace = _current(workspace_id, generation)

@@ -583,6 +583,13 @@ class Agent:
             self.log.feed(data)
         self.log.feed(b"", last=True)
 
+    def announce(self) -> None:
+        """Thread: say where the app will answer, so that the way to it is laid while it starts.
+
+        Tried once: `ready` says it again.
+        """
+        self.revoked(self.post("launched", {"endpoint": self.endpoint()})[0])
+
     def report(self) -> None:
         """Thread: wait for readiness, tell the portal, then send heartbeats until the end."""
         if not self.wait_ready():
@@ -672,6 +679,7 @@ class Agent:
         pump = threading.Thread(target=self.pump, daemon=True)
         pump.start()
         become_subreaper()
+        threading.Thread(target=self.announce, daemon=True).start()
         threading.Thread(target=self.report, daemon=True).start()
         self.wait_for_end()
         self.ended.set()

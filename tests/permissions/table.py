@@ -110,6 +110,7 @@ GET    api/v1/docs                                          200    200    200 20
 GET    api/                                                 404    404    404 404 404   404   -
 
 # --- agents ---
+POST   agent/v1/launched                                    401    401    401 401 401   401   -
 POST   agent/v1/ready                                       401    401    401 401 401   401   -
 POST   agent/v1/heartbeat                                   401    401    401 401 401   401   -
 POST   agent/v1/exited                                      401    401    401 401 401   401   -

@@ -67,3 +67,25 @@ def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
     verdict = admission.assess(template=Template.objects.get(slug="jupyterlab"), flavor=flavor)
     assert verdict.outcome is admission.Outcome.IMPOSSIBLE
     assert "no_such_knob" in verdict.message
+
+
+def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, sent, monkeypatch):
+    from portal.workspaces import gateway
+
+    published = []
+    monkeypatch.setattr(gateway, "publish", lambda row: published.append((row.state, row.endpoint)))
+    workspace = make(alice)
+    told = {"workspace_id": workspace.pk, "generation": workspace.generation}
+    results.agent_launched(**told, endpoint="http://127.0.0.1:8002")
+    workspace.refresh_from_db()
+    assert workspace.endpoint == ""
+    results.agent_launched(**told, endpoint="http://127.0.0.1:18003")
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.endpoint) == (State.PROVISIONING, "http://127.0.0.1:18003")
+    assert published[-1] == (State.PROVISIONING, "http://127.0.0.1:18003")
+    # The answer to the start, which comes later, changes nothing of it.
+    answer(sent, Op.START, ObservedState.STARTING)
+    workspace.refresh_from_db()
+    assert workspace.endpoint == "http://127.0.0.1:18003"
+    with pytest.raises(results.Revoked):
+        results.agent_launched(workspace_id=workspace.pk, generation=99, endpoint="http://127.0.0.1:18003")

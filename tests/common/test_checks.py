@@ -1,0 +1,29 @@
+"""What `manage.py check` says of settings that would be unsafe."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common import checks
+
+
+@pytest.mark.parametrize(
+    ("url", "https", "warned"),
+    [
+        ("http://localhost:8000", False, False),
+        ("http://berth.localhost:8000", False, False),
+        ("http://127.0.0.1:8000", False, False),
+        ("https://berth.example.org", True, False),
+        ("http://berth.example.org", False, True),
+        ("http://notlocalhost", False, True),
+    ],
+)
+def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, warned):
+    settings.BERTH_PUBLIC_URL, settings.HTTPS = url, https
+    assert [message.id for message in checks.http_stays_on_this_machine()] == ["common.W001"] * warned
+
+
+def test_whatever_serves_needs_its_own_secrets(settings):
+    assert checks.secrets_are_set() == []
+    settings.SECRET_KEY, settings.BERTH_GATEWAY_SECRET = "insecure-x", ""
+    assert [message.id for message in checks.secrets_are_set()] == ["common.E001", "common.E002"]
