@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,6 @@ NO_REDIS = "redis://127.0.0.1:1/0"
 def pytest_configure(config: pytest.Config) -> None:
     """Settings for tests; the databases of runs at the same time are kept apart."""
     global _scratch
-    # The default scope of pytest-asyncio's fixtures is the one that is wanted; it need not be said.
-    warnings.filterwarnings("ignore", message=r"(?s).*asyncio_default_fixture_loop_scope")
     from django.conf import settings
 
     _scratch = Path(tempfile.mkdtemp(prefix="berth-test-"))

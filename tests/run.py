@@ -33,8 +33,15 @@ SERVER_START_S = 30
 UNIT = "not engine and not browser"
 # Playwright keeps an event loop in its thread, which no other test may meet.
 PHASES = (("SQLite, without a browser", "not browser"), ("Browser, on SQLite", "browser"))
-# The node plane has no database: once is enough.
-WITHOUT_DATABASE = ("tests/provisioning",)
+# What knows no database runs once.
+WITHOUT_DATABASE = (
+    "tests/cli",
+    "tests/embedded",
+    "tests/placement",
+    "tests/provisioning",
+    "tests/scheduling",
+    "tests/ui",
+)
 NO_TESTS_COLLECTED = 5
 
 

@@ -28,16 +28,17 @@ def ensure_starting_catalog() -> None:
 def ensure_accelerator_flavors(pool: Pool) -> None:
     """Offer 1, 2, 4 and 8 whole accelerators of each model in the pool, as far as one node has them.
 
-    CPU and memory are the node's, in proportion. A simulated pool's flavors are bound to it, and it
-    gets one without accelerators too: nothing else may be placed there.
+    CPU and memory are the node's in proportion, but for a tenth that is left to work without
+    accelerators: a small workspace must not keep a whole node's GPUs idle. A simulated pool's flavors
+    are bound to it, and it gets one without accelerators too: nothing else may be placed there.
     """
     for model, (most, cpu_milli, memory_mib) in _models(pool).items():
         for count in (n for n in GPU_COUNTS if n <= most):
             _ensure(
                 slug=f"{_slug(pool)}{_word(model)}-x{count}",
                 name=f"{count} × {model}",
-                cpu_milli=max(cpu_milli * count // most // 1000 * 1000, 1000),
-                memory_mib=max(memory_mib * count // most // 1024 * 1024, 1024),
+                cpu_milli=max(cpu_milli * count * 9 // (most * 10) // 1000 * 1000, 1000),
+                memory_mib=max(memory_mib * count * 9 // (most * 10) // 1024 * 1024, 1024),
                 accelerator_count=count,
                 accelerator_model=model,
                 pool=pool if pool.simulated else None,

@@ -172,7 +172,9 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
             changes["endpoint"] = workspace.endpoint = seen.endpoint
             gateway.publish_on_commit(workspace)
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
-        _again_in(workspace, reconcile.heartbeat_patience().total_seconds())
+        patience = reconcile.heartbeat_patience().total_seconds()
+        # Its agent has said that the app ended, and this was seen before: look again soon.
+        _again_in(workspace, patience if workspace.heartbeat_at else reconcile.STARTING_OBSERVE_S)
 
 
 def _ended_by_itself(workspace: Workspace, seen: Observation, reason: Reason) -> None:
@@ -295,7 +297,8 @@ def agent_exited(*, workspace_id: UUID, generation: int, exit_code: int, log_tai
         return
     log.info("app of %s exited with code %s", workspace.pk, exit_code)
     workspace.log_tail = log_tail
-    workspace.save(update_fields=["log_tail"])
+    workspace.heartbeat_at = None
+    workspace.save(update_fields=["log_tail", "heartbeat_at"])
     # The agent cannot know why (a memory limit, say): the driver can.
     _look_now(workspace)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.catalog.models import Template
-from portal.workspaces import admission, results
+from portal.workspaces import admission, reconcile, results
 from portal.workspaces.lifecycle import State
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.types import ObservedState, Op, PoolConfig
@@ -89,3 +89,22 @@ def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, 
     assert workspace.endpoint == "http://127.0.0.1:18003"
     with pytest.raises(results.Revoked):
         results.agent_launched(workspace_id=workspace.pk, generation=99, endpoint="http://127.0.0.1:18003")
+
+
+def test_an_exit_that_is_told_while_an_observation_is_on_its_way_is_seen_soon(
+    clock, make, alice, local_pool, sent
+):
+    workspace = make(alice)
+    answer(sent, Op.START, ObservedState.STARTING)
+    told = {"workspace_id": workspace.pk, "generation": workspace.generation}
+    results.agent_ready(**told, endpoint="http://127.0.0.1:18003")
+    clock.shift(60)
+    reconcile.sweep()
+    early = taken(sent, Op.OBSERVE)
+    results.agent_exited(**told, exit_code=1, log_tail="bye")
+    results.apply_result(seen(early, ObservedState.RUNNING, ready=True))
+    clock.shift(reconcile.STARTING_OBSERVE_S + 1)
+    reconcile.sweep()
+    results.apply_result(seen(taken(sent, Op.OBSERVE), ObservedState.FAILED, exit_code=1))
+    workspace.refresh_from_db()
+    assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, "app_exited")
