@@ -35,7 +35,7 @@ def draw(title: str, subtitle: str, rows: Sequence[tuple[str, Sequence[Point]]],
         f'<title id="title">{escape(title)}</title>',
         f'<desc id="description">{escape(_described(rows))}</desc>',
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="24" y="34" font-size="19" font-weight="600" fill="#1a1a1a">{escape(title)}</text>',
+        f'<text x="24" y="34" font-size="17" font-weight="600" fill="#1a1a1a">{escape(title)}</text>',
         f'<text x="24" y="57" fill="#555555">{escape(subtitle)}</text>',
     ]
     bottom = _TOP + _STEP * len(rows) - 14

@@ -150,7 +150,7 @@ class Cluster:
         """Score the nodes again that changed since this row was last looked at."""
         if row.seen == self._clock:
             return
-        rows = np.flatnonzero(self._touched > row.seen)
+        rows = (self._touched > row.seen).nonzero()[0]
         row.seen = self._clock
         row.score[rows] = _NEVER
         for each in row.filters:

@@ -51,9 +51,11 @@ class Peers:
         new = bisect_left(keys, key)
         insort(keys, key)
         self._key[row] = key
+        if old == new:
+            return
         if old < new:
             rows[old:new] = rows[old + 1 : new + 1]
-        elif new < old:
+        else:
             rows[new + 1 : old + 1] = rows[new:old].copy()
         rows[new] = row
         low, high = min(old, new), max(old, new) + 1

@@ -144,9 +144,11 @@ class RoomTable:
         return found
 
     def value(self, slots: npt_floats, free_cpu: Ints, free_memory: Ints) -> Ints:
-        """R of nodes with these slots on their devices. Exact: all numbers are whole and below 2**53."""
+        """R of nodes with these slots on their devices, which are overwritten.
+
+        Exact: all numbers are whole and below 2**53.
+        """
         if len(self._multiple):
-            slots = slots.copy()
             slots[:, self._multiple] //= self._count[self._multiple]
         room = np.minimum(free_cpu[:, None] / self._cpu, free_memory[:, None] / self._memory)
         np.floor(room, out=room)
