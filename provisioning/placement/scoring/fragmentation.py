@@ -98,7 +98,7 @@ class Fragmentation(Policy):
         slots = self._slots[rows]
         first = np.zeros(len(rows), np.int64)
         if wanted.count == 1 and wanted.share_milli < WHOLE_DEVICE_MILLI:
-            loss, first = self._share_loss(rows, request, eligible, cpu, memory)
+            loss, first = self._share_loss(rows, wanted.share_milli, eligible, cpu, memory, classes, free)
         else:
             if wanted.count:
                 every = np.arange(len(rows))[:, None]
@@ -121,34 +121,40 @@ class Fragmentation(Policy):
         return levels, first
 
     def _share_loss(
-        self, rows: Ints, request: ResourceRequest, eligible: Bools, cpu: Ints, memory: Ints
+        self,
+        rows: Ints,
+        share_milli: int,
+        eligible: Bools,
+        cpu: Ints,
+        memory: Ints,
+        classes: Ints,
+        free: Ints,
     ) -> tuple[Ints, Ints]:
         """The loss after taking a share of the best device of each node, and that device."""
-        nodes, table = self.nodes, self._table
-        classes, free = nodes.device_class[rows], nodes.free_milli[rows]
-        if nodes.uniform:
-            classes = classes[:, :1]
-        place = table.place_of(cpu, memory)[:, None]
-        after = np.where(eligible, free - request.accelerators.share_milli, 0)
-        kept = table.value(classes, place, free)
-        losses = kept.sum(axis=1)[:, None] + table.value(classes, place, after) - kept
-        losses -= self._bonus_without(classes, place, free)
+        table = self._table
+        cells = table.cells(classes[:, :1] if self.nodes.uniform else classes, cpu, memory)
+        after = np.where(eligible, free - share_milli, 0)
+        kept = table.value(cells, free)
+        losses = table.value(cells, after)
+        losses -= kept
+        losses += kept.sum(axis=1)[:, None]
+        losses -= self._bonus_without(classes, cells, free)
         level = self._device_thresholds.searchsorted(self._loss[rows][:, None] - losses, "right")
         order = np.where(eligible, level * (WHOLE_DEVICE_MILLI + 1) + WHOLE_DEVICE_MILLI - free, -1)
         first = order.argmax(axis=1)
         return losses[np.arange(len(rows)), first], first
 
-    def _bonus_without(self, classes: Ints, place: Ints, free: Ints) -> Ints:
+    def _bonus_without(self, classes: Ints, cells: Ints, free: Ints) -> Ints:
         """The node's bonus for shapes of several devices if each device in turn is touched."""
         table = self._table
         full = free == WHOLE_DEVICE_MILLI
         if self.nodes.uniform:
             count = full.sum(axis=1)[:, None] - full
-            bonus: Ints = table.bonus(classes, place, count) * count
+            bonus: Ints = table.bonus(cells, count) * count
             return bonus
         peers = full_peers(full, classes)
-        whole = table.bonus(classes, place, peers) * full
-        fewer = table.bonus(classes, place, np.maximum(peers - 1, 0)) * full
+        whole = table.bonus(cells, peers) * full
+        fewer = table.bonus(cells, np.maximum(peers - 1, 0)) * full
         same = (classes[:, :, None] == classes[:, None, :]) & full[:, :, None]
         own = (same * whole[:, None, :]).sum(axis=2)
         # One fewer of its class: each of the others loses worth, and the touched device all of it.

@@ -71,24 +71,28 @@ class FragmentationTable:
         self._lost_view = self._lost.data
         self._several_view = self._several.data
 
-    def place_of(self, free_cpu: Ints, free_memory: Ints) -> Ints:
-        """Where in the tables a node with so much free CPU and memory is found, for `value`."""
-        cpu = self._cpu.searchsorted(free_cpu, "right")
-        return cpu * self._memories + self._memory.searchsorted(free_memory, "right")
+    def cells(self, device_class: Ints, free_cpu: Ints, free_memory: Ints) -> Ints:
+        """The cell of the tables for each node, or for each device: of the shape of `device_class`."""
+        place = self._cpu.searchsorted(free_cpu, "right") * self._memories
+        place += self._memory.searchsorted(free_memory, "right")
+        if device_class.ndim == 2:
+            place = place[:, None]
+        cells: Ints = device_class * (self._cpus * self._memories) + place
+        return cells
 
     def loss(
         self, device_class: Ints, free_cpu: Ints, free_memory: Ints, free: Ints, *, uniform: bool
     ) -> Ints:
         """F of each node. `uniform` says that no node mixes classes of devices, which saves work."""
-        place = self.place_of(free_cpu, free_memory)
         full = free == WHOLE_DEVICE_MILLI
         if uniform:
-            kind, count = device_class[:, 0], full.sum(axis=1)
-            lost = self.value(kind[:, None], place[:, None], free).sum(axis=1)
-            total: Ints = lost - self.bonus(kind, place, count) * count
+            cells, count = self.cells(device_class[:, 0], free_cpu, free_memory), full.sum(axis=1)
+            lost = self.value(cells[:, None], free).sum(axis=1)
+            total: Ints = lost - self.bonus(cells, count) * count
             return total
-        worth = self.bonus(device_class, place[:, None], full_peers(full, device_class)) * full
-        total = self.value(device_class, place[:, None], free).sum(axis=1)
+        cells = self.cells(device_class, free_cpu, free_memory)
+        worth = self.bonus(cells, full_peers(full, device_class)) * full
+        total = self.value(cells, free).sum(axis=1)
         total -= worth.sum(axis=1)
         return total
 
@@ -103,16 +107,15 @@ class FragmentationTable:
             full += share == WHOLE_DEVICE_MILLI
         return total - self._several_view[place * self._width + full] * full
 
-    def value(self, device_class: Ints, place: Ints, free: Ints) -> Ints:
+    def value(self, cells: Ints, free: Ints) -> Ints:
         """Lost GPU of each device: `free` × the weight of the shapes that cannot use it."""
-        base = device_class * (self._cpus * self._memories) + place
-        lost: Ints = self._lost.take(base * self._shares + self._share_rank.take(free)) * free
+        lost: Ints = self._lost.take(cells * self._shares + self._share_rank.take(free))
+        lost *= free
         return lost
 
-    def bonus(self, device_class: Ints, place: Ints, full: Ints) -> Ints:
+    def bonus(self, cells: Ints, full: Ints) -> Ints:
         """What each untouched device is worth to shapes of several devices, with `full` of them."""
-        base = device_class * (self._cpus * self._memories) + place
-        worth: Ints = self._several.take(base * self._width + full)
+        worth: Ints = self._several.take(cells * self._width + full)
         return worth
 
 
