@@ -1,0 +1,4 @@
+"""Who may have what, and when: quota, fair share, preemption, back-fill, bookings, GPU-hours.
+
+Pure functions and values: no database, no clock, no chance. Times are UTC seconds, amounts integers.
+"""

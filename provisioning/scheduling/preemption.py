@@ -1,0 +1,203 @@
+"""Whom to ask to leave so that a request can start. Kueue's fair-sharing rules, over cohorts in cohorts.
+
+A request may take from its own team what has a lower priority, and from its cohort what others have
+borrowed. Taking from the cohort is allowed where the taker's share afterwards is at most what the
+other's will be, or, where that does not suffice, less than what the other's was. Both make the largest
+share smaller or equal, so two teams never take the same capacity from each other in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from provisioning.scheduling.model import Policy, Reason, Rule, Running, Victim, Workload
+from provisioning.scheduling.quota import Node
+from provisioning.scheduling.shares import dominant_share
+from provisioning.scheduling.state import State, borrows, within_nominal
+
+Fits = Callable[[State, Sequence[str]], bool]
+MESSAGES = {
+    Reason.IN_TEAM: "a request of your team with a higher priority needs its place",
+    Reason.RECLAIM: "the team that owns the quota which yours had borrowed needs it back",
+    Reason.FAIR_SHARE: "another team, which has borrowed less than yours, needs a part of it",
+    Reason.BOOKING: "its capacity is booked for another team from now on",
+}
+
+
+def message(reason: Reason, grace_s: int) -> str:
+    """What the owner is told."""
+    return f"Stops in {grace_s} s: {MESSAGES[reason]}. Its files stay, and it is back in the queue."
+
+
+def find_victims(
+    state: State,
+    incoming: Workload,
+    running: Iterable[Running],
+    now_s: int,
+    policy: Policy,
+    fits: Fits | None = None,
+) -> tuple[Victim, ...]:
+    """The running workloads that have to leave for `incoming`, or nothing where that would not help.
+
+    `fits` may add a condition on what is left, such as a place on a node: it is given the state and the
+    ids that would be gone. The state is as before when this returns.
+    """
+
+    def enough(gone: Sequence[str]) -> bool:
+        # The incoming request is in the state while victims are sought.
+        state.remove(incoming)
+        fit = state.lack(incoming, now_s) is None and (fits is None or fits(state, gone))
+        state.add(incoming)
+        return fit
+
+    lack = state.lack(incoming, now_s)
+    if lack is None or lack[0] is Rule.LEDGER:
+        return ()
+    needed = [name for name, amount in incoming.amounts.items() if amount > 0]
+    in_team_only = lack[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP)
+    candidates = _candidates(state, incoming, running, now_s, policy, needed, in_team_only)
+    if not candidates:
+        return ()
+    owns = within_nominal(state, incoming)
+    taken: list[tuple[Running, Reason]] = []
+    state.add(incoming)
+    try:
+        found = _first_pass(state, incoming, candidates, enough, owns, taken)
+        if found:
+            _give_back(state, enough, taken)
+    finally:
+        for each, _ in taken:
+            state.add(each.workload)
+        state.remove(incoming)
+    if not found:
+        return ()
+    return tuple(
+        Victim(each.workload.id, each.workload.team, reason, incoming.id, message(reason, policy.grace_s))
+        for each, reason in taken
+    )
+
+
+def _candidates(
+    state: State,
+    incoming: Workload,
+    running: Iterable[Running],
+    now_s: int,
+    policy: Policy,
+    needed: Sequence[str],
+    in_team_only: bool,
+) -> dict[str, list[Running]]:
+    """Those that may be taken at all, by team, in the order in which they are taken (the last first)."""
+    root = state.tree.teams[incoming.team].path()[-1]
+    reclaims = state.teams[incoming.team].reclaim and not in_team_only
+    takeable: dict[str, bool] = {}
+    found: dict[str, list[Running]] = {}
+    for each in running:
+        other = each.workload
+        if not other.preemptible or each.leaving_s is not None or now_s - each.started_s < policy.min_run_s:
+            continue
+        if not any(other.amounts.get(name, 0) > 0 for name in needed):
+            continue
+        if other.team == incoming.team:
+            if other.priority >= incoming.priority:
+                continue
+        else:
+            if other.team not in takeable:
+                related = state.tree.teams[other.team].path()[-1] is root
+                takeable[other.team] = reclaims and related and borrows(state, other.team, needed)
+            if not takeable[other.team]:
+                continue
+        found.setdefault(other.team, []).append(each)
+    for members in found.values():
+        # Lowest priority first, then the one that began last, which loses least.
+        members.sort(
+            key=lambda each: (each.workload.priority, -each.started_s, each.workload.id), reverse=True
+        )
+    return found
+
+
+def _first_pass(
+    state: State,
+    incoming: Workload,
+    candidates: dict[str, list[Running]],
+    enough: Callable[[Sequence[str]], bool],
+    owns: bool,
+    taken: list[tuple[Running, Reason]],
+) -> bool:
+    """Take by the first rule, then by the second. True when it is enough."""
+
+    def take(each: Running, reason: Reason) -> bool:
+        state.remove(each.workload)
+        taken.append((each, reason))
+        return enough([one.workload.id for one, _ in taken])
+
+    cohort_reason = Reason.RECLAIM if owns else Reason.FAIR_SHARE
+    retry: dict[str, list[Running]] = {}
+    while (team := _largest(state, incoming.team, candidates)) is not None:
+        if team == incoming.team:
+            if take(candidates[team].pop(), Reason.IN_TEAM):
+                return True
+            continue
+        while candidates[team]:
+            each = candidates[team].pop()
+            mine, _, final = _shares(state, incoming.team, each)
+            if mine <= final:
+                if take(each, cohort_reason):
+                    return True
+                break
+            retry.setdefault(team, []).insert(0, each)
+    while (team := _largest(state, incoming.team, retry)) is not None:
+        each = retry[team].pop()
+        mine, initial, _ = _shares(state, incoming.team, each)
+        if mine < initial and take(each, cohort_reason):
+            return True
+    return False
+
+
+def _largest(state: State, own: str, candidates: dict[str, list[Running]]) -> str | None:
+    """The team with the largest share among those that have someone to take; only borrowers and one's own."""
+    best: tuple[tuple[int, ...], bool, str] | None = None
+    for team in sorted(candidates):
+        if not candidates[team]:
+            continue
+        node = state.tree.teams[team]
+        share = tuple(dominant_share(each) for each in reversed(node.path()[:-1]))
+        if team != own and not any(share):
+            candidates[team].clear()
+            continue
+        rank = (share, team != own, team)
+        if best is None or rank[:2] > best[:2]:
+            best = rank
+    return best[2] if best else None
+
+
+def _shares(state: State, own: str, other: Running) -> tuple[int, int, int]:
+    """The taker's share, and the other's before and after `other` left, just below their common cohort."""
+    mine, theirs = _below_common(state.tree.teams[own], state.tree.teams[other.workload.team])
+    before = dominant_share(theirs)
+    state.remove(other.workload)
+    after = dominant_share(theirs)
+    taker = dominant_share(mine)
+    state.add(other.workload)
+    return taker, before, after
+
+
+def _below_common(first: Node, second: Node) -> tuple[Node, Node]:
+    one, two = first.path(), second.path()
+    while len(one) > 1 and len(two) > 1 and one[-2] is two[-2]:
+        one.pop()
+        two.pop()
+    return one[-2], two[-2]
+
+
+def _give_back(
+    state: State, enough: Callable[[Sequence[str]], bool], taken: list[tuple[Running, Reason]]
+) -> None:
+    """Spare whom it would have been unnecessary to take, looking from the last but one backwards."""
+    for index in range(len(taken) - 2, -1, -1):
+        each, _ = taken[index]
+        state.add(each.workload)
+        rest = [one.workload.id for place, (one, _) in enumerate(taken) if place != index]
+        if enough(rest):
+            del taken[index]
+        else:
+            state.remove(each.workload)

@@ -1,0 +1,135 @@
+"""The waiting requests, by team and shape, in the order in which they are looked at."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from provisioning.scheduling.model import Workload
+from provisioning.scheduling.state import State
+
+Shape = tuple[str, str, tuple[tuple[str, int], ...]]
+Key = tuple[int, int, int, int, str]
+"""Band, priority downwards, 0 if promised, creation, id."""
+Rank = tuple[int, int, int, tuple[int, ...], int, str]
+CLAIMED, OVERDUE, USUAL = 0, 1, 2
+
+
+def shape_of(workload: Workload, capped: bool) -> Shape:
+    """What decides whether a request fits: of equal shapes all fit or none does."""
+    return (workload.team, workload.user if capped else "", tuple(sorted(workload.amounts.items())))
+
+
+class Waiting:
+    """Requests by shape. Each list is in order of its own; `pick` merges them by the teams' shares.
+
+    Order: who is claimed for (others are leaving for it), who has waited too long, then by priority,
+    who was promised a start, the team's share, age.
+    """
+
+    __slots__ = ("_ages", "_claims", "_keys", "_lists", "_promised", "items")
+
+    def __init__(self) -> None:
+        self.items: dict[str, Workload] = {}
+        self._keys: dict[str, tuple[Shape, Key]] = {}
+        self._lists: dict[Shape, list[Key]] = {}
+        self._ages: list[tuple[int, str]] = []
+        self._claims: set[str] = set()
+        self._promised: set[str] = set()
+
+    def clone(self) -> Waiting:
+        twin = Waiting.__new__(Waiting)
+        twin.items, twin._keys = dict(self.items), dict(self._keys)
+        twin._lists = {shape: list(keys) for shape, keys in self._lists.items()}
+        twin._ages, twin._claims = list(self._ages), set(self._claims)
+        twin._promised = set(self._promised)
+        return twin
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def add(self, workload: Workload, capped: bool) -> None:
+        if workload.id in self.items:
+            raise ValueError(f"{workload.id!r} waits already")
+        self.items[workload.id] = workload
+        insort(self._ages, (workload.created_s, workload.id))
+        if workload.claimed:
+            self._claims.add(workload.id)
+        if workload.promised:
+            self._promised.add(workload.id)
+        self._insert(workload, shape_of(workload, capped), CLAIMED if workload.claimed else USUAL)
+
+    def remove(self, workload_id: str) -> Workload:
+        """Raises KeyError where it does not wait."""
+        workload = self.items.pop(workload_id)
+        self._discard(workload_id)
+        age = (workload.created_s, workload_id)
+        index = bisect_left(self._ages, age)
+        if index < len(self._ages) and self._ages[index] == age:
+            del self._ages[index]
+        self._claims.discard(workload_id)
+        self._promised.discard(workload_id)
+        return workload
+
+    def claims(self) -> frozenset[str]:
+        return frozenset(self._claims)
+
+    def claim(self, workload_id: str, claimed: bool = True) -> None:
+        """Put the request before all that are not claimed for, or back among them."""
+        shape, _ = self._keys[workload_id]
+        self._discard(workload_id)
+        (self._claims.add if claimed else self._claims.discard)(workload_id)
+        self._insert(self.items[workload_id], shape, CLAIMED if claimed else USUAL)
+
+    def promise(self, workload_id: str) -> None:
+        """Put the request before all of its priority: its start has been promised."""
+        if workload_id in self._promised:
+            return
+        shape, key = self._keys[workload_id]
+        self._discard(workload_id)
+        self._promised.add(workload_id)
+        self._insert(self.items[workload_id], shape, key[0])
+
+    def promote(self, created_until_s: int) -> None:
+        """Put those that were created by then before all younger ones."""
+        while self._ages and self._ages[0][0] <= created_until_s:
+            _, workload_id = self._ages.pop(0)
+            shape, key = self._keys[workload_id]
+            if key[0] == USUAL:
+                self._discard(workload_id)
+                self._insert(self.items[workload_id], shape, OVERDUE)
+
+    def pick(self, state: State, passed: set[Shape]) -> Iterator[Workload]:
+        """Each waiting request once, best first as shares stand then, without the shapes in `passed`."""
+        seen: dict[Shape, int] = dict.fromkeys(self._lists, 0)
+        # Starting one moves its list up: the caller removes after the iteration.
+        while True:
+            best: tuple[Rank, Shape] | None = None
+            for shape, index in seen.items():
+                keys = self._lists[shape]
+                if shape in passed or index >= len(keys):
+                    continue
+                band, priority, usual, created, name = keys[index]
+                share = state.share(shape[0]) if band == USUAL and usual else ()
+                rank = ((band, priority, usual, share, created, name), shape)
+                if best is None or rank[0] < best[0]:
+                    best = rank
+            if best is None:
+                return
+            seen[best[1]] += 1
+            yield self.items[best[0][5]]
+
+    def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
+        # Priority does not count for those who have waited too long: their age alone does.
+        priority = 0 if band == OVERDUE else -workload.priority
+        usual = 0 if workload.id in self._promised or band != USUAL else 1
+        key = (band, priority, usual, workload.created_s, workload.id)
+        self._keys[workload.id] = (shape, key)
+        insort(self._lists.setdefault(shape, []), key)
+
+    def _discard(self, workload_id: str) -> None:
+        shape, key = self._keys.pop(workload_id)
+        keys = self._lists[shape]
+        del keys[bisect_left(keys, key)]
+        if not keys:
+            del self._lists[shape]
