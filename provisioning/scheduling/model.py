@@ -86,8 +86,9 @@ class Team:
 class Workload:
     """A request. `duration_s` is how long it is expected to run, or may run at most.
 
-    `claimed` is set while others are being preempted for it, `promised` once it has been a reserved
-    head: from then on only a higher priority goes before it.
+    `claimed` is set while others are being preempted for it, `promised` is above zero
+    once it has been a reserved head: from then on only a higher priority goes before it, or who was
+    promised a start earlier (a lower number).
     """
 
     id: str
@@ -99,7 +100,7 @@ class Workload:
     duration_s: int = 3600
     preemptible: bool = True
     claimed: bool = False
-    promised: bool = False
+    promised: int = 0
 
 
 @dataclass(frozen=True, slots=True)

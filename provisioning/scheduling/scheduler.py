@@ -108,7 +108,7 @@ class Scheduler:
         if each.leaving_s is not None:
             return
         del self._ends[bisect_left(self._ends, (each.ends_s, victim.workload))]
-        each = replace(each, leaving_s=now_s + self.policy.grace_s)
+        each = replace(each, leaving_s=min(each.ends_s, now_s + self.policy.grace_s))
         self.running[victim.workload] = each
         insort(self._ends, (each.ends_s, victim.workload))
         if victim.beneficiary in self.waiting.items:

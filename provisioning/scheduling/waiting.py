@@ -10,9 +10,10 @@ from provisioning.scheduling.state import State
 
 Shape = tuple[str, str, tuple[tuple[str, int], ...]]
 Key = tuple[int, int, int, int, str]
-"""Band, priority downwards, 0 if promised, creation, id."""
+"""Band, priority downwards, number of the promise, creation, id."""
 Rank = tuple[int, int, int, tuple[int, ...], int, str]
 CLAIMED, OVERDUE, USUAL = 0, 1, 2
+UNPROMISED = 1 << 60
 
 
 def shape_of(workload: Workload, capped: bool) -> Shape:
@@ -35,14 +36,14 @@ class Waiting:
         self._lists: dict[Shape, list[Key]] = {}
         self._ages: list[tuple[int, str]] = []
         self._claims: set[str] = set()
-        self._promised: set[str] = set()
+        self._promised: dict[str, int] = {}
 
     def clone(self) -> Waiting:
         twin = Waiting.__new__(Waiting)
         twin.items, twin._keys = dict(self.items), dict(self._keys)
         twin._lists = {shape: list(keys) for shape, keys in self._lists.items()}
         twin._ages, twin._claims = list(self._ages), set(self._claims)
-        twin._promised = set(self._promised)
+        twin._promised = dict(self._promised)
         return twin
 
     def __len__(self) -> int:
@@ -56,7 +57,7 @@ class Waiting:
         if workload.claimed:
             self._claims.add(workload.id)
         if workload.promised:
-            self._promised.add(workload.id)
+            self._promised[workload.id] = workload.promised
         self._insert(workload, shape_of(workload, capped), CLAIMED if workload.claimed else USUAL)
 
     def remove(self, workload_id: str) -> Workload:
@@ -68,7 +69,7 @@ class Waiting:
         if index < len(self._ages) and self._ages[index] == age:
             del self._ages[index]
         self._claims.discard(workload_id)
-        self._promised.discard(workload_id)
+        self._promised.pop(workload_id, None)
         return workload
 
     def claims(self) -> frozenset[str]:
@@ -87,7 +88,7 @@ class Waiting:
             return
         shape, key = self._keys[workload_id]
         self._discard(workload_id)
-        self._promised.add(workload_id)
+        self._promised[workload_id] = 1 + max(self._promised.values(), default=0)
         self._insert(self.items[workload_id], shape, key[0])
 
     def promote(self, created_until_s: int) -> None:
@@ -110,7 +111,7 @@ class Waiting:
                 if shape in passed or index >= len(keys):
                     continue
                 band, priority, usual, created, name = keys[index]
-                share = state.share(shape[0]) if band == USUAL and usual else ()
+                share = state.share(shape[0]) if band == USUAL and usual == UNPROMISED else ()
                 rank = ((band, priority, usual, share, created, name), shape)
                 if best is None or rank[0] < best[0]:
                     best = rank
@@ -122,7 +123,7 @@ class Waiting:
     def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
         # Priority does not count for those who have waited too long: their age alone does.
         priority = 0 if band == OVERDUE else -workload.priority
-        usual = 0 if workload.id in self._promised or band != USUAL else 1
+        usual = self._promised.get(workload.id, UNPROMISED) if band == USUAL else 0
         key = (band, priority, usual, workload.created_s, workload.id)
         self._keys[workload.id] = (shape, key)
         insort(self._lists.setdefault(shape, []), key)

@@ -1,0 +1,112 @@
+"""`python -m bench.scheduling --data DIR --json OUT`: the Philly half-trace, its groups as teams.
+
+DIR is laid out as `philly/philly_first_half.csv.gz`. Compared are FIFO, EASY back-fill, and Berth's
+engine without and with preemption, and with durations only guessed from history. Exits with 1 where a
+quota was over-run or a reserved head delayed by back-fill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.scheduling.replay import Outcome, quotas, replay
+from bench.scheduling.trace import Job, load
+from provisioning.scheduling.model import Policy
+
+DEFAULT_GPUS = 650
+NEVER_S = 1 << 40
+
+
+def at(values: Sequence[float], percent: int) -> float | None:
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, len(ranked) * percent // 100)] if ranked else None
+
+
+def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> dict[str, Any]:
+    span_s = max(1, jobs[-1].submit_s - jobs[0].submit_s)
+    waits = list(outcome.waits.values())
+    errors = [abs(error) for error, _ in outcome.eta_errors]
+    eta_waits = [wait for _, wait in outcome.eta_errors]
+    return {
+        "jobs_started": len(waits),
+        "wait_p50_s": at(waits, 50),
+        "wait_p95_s": at(waits, 95),
+        "wait_mean_s": sum(waits) // max(1, len(waits)),
+        "utilisation_pct": round(100 * outcome.busy_gpu_s / span_s / gpus, 2),
+        "events": outcome.events,
+        "backfilled": outcome.backfilled,
+        "preempted": outcome.preempted,
+        "quota_violations": len(outcome.violations),
+        "heads_checked": outcome.heads_checked,
+        "heads_delayed_by_backfill": len(outcome.heads_delayed),
+        "heads_started_late": len(outcome.late_starts),
+        "first_problems": (outcome.violations + outcome.heads_delayed)[:5],
+        "etas": len(errors),
+        "etas_unknown": outcome.etas_unknown,
+        "eta_median_absolute_error_s": at(errors, 50),
+        "eta_wait_p50_s": at(eta_waits, 50),
+        "cycle_ms_mean": round(1000 * sum(outcome.cycle_s) / len(outcome.cycle_s), 4),
+        "cycle_ms_p99": round(1000 * (at(outcome.cycle_s, 99) or 0), 3),
+        "replay_s": round(wall_s, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.scheduling", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--gpus", type=int, default=DEFAULT_GPUS)
+    parser.add_argument("--jobs", type=int, default=None, help="only the first so many")
+    parser.add_argument("--eta-every", type=int, default=100, help="forecast every so manieth that waits")
+    parser.add_argument("--only", nargs="*", default=None, help="names of the runs wanted")
+    options = parser.parse_args()
+    try:
+        jobs = load(options.data, options.jobs)
+    except FileNotFoundError as error:
+        parser.error(f"no trace at {error.filename}; give the folder that holds philly/ as --data")
+    jobs = [job for job in jobs if job.gpus <= options.gpus]
+    if not jobs:
+        parser.error("the trace has no job that fits on so few GPUs")
+    teams = quotas(jobs, options.gpus)
+    plain = Policy(preemption=False, max_wait_s=NEVER_S)
+    runs: dict[str, dict[str, Any]] = {
+        "fifo": {"policy": Policy(preemption=False, backfill=False, max_wait_s=NEVER_S)},
+        "easy": {"policy": plain},
+        "berth": {"policy": Policy(preemption=False), "teams": teams, "eta_every": options.eta_every},
+        "berth_guessed_durations": {
+            "policy": Policy(preemption=False),
+            "teams": teams,
+            "eta_every": options.eta_every,
+            "known_durations": False,
+        },
+        "berth_preemption": {"policy": Policy(), "teams": teams},
+    }
+    result: dict[str, Any] = {
+        "trace": "philly_first_half",
+        "jobs": len(jobs),
+        "gpus": options.gpus,
+        "teams": {team.name: team.limits["gpu"].nominal for team in teams},
+        "runs": {},
+    }
+    failed = False
+    for name, settings in runs.items():
+        if options.only and name not in options.only:
+            continue
+        began = time.perf_counter()
+        outcome = replay(jobs, options.gpus, settings.pop("policy"), **settings)
+        row = summary(outcome, jobs, options.gpus, time.perf_counter() - began)
+        result["runs"][name] = row
+        failed |= bool(outcome.violations or outcome.heads_delayed)
+        print(name, json.dumps(row), flush=True)
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

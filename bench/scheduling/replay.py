@@ -1,0 +1,203 @@
+"""One pass over a trace through the engine, with its promises checked at every event."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from bench.scheduling.trace import Job
+from provisioning.scheduling.admission import forecast
+from provisioning.scheduling.model import Cohort, Limit, Policy, Snapshot, Team, Workload
+from provisioning.scheduling.scheduler import Scheduler
+from provisioning.scheduling.shares import decayed
+
+GPU = "gpu"
+HISTORY = 50
+USAGE_EVERY_S = 3600
+HALF_LIFE_S = 7 * 86400
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay saw. Waits in seconds by job, from submission to the last start."""
+
+    waits: dict[str, int] = field(default_factory=dict)
+    busy_gpu_s: int = 0
+    events: int = 0
+    violations: list[str] = field(default_factory=list)
+    heads_checked: int = 0
+    heads_delayed: list[str] = field(default_factory=list)
+    late_starts: list[str] = field(default_factory=list)
+    backfilled: int = 0
+    preempted: int = 0
+    eta_errors: list[tuple[int, int]] = field(default_factory=list)
+    etas_unknown: int = 0
+    cycle_s: list[float] = field(default_factory=list)
+
+
+def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
+    """Teams in one cohort; nominal quota in proportion to what each group used, all GPUs divided."""
+    demand: dict[str, int] = {}
+    for job in jobs:
+        demand[job.team] = demand.get(job.team, 0) + job.gpus * job.duration_s
+    total = sum(demand.values())
+    nominal = {team: amount * gpus // total for team, amount in demand.items()}
+    spare = gpus - sum(nominal.values())
+    for team in sorted(demand, key=lambda name: (-(demand[name] * gpus % total), name))[:spare]:
+        nominal[team] += 1
+    return tuple(
+        # Weight follows what the team brings in; one GPU at least, so that none borrows at infinite cost.
+        Team(team, "site", {GPU: Limit(nominal[team])}, weight_milli=1000 * max(1, nominal[team]))
+        for team in sorted(demand)
+    )
+
+
+def history_estimates() -> tuple[Callable[[Job], int], Callable[[Job], None]]:
+    """Expected duration as the median of the group's last finished jobs of that size; nothing is foreseen."""
+    past: dict[tuple[str, int], tuple[deque[int], list[int]]] = {}
+
+    def expect(job: Job) -> int:
+        seen = past.get((job.team, job.gpus))
+        return max(60, seen[1][len(seen[1]) // 2]) if seen else 3600
+
+    def learn(job: Job) -> None:
+        order, ranked = past.setdefault((job.team, job.gpus), (deque(), []))
+        order.append(job.duration_s)
+        insort(ranked, job.duration_s)
+        if len(order) > HISTORY:
+            del ranked[bisect_left(ranked, order.popleft())]
+
+    return expect, learn
+
+
+def replay(
+    jobs: Sequence[Job],
+    gpus: int,
+    policy: Policy,
+    *,
+    teams: Sequence[Team] = (),
+    known_durations: bool = True,
+    eta_every: int = 0,
+) -> Outcome:
+    """Run the trace. Without `teams` there is one queue with no shares, as in plain FIFO or EASY.
+
+    With `known_durations` every job is expected to run as long as it does (a wall-time limit that it
+    uses up); otherwise the expectation comes from history. Every `eta_every`-th job that has to wait
+    is forecast when it is submitted.
+    """
+    shared = tuple(teams) or (Team("all"),)
+    cohorts = (Cohort("site"),) if teams else ()
+    first_s = jobs[0].submit_s
+    snapshot = Snapshot(first_s, shared, cohorts, capacity={GPU: gpus}, policy=policy)
+    scheduler = Scheduler(snapshot)
+    expect, learn = (_duration, _nothing) if known_durations else history_estimates()
+    by_id = {job.id: job for job in jobs}
+    outcome = Outcome()
+    ends: list[tuple[int, str]] = []
+    ends_of: dict[str, int] = {}
+    began: dict[str, int] = {}
+    etas: dict[str, int] = {}
+    promise: tuple[str, int] | None = None
+    next_job = waited = 0
+    usage_s = first_s
+    last_submit_s = jobs[-1].submit_s
+
+    while next_job < len(jobs) or ends:
+        now_s = min(
+            jobs[next_job].submit_s if next_job < len(jobs) else 1 << 62, ends[0][0] if ends else 1 << 62
+        )
+        while ends and ends[0][0] <= now_s:
+            _, name = ends.pop(0)
+            gone = scheduler.finish(name)
+            job = by_id[name]
+            outcome.busy_gpu_s += job.gpus * max(0, min(now_s, last_submit_s) - began[name])
+            del ends_of[name]
+            if now_s >= began[name] + job.duration_s:
+                learn(job)
+            else:
+                # Preempted: it is back in the queue from its beginning.
+                scheduler.submit(replace(gone.workload, claimed=False))
+        arrived = []
+        while next_job < len(jobs) and jobs[next_job].submit_s <= now_s:
+            job = jobs[next_job]
+            next_job += 1
+            team = job.team if teams else "all"
+            scheduler.submit(
+                Workload(job.id, team, {GPU: job.gpus}, created_s=job.submit_s, duration_s=expect(job))
+            )
+            arrived.append(job.id)
+        if teams and now_s - usage_s >= USAGE_EVERY_S:
+            _age_usage(scheduler, now_s - usage_s)
+            usage_s = now_s
+        began_at = time.perf_counter()
+        cycle = scheduler.cycle(now_s)
+        outcome.cycle_s.append(time.perf_counter() - began_at)
+        outcome.events += 1
+        for name in arrived:
+            if eta_every and name not in cycle.starts:
+                waited += 1
+                if waited % eta_every == 0:
+                    eta = forecast(scheduler, cycle, [name])[name].eta_s
+                    if eta is None:
+                        outcome.etas_unknown += 1
+                    else:
+                        etas[name] = eta
+        usual = len(cycle.starts) - len(cycle.backfilled)
+        started_head = promise is not None and promise[0] in cycle.starts
+        if promise is not None and known_durations:
+            if started_head and now_s > promise[1]:
+                outcome.late_starts.append(f"{promise[0]} at {now_s}, promised {promise[1]}")
+            head = cycle.heads[0] if cycle.heads else None
+            # Only requests that come before it by the order, or a preemption, may move the head back.
+            if head and head.workload == promise[0] and not usual and not cycle.victims:
+                outcome.heads_checked += 1
+                if head.start_s > promise[1]:
+                    outcome.heads_delayed.append(f"{head.workload}: {promise[1]} → {head.start_s}")
+        scheduler.apply(cycle, now_s)
+        if cycle.heads and cycle.backfilled and known_durations:
+            # The same head, looked at again after the back-fill: its start may not have moved.
+            again = scheduler.cycle(now_s)
+            outcome.heads_checked += 1
+            if not again.heads or again.heads[0].workload != cycle.heads[0].workload:
+                if not cycle.victims:
+                    outcome.heads_delayed.append(f"{cycle.heads[0].workload}: no longer the head")
+            elif again.heads[0].start_s > cycle.heads[0].start_s:
+                outcome.heads_delayed.append(f"{cycle.heads[0].workload}: by back-fill at {now_s}")
+        promise = (cycle.heads[0].workload, cycle.heads[0].start_s) if cycle.heads else None
+        outcome.backfilled += len(cycle.backfilled)
+        for name in cycle.starts:
+            job = by_id[name]
+            began[name] = now_s
+            outcome.waits[name] = now_s - job.submit_s
+            ends_of[name] = now_s + job.duration_s
+            insort(ends, (ends_of[name], name))
+            if name in etas:
+                outcome.eta_errors.append((etas.pop(name) - now_s, now_s - job.submit_s))
+        for victim in cycle.victims:
+            outcome.preempted += 1
+            old = ends_of[victim.workload]
+            del ends[bisect_left(ends, (old, victim.workload))]
+            ends_of[victim.workload] = min(old, now_s + policy.grace_s)
+            insort(ends, (ends_of[victim.workload], victim.workload))
+        wrong = scheduler.state.violation()
+        if wrong:
+            outcome.violations.append(f"at {now_s}: {wrong}")
+    return outcome
+
+
+def _age_usage(scheduler: Scheduler, elapsed_s: int) -> None:
+    for name, team in scheduler.state.teams.items():
+        node = scheduler.state.tree.teams[name]
+        average = decayed(team.borrowed_avg, {GPU: node.borrowed(GPU)}, elapsed_s, HALF_LIFE_S)
+        scheduler.set_average(name, average)
+
+
+def _duration(job: Job) -> int:
+    return job.duration_s
+
+
+def _nothing(_: Job) -> None:
+    return None
