@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+
+from provisioning.scheduling.model import Cohort, Limit, Team
+from provisioning.scheduling.quota import UNGOVERNED, QuotaTree
+from provisioning.scheduling.shares import SHARE_MOST, Claim, decayed, divide, dominant_share
+
+GPU = "gpu:a"
+
+
+def tree(*teams: Team) -> QuotaTree:
+    return QuotaTree(teams, [Cohort("c")])
+
+
+def test_a_team_may_have_its_own_and_what_the_others_lend():
+    site = tree(Team("a", "c", {GPU: Limit(4)}), Team("b", "c", {GPU: Limit(6, lending=2)}))
+    assert site.teams["a"].available(GPU) == 6
+    assert site.teams["b"].available(GPU) == 10
+    site.add("a", {GPU: 5})
+    assert site.teams["b"].available(GPU) == 5
+    assert (site.teams["a"].borrowed(GPU), site.teams["b"].borrowed(GPU)) == (1, 0)
+
+
+def test_a_borrowing_limit_holds_and_no_one_borrows_what_is_kept():
+    site = tree(Team("a", "c", {GPU: Limit(4, borrowing=1)}), Team("b", "c", {GPU: Limit(6)}))
+    assert site.teams["a"].available(GPU) == 5
+    site.add("b", {GPU: 6})
+    assert site.teams["a"].available(GPU) == 4
+
+
+def test_cohorts_in_cohorts_lend_through_their_own_limits():
+    site = QuotaTree(
+        [Team("a", "left", {GPU: Limit(2)}), Team("b", "right", {GPU: Limit(8)})],
+        [Cohort("top"), Cohort("left", "top", {GPU: Limit(0, borrowing=3)}), Cohort("right", "top")],
+    )
+    assert site.teams["a"].available(GPU) == 5
+    site.add("a", {GPU: 5})
+    assert site.lacking("a", {GPU: 1}) == GPU
+    assert site.teams["b"].available(GPU) == 5
+    site.remove("a", {GPU: 5})
+    assert site.teams["b"].available(GPU) == 10
+
+
+def test_what_nobody_limits_is_free_and_what_a_neighbour_limits_is_not():
+    site = tree(Team("a", "c", {GPU: Limit(4)}), Team("b", "c"))
+    assert site.teams["b"].available("cpu_milli") == UNGOVERNED
+    assert site.teams["b"].available(GPU) == 4
+
+
+@pytest.mark.parametrize(
+    ("teams", "cohorts"),
+    [
+        ([Team("a"), Team("a")], []),
+        ([Team("a", "nowhere")], []),
+        ([], [Cohort("x", "y"), Cohort("y", "x")]),
+        ([Team("a", limits={GPU: Limit(-1)})], []),
+        ([Team("a", weight_milli=-1)], []),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(teams, cohorts):
+    with pytest.raises(ValueError):
+        QuotaTree(teams, cohorts)
+
+
+def test_shares_count_what_is_borrowed_now_and_of_late_over_the_weight():
+    site = tree(Team("a", "c", {GPU: Limit(2)}, weight_milli=2000), Team("b", "c", {GPU: Limit(8)}))
+    site.add("a", {GPU: 4})
+    assert dominant_share(site.teams["a"]) == 10**8
+    assert dominant_share(site.teams["a"], {GPU: 2}) == 2 * 10**8
+    assert dominant_share(site.teams["b"]) == 0
+
+
+def test_who_borrows_with_no_weight_comes_last():
+    site = tree(Team("a", "c", {GPU: Limit(1)}, weight_milli=0), Team("b", "c", {GPU: Limit(8)}))
+    site.add("a", {GPU: 2})
+    assert dominant_share(site.teams["a"]) == SHARE_MOST
+
+
+def test_use_halves_in_a_half_life():
+    assert decayed({GPU: 1000}, {}, 3600, 3600) == {GPU: 500}
+    assert decayed({}, {GPU: 1000}, 2 * 3600, 3600) == {GPU: 750}
+    assert decayed({GPU: 1}, {}, 100 * 3600, 3600) == {}
+
+
+def test_nobody_without_weight_gets_more_than_is_deserved():
+    assert divide(10, {"a": Claim(2, 9, weight=0), "b": Claim(1, 3)}) == {"a": 2, "b": 3}
