@@ -1,4 +1,4 @@
-"""Runs the whole suite: everything on SQLite, then what needs a database on PostgreSQL.
+"""Runs the whole suite: everything on SQLite, and what needs a database on PostgreSQL too.
 
     python -m tests.run [--fast] [pytest arguments]
 
@@ -6,6 +6,9 @@
 TEST_POSTGRES_URL, else one that is started from the binaries found here and thrown away afterwards,
 else it is skipped, and counted. The last lines are the sum over both databases and the reasons of
 all skips; the exit code is 0 when something ran and nothing failed.
+
+Two lanes run side by side: one computes (units on both databases), the other mostly waits for real
+servers and a browser. A phase prints its output when it has ended.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,8 +35,9 @@ PROCESSES = "2"
 PHASE_LIMIT_S = 900
 SERVER_START_S = 30
 UNIT = "not engine and not browser"
+ENGINES = "engine and not browser"
 # Playwright keeps an event loop in its thread, which no other test may meet.
-PHASES = (("SQLite, without a browser", "not browser"), ("Browser, on SQLite", "browser"))
+BROWSER = "browser"
 # What knows no database runs once.
 WITHOUT_DATABASE = (
     "tests/cli",
@@ -43,6 +48,7 @@ WITHOUT_DATABASE = (
     "tests/ui",
 )
 NO_TESTS_COLLECTED = 5
+RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
 class Unavailable(Exception):
@@ -84,8 +90,19 @@ def read_report(path: Path) -> Tally:
     return tally
 
 
-def run_phase(title: str, arguments: list[str], environment: dict[str, str], reports: Path) -> Tally:
-    """Run pytest once in processes of its own and count what came of it."""
+def run_phase(
+    title: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    reports: Path,
+    *,
+    dist: str = "loadfile",
+) -> Tally:
+    """Run pytest once in processes of its own and count what came of it.
+
+    `dist` is pytest-xdist's way to share the tests out: by default whole files go to one process, so
+    that servers which a module starts are started once.
+    """
     report = reports / f"{title.split(',')[0].lower()}.xml"
     command = [
         sys.executable,
@@ -94,9 +111,8 @@ def run_phase(title: str, arguments: list[str], environment: dict[str, str], rep
         "-q",
         "-n",
         PROCESSES,
-        # Whole files go to one process: servers that a module starts are started once.
         "--dist",
-        "loadfile",
+        dist,
         f"--junitxml={report}",
         "-o",
         "junit_family=xunit2",
@@ -104,18 +120,24 @@ def run_phase(title: str, arguments: list[str], environment: dict[str, str], rep
         "faulthandler_timeout=180",
         *arguments,
     ]
-    print(f"\n== {title}", flush=True)
+    print(f"== {title}: begins", flush=True)
     began = time.monotonic()
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True)
-    try:
-        code = process.wait(timeout=PHASE_LIMIT_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt) as ended:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if isinstance(ended, KeyboardInterrupt):
-            raise
-        print(f"-- {title}: not ended after {PHASE_LIMIT_S} s, so it was killed", flush=True)
-        code = -signal.SIGKILL
+    output = reports / f"{report.stem}.log"
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, start_new_session=True, stdout=log, stderr=log
+        )
+        RUNNING.add(process)
+        try:
+            code = process.wait(timeout=PHASE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            print(f"-- {title}: not ended after {PHASE_LIMIT_S} s, so it was killed", flush=True)
+            code = -signal.SIGKILL
+        finally:
+            RUNNING.discard(process)
+    print(f"\n== {title}\n{output.read_text(errors='replace')}", flush=True)
     tally = read_report(report) if report.exists() else Tally()
     if code not in (0, NO_TESTS_COLLECTED) and not tally.failed:
         # A crash, a usage error or a failed collection that the report does not show.
@@ -247,23 +269,47 @@ def postgres() -> Iterator[str]:
 def run_all(arguments: list[str], *, fast: bool) -> Tally:
     environment = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"}
     total = Tally()
-    with tempfile.TemporaryDirectory(prefix="berth-reports-") as folder:
+    with tempfile.TemporaryDirectory(prefix="berth-reports-") as folder, ThreadPoolExecutor() as lanes:
         reports = Path(folder)
-        for title, marks in (("SQLite", UNIT),) if fast else PHASES:
-            total.add(run_phase(title, ["-m", marks, *arguments], environment, reports))
+        lane = [lanes.submit(compute, arguments, environment, reports)]
+        if not fast:
+            lane.append(lanes.submit(wait_for_others, arguments, environment, reports))
         try:
-            with postgres() as url:
-                total.add(
-                    run_phase(
-                        "PostgreSQL, what needs a database",
-                        ["-m", UNIT, *(f"--ignore={path}" for path in WITHOUT_DATABASE), *arguments],
-                        {**environment, "DATABASE_URL": url},
-                        reports,
-                    )
+            for tally in [future.result() for future in lane]:
+                total.add(tally)
+        except KeyboardInterrupt:
+            for process in list(RUNNING):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return total
+
+
+def compute(arguments: list[str], environment: dict[str, str], reports: Path) -> Tally:
+    """The lane of units: on SQLite, then on PostgreSQL."""
+    total = run_phase("Units, on SQLite", ["-m", UNIT, *arguments], environment, reports, dist="worksteal")
+    try:
+        with postgres() as url:
+            ignored = [f"--ignore={path}" for path in WITHOUT_DATABASE]
+            on_postgres = {**environment, "DATABASE_URL": url}
+            total.add(
+                run_phase(
+                    "PostgreSQL, what needs a database",
+                    ["-m", UNIT, *ignored, *arguments],
+                    on_postgres,
+                    reports,
+                    dist="worksteal",
                 )
-        except Unavailable as reason:
-            print(f"\n== PostgreSQL: skipped: {reason}", flush=True)
-            total.reasons[f"PostgreSQL phase: {reason}"] += 1
+            )
+    except Unavailable as reason:
+        print(f"\n== PostgreSQL: skipped: {reason}", flush=True)
+        total.reasons[f"PostgreSQL phase: {reason}"] += 1
+    return total
+
+
+def wait_for_others(arguments: list[str], environment: dict[str, str], reports: Path) -> Tally:
+    """The lane of real servers, and then of a real browser."""
+    total = run_phase("Engines", ["-m", ENGINES, *arguments], environment, reports)
+    total.add(run_phase("Browser", ["-m", BROWSER, *arguments], environment, reports))
     return total
 
 
