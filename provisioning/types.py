@@ -161,7 +161,9 @@ class AppSpec:
     """The program of a workspace.
 
     `argv` may hold the placeholders `{port}`, `{home}`, `{token}`, `{token_file}` (a file with the
-    token, mode 0600) and `{name}`; they are replaced inside the workspace, argument by argument, with no shell in between. `env` likewise.
+    token, mode 0600) and `{name}`; they are replaced inside the workspace, argument by argument, with
+    no shell in between. `env` likewise.
+
     `ready_path` is the HTTP path on the app's port whose answer (any status below 500) means ready.
     """
 
