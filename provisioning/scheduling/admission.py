@@ -7,7 +7,7 @@ the verdict is read off that very cycle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from provisioning.scheduling.model import (
     FOREVER_S,
@@ -27,6 +27,7 @@ from provisioning.scheduling.words import explain
 HOLDERS_NAMED = 3
 STEP_PART = 20
 """A look ahead steps over a twentieth of the time looked ahead so far: an ETA is that exact."""
+AHEAD_DEPTH = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,9 @@ def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = 
     wait. Everything is taken to end as expected and nobody new to come; nodes are not looked at.
     """
     ahead = scheduler.clone()
+    # Whom to preempt later is not guessed, and few overtakers are looked at: a person waits for this.
+    depth = min(AHEAD_DEPTH, ahead.policy.backfill_depth)
+    ahead.policy = replace(ahead.policy, preemption=False, backfill_depth=depth)
     now_s = at_s = ahead.now_s
     open_ids = set(ahead.waiting.items if wanted is None else wanted)
     etas: dict[str, Eta] = {}
