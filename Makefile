@@ -29,8 +29,8 @@ status: ## What runs, and how many workspaces; exit code 0 all, 1 some, 3 nothin
 	@test -x $(RUN) || { echo "  Berth is not installed here yet: make up"; exit 3; }; \
 	exec $(RUN) -m portal.embedded status
 
-test: environment-dev notebook ## Run every test, on every database that is here
-	@BERTH_TEST_NOTEBOOK_ENV="$(NOTEBOOK_ENV)" exec $(RUN) -m tests.run $(ARGS)
+test: environment-dev ## Run every test, on every database that is here
+	@exec $(RUN) -m tests.run $(ARGS)
 
 lint: environment-dev ## Check style and the directions of imports
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports

@@ -308,9 +308,27 @@ def compute(arguments: list[str], environment: dict[str, str], reports: Path) ->
 
 def wait_for_others(arguments: list[str], environment: dict[str, str], reports: Path) -> Tally:
     """The lane of real servers, and then of a real browser."""
-    total = run_phase("Engines", ["-m", ENGINES, *arguments], environment, reports)
-    total.add(run_phase("Browser", ["-m", BROWSER, *arguments], environment, reports))
+    ensure_notebook_environment(environment)
+    # Whoever names tests means these; else only the files that have some are collected.
+    engines, browser = ([], []) if arguments else (marked("engine"), marked("browser"))
+    total = run_phase("Engines", ["-m", ENGINES, *engines, *arguments], environment, reports)
+    total.add(run_phase("Browser", ["-m", BROWSER, *browser, *arguments], environment, reports))
     return total
+
+
+def marked(mark: str) -> list[str]:
+    """The test files in which something carries `mark`."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [str(path.relative_to(ROOT)) for path in files if f"mark.{mark}" in path.read_text()]
+
+
+def ensure_notebook_environment(environment: dict[str, str]) -> None:
+    """Build the notebook environment, unless one is named. Without it the tests that need it are skipped."""
+    if "BERTH_TEST_NOTEBOOK_ENV" in environment:
+        return
+    command = [sys.executable, "-m", "portal.embedded", "notebook"]
+    if subprocess.run(command, cwd=ROOT, env=environment).returncode:
+        print("-- no notebook environment: the tests that need one are skipped", flush=True)
 
 
 def main() -> int:
