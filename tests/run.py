@@ -31,9 +31,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
-PROCESSES = 2
-# Units wait for processes of their own now and then: one more keeps the cores busy.
-UNIT_PROCESSES = 3
+PROCESSES = "2"
 PHASE_LIMIT_S = 900
 SERVER_START_S = 30
 UNIT = "not engine and not browser"
@@ -100,7 +98,6 @@ def run_phase(
     reports: Path,
     *,
     dist: str = "loadfile",
-    processes: int = PROCESSES,
 ) -> Tally:
     """Run pytest once in processes of its own and count what came of it.
 
@@ -114,7 +111,7 @@ def run_phase(
         "pytest",
         "-q",
         "-n",
-        str(processes),
+        PROCESSES,
         "--dist",
         dist,
         f"--junitxml={report}",
@@ -290,14 +287,7 @@ def run_all(arguments: list[str], *, fast: bool) -> Tally:
 
 def compute(arguments: list[str], environment: dict[str, str], reports: Path) -> Tally:
     """The lane of units: on SQLite, then on PostgreSQL."""
-    total = run_phase(
-        "Units, on SQLite",
-        ["-m", UNIT, *arguments],
-        environment,
-        reports,
-        dist="worksteal",
-        processes=UNIT_PROCESSES,
-    )
+    total = run_phase("Units, on SQLite", ["-m", UNIT, *arguments], environment, reports, dist="worksteal")
     try:
         with postgres() as url:
             ignored = [f"--ignore={path}" for path in WITHOUT_DATABASE]
@@ -309,7 +299,6 @@ def compute(arguments: list[str], environment: dict[str, str], reports: Path) ->
                     on_postgres,
                     reports,
                     dist="worksteal",
-                    processes=UNIT_PROCESSES,
                 )
             )
     except Unavailable as reason:
