@@ -38,11 +38,10 @@ UNIT = "not engine and not browser"
 ENGINES = "engine and not browser"
 # Playwright keeps an event loop in its thread, which no other test may meet.
 BROWSER = "browser"
-# What knows no database runs once; so does the matrix, which asks who may, not how rows are found.
+# What knows no database runs once.
 WITHOUT_DATABASE = (
     "tests/cli",
     "tests/embedded",
-    "tests/permissions",
     "tests/placement",
     "tests/provisioning",
     "tests/scheduling",

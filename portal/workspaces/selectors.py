@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
+from portal.accounts.models import User
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NotFound
@@ -156,7 +156,3 @@ def stages(workspace: Workspace) -> list[Stage]:
         else:
             found.append(Stage(key, label, "todo"))
     return found
-
-
-def team_workspaces(team: Team) -> QuerySet[Workspace]:
-    return Workspace.objects.live().filter(team=team)

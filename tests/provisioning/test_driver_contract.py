@@ -24,7 +24,7 @@ ABSENT, FAILED = ObservedState.ABSENT, ObservedState.FAILED
 RUNNING, STARTING = ObservedState.RUNNING, ObservedState.STARTING
 STOPPED, STOPPING = ObservedState.STOPPED, ObservedState.STOPPING
 # How many points inside a call are tried as the moment of sudden death; more when hunting.
-KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS", "4"))
+KILL_POINTS = int(os.environ.get("BERTH_TEST_KILL_POINTS", "12"))
 
 
 def check_error(error: ProvisioningError) -> None:

@@ -203,7 +203,7 @@ def worlds(db, alice, team, catalog, sent, tmp_path, monkeypatch):
 
 
 relaxed = settings(
-    max_examples=15,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -151,5 +151,5 @@ class Calls(RuleBasedStateMachine):
             assert listed.get(workspace, replace(seen, state=ObservedState.ABSENT)) == seen
 
 
-Calls.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+Calls.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestCalls = Calls.TestCase
