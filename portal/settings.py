@@ -88,6 +88,7 @@ INSTALLED_APPS = [
     "portal.catalog",
     "portal.inventory",
     "portal.events",
+    "portal.quotas",
     "portal.workspaces",
     "portal.embedded",
 ]

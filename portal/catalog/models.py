@@ -72,6 +72,15 @@ class Flavor(models.Model):
     accelerator_milli = models.PositiveIntegerField(
         default=1000, validators=[MinValueValidator(1), MaxValueValidator(1000)]
     )
+    mig_profile = models.CharField(
+        max_length=40, blank=True, help_text="MIG instances of this profile, e.g. 1g.10gb."
+    )
+    preemptible = models.BooleanField(
+        default=True, help_text="Others may take its place back after the least run time, with notice."
+    )
+    expected_s = models.PositiveIntegerField(
+        default=28_800, help_text="How long such a workspace is expected to run, in seconds, for estimates."
+    )
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="flavors"
     )
@@ -100,5 +109,6 @@ class Flavor(models.Model):
                 "model": self.accelerator_model,
                 "share_milli": self.accelerator_milli,
                 "memory_mib": 0,
+                "mig_profile": self.mig_profile,
             },
         }

@@ -28,3 +28,27 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         return f"{self.actor_label} {self.message}"
+
+
+class Notification(models.Model):
+    """Something that a user is to know: shown in the portal, and sent by e-mail where there is an address.
+
+    `mail_due_at` is when the e-mail is to be sent (again); None when there is none to send any more.
+    """
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="notifications")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=60)
+    title = models.CharField(max_length=200)
+    body = models.TextField(blank=True)
+    url = models.CharField(max_length=300, blank=True, help_text="A path in the portal: the one next action.")
+    read_at = models.DateTimeField(null=True, blank=True)
+    mail_due_at = models.DateTimeField(null=True, blank=True, db_index=True)
+    mail_attempts = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [models.Index(fields=["user", "read_at"], name="notification_unread")]
+
+    def __str__(self) -> str:
+        return self.title

@@ -18,6 +18,14 @@ class PoolState(models.TextChoices):
     UNREACHABLE = "unreachable", "Unreachable"
 
 
+class PlacementPolicy(models.TextChoices):
+    """How a pool chooses among the places that fit; names of `provisioning.placement.scoring`."""
+
+    FRAGMENTATION = "fragmentation", "Least fragmentation"
+    BEST_FIT = "best_fit", "Fullest node first"
+    SPREAD = "spread", "Emptiest node first"
+
+
 class Pool(models.Model):
     """A set of capacity under one driver."""
 
@@ -31,6 +39,9 @@ class Pool(models.Model):
     state = models.CharField(max_length=12, choices=PoolState, default=PoolState.UNKNOWN)
     state_message = models.TextField(blank=True)
     capabilities = models.JSONField(default=list, blank=True)
+    placement_policy = models.CharField(
+        max_length=16, choices=PlacementPolicy, default=PlacementPolicy.FRAGMENTATION
+    )
     inventory_due_at = models.DateTimeField(null=True, blank=True)
     inventory_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -49,7 +60,7 @@ class Node(models.Model):
     pool = models.ForeignKey(Pool, on_delete=models.CASCADE, related_name="nodes")
     name = models.CharField(max_length=120)
     cpu_milli = models.PositiveIntegerField(default=0)
-    memory_mib = models.PositiveIntegerField(default=0)
+    memory_mib = models.PositiveBigIntegerField(default=0)
     disk_mib = models.PositiveBigIntegerField(default=0)
     isolation = models.CharField(
         max_length=12, choices=[(item.value, item.value) for item in Isolation], default=Isolation.NONE.value
@@ -61,6 +72,15 @@ class Node(models.Model):
     )
     programs = models.JSONField(default=dict, blank=True)
     accelerator_note = models.TextField(blank=True)
+    # For placement: what it provides (`rdma`, `memory_tier:cxl`, …), its labels, and where it stands.
+    provides = models.JSONField(default=list, blank=True)
+    labels = models.JSONField(default=dict, blank=True)
+    rack = models.CharField(max_length=60, blank=True)
+    block = models.CharField(max_length=60, blank=True)
+    driver_version = models.CharField(max_length=40, blank=True)
+    cuda_version = models.CharField(max_length=20, blank=True)
+    accelerator_state = models.CharField(max_length=30, blank=True)
+    facts = models.JSONField(default=dict, blank=True)
     warnings = models.JSONField(default=list, blank=True)
     online = models.BooleanField(default=False)
     cordoned = models.BooleanField(default=False)
@@ -87,6 +107,15 @@ class Device(models.Model):
         max_length=8, choices=[(item.value, item.value) for item in DeviceKind], default=DeviceKind.GPU.value
     )
     parent_uuid = models.CharField(max_length=80, blank=True)
+    mig_mode = models.BooleanField(default=False)
+    mig_profile = models.CharField(max_length=40, blank=True)
+    mig_start = models.IntegerField(default=-1)
+    island = models.CharField(max_length=40, blank=True)
+    numa = models.IntegerField(default=-1)
+    compute_capability = models.CharField(max_length=8, blank=True)
+    facts = models.JSONField(default=dict, blank=True)
+    cordoned = models.BooleanField(default=False)
+    cordon_reason = models.TextField(blank=True)
     healthy = models.BooleanField(default=True)
     health_note = models.TextField(blank=True)
     present = models.BooleanField(default=True)

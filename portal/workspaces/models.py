@@ -55,6 +55,25 @@ class Workspace(models.Model):
     due_at = models.DateTimeField(null=True, blank=True, db_index=True)
     attempts = models.PositiveIntegerField(default=0)
 
+    # What it is charged, by resource (`portal.quotas.resources`): as asked until it is placed, then as held.
+    amounts = models.JSONField(default=dict, blank=True)
+    priority = models.SmallIntegerField(default=0)
+    preemptible = models.BooleanField(default=True)
+    expected_s = models.PositiveIntegerField(default=28_800)
+    # What the queue decided about it, kept so that decisions stand (`provisioning.scheduling.model.Workload`).
+    claimed = models.BooleanField(default=False)
+    promised = models.PositiveBigIntegerField(default=0)
+    preempted = models.PositiveIntegerField(default=0)
+    # It has been asked to leave by then, for whom and why.
+    leave_at = models.DateTimeField(null=True, blank=True)
+    leave_for = models.CharField(max_length=40, blank=True)
+    leave_reason = models.CharField(max_length=12, blank=True)
+    # What its user is told while it waits.
+    queue_position = models.PositiveIntegerField(null=True, blank=True)
+    eta_at = models.DateTimeField(null=True, blank=True)
+    eta_basis = models.CharField(max_length=200, blank=True)
+    blocker = models.JSONField(default=dict, blank=True)
+
     # Why it waits, or why it failed: shown to the user as it stands.
     error_code = models.CharField(max_length=60, blank=True)
     error_message = models.TextField(blank=True)

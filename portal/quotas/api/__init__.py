@@ -1,0 +1,1 @@
+"""The REST API of quota, requests, ledger, bookings and the queue."""

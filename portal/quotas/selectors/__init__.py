@@ -1,0 +1,1 @@
+"""Reads of quota, requests, ledger and calendar, as the actor may see them."""

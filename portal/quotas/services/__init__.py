@@ -1,0 +1,1 @@
+"""What people change: limits, requests for more, the ledger, bookings. Writes only; `actor` is required."""

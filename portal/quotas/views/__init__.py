@@ -1,0 +1,1 @@
+"""Pages of quota: they parse, call services and render."""
