@@ -60,7 +60,7 @@ class Workspace(models.Model):
     priority = models.SmallIntegerField(default=0)
     preemptible = models.BooleanField(default=True)
     expected_s = models.PositiveIntegerField(default=28_800)
-    # What the queue decided about it, kept so that decisions stand (`provisioning.scheduling.model.Workload`).
+    # What the queue decided about it, kept so that decisions stand (`scheduling.model.Workload`).
     claimed = models.BooleanField(default=False)
     promised = models.PositiveBigIntegerField(default=0)
     preempted = models.PositiveIntegerField(default=0)
