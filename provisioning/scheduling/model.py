@@ -68,7 +68,7 @@ class Cohort:
 class Team:
     """Who pays. `borrowed_avg` is the decayed mean of what it borrowed (`shares.decayed`).
 
-    `user_caps` bound each member alone. `funded` is false when the ledger has nothing left. `reclaim`
+    `user_caps` bound each member alone, `member_caps` one member instead. `funded` is false when the ledger has nothing left. `reclaim`
     says whether it may take back from borrowers of its cohort.
     """
 
@@ -77,9 +77,20 @@ class Team:
     limits: Mapping[str, Limit] = field(default_factory=dict)
     weight_milli: int = WEIGHT_ONE
     user_caps: Amounts = field(default_factory=dict)
+    member_caps: Mapping[str, Amounts] = field(default_factory=dict)
     borrowed_avg: Amounts = field(default_factory=dict)
     funded: bool = True
     reclaim: bool = True
+
+    @property
+    def capped(self) -> bool:
+        """Whether it matters which member asks."""
+        return bool(self.user_caps or self.member_caps)
+
+    def caps_of(self, user: str) -> Amounts:
+        """The caps of one member: each member's, but where others are set."""
+        own = self.member_caps.get(user)
+        return {**self.user_caps, **own} if own else self.user_caps
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +116,13 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A workload that holds its amounts. `leaving_s` is when it will be gone if it is being preempted."""
+    """A workload that holds its amounts. `leaving_s` is when it will be gone if it is being preempted,
+    `leaving_for` the workload (or booking) that it leaves for."""
 
     workload: Workload
     started_s: int
     leaving_s: int | None = None
+    leaving_for: str = ""
 
     @property
     def ends_s(self) -> int:

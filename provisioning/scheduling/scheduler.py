@@ -63,6 +63,8 @@ class Scheduler:
         self._for: dict[str, set[str]] = {}
         for each in snapshot.running:
             self._hold(each)
+            if each.leaving_s is not None and each.leaving_for:
+                self._for.setdefault(each.leaving_for, set()).add(each.workload.id)
         for workload in snapshot.queued:
             self.submit(workload)
 
@@ -82,7 +84,7 @@ class Scheduler:
             raise ValueError(f"{workload.id!r} asks for less than nothing")
         if workload.id in self.running:
             raise ValueError(f"{workload.id!r} runs already")
-        self.waiting.add(workload, bool(self.state.teams[workload.team].user_caps))
+        self.waiting.add(workload, self.state.teams[workload.team].capped)
 
     def withdraw(self, workload_id: str) -> None:
         self.waiting.remove(workload_id)
@@ -108,7 +110,11 @@ class Scheduler:
         if each.leaving_s is not None:
             return
         del self._ends[bisect_left(self._ends, (each.ends_s, victim.workload))]
-        each = replace(each, leaving_s=min(each.ends_s, now_s + self.policy.grace_s))
+        each = replace(
+            each,
+            leaving_s=min(each.ends_s, now_s + self.policy.grace_s),
+            leaving_for=victim.beneficiary,
+        )
         self.running[victim.workload] = each
         insort(self._ends, (each.ends_s, victim.workload))
         if victim.beneficiary in self.waiting.items:
@@ -217,7 +223,7 @@ class Scheduler:
     def _pass_over(self, workload: Workload, lack: tuple[Rule, str], passed: set[Shape]) -> None:
         # A booking is met by some durations and not by others of the same shape.
         if lack[0] is not Rule.BOOKING:
-            passed.add(shape_of(workload, bool(self.state.teams[workload.team].user_caps)))
+            passed.add(shape_of(workload, self.state.teams[workload.team].capped))
 
     def _preempt(self, workload: Workload, now_s: int, asked: set[str]) -> tuple[Victim, ...]:
         candidates = [each for name, each in self.running.items() if name not in asked]

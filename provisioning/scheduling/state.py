@@ -86,7 +86,7 @@ class State:
 
     def _change(self, workload: Workload, sign: int) -> None:
         team = workload.team
-        capped = self.teams[team].user_caps
+        capped = self.teams[team].caps_of(workload.user)
         for resource, amount in workload.amounts.items():
             delta = sign * amount
             self.used[resource] = self.used.get(resource, 0) + delta
@@ -121,7 +121,7 @@ class State:
         team = self.teams[workload.team]
         if not team.funded:
             return (Rule.LEDGER, "")
-        for resource, cap in team.user_caps.items():
+        for resource, cap in team.caps_of(workload.user).items():
             amount = workload.amounts.get(resource, 0)
             if amount and self.member_use.get((team.name, workload.user, resource), 0) + amount > cap:
                 return (Rule.USER_CAP, resource)
@@ -162,7 +162,7 @@ class State:
                 return (Rule.SITE_LIMIT, resource)
             if amount and amount > self.own_limit(team.name, resource):
                 return (Rule.TEAM_LIMIT, resource)
-            if amount > team.user_caps.get(resource, amount):
+            if amount > team.caps_of(workload.user).get(resource, amount):
                 return (Rule.USER_CAP, resource)
         return None
 
@@ -172,7 +172,7 @@ class State:
         wanted = workload.amounts.get(resource, 0)
         node = self.tree.teams[workload.team]
         if rule is Rule.USER_CAP:
-            cap = self.teams[workload.team].user_caps[resource]
+            cap = self.teams[workload.team].caps_of(workload.user)[resource]
             return wanted, cap - self.member_use.get((workload.team, workload.user, resource), 0), cap
         if rule in (Rule.TEAM_LIMIT, Rule.COHORT):
             return wanted, max(0, node.available(resource)), self.own_limit(workload.team, resource)
@@ -187,7 +187,7 @@ class State:
                 if self.used.get(resource, 0) > limit:
                     return f"{self.used[resource]} {resource} of the {name} {limit}"
         for (team, user, resource), amount in self.member_use.items():
-            if amount > self.teams[team].user_caps[resource]:
+            if amount > self.teams[team].caps_of(user)[resource]:
                 return f"{user or 'a member'} of {team} holds {amount} {resource}"
         return self.tree.overrun()
 
