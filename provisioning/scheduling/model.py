@@ -97,9 +97,10 @@ class Team:
 class Workload:
     """A request. `duration_s` is how long it is expected to run, or may run at most.
 
-    `claimed` is set while others are being preempted for it, `promised` is above zero
-    once it has been a reserved head: from then on only a higher priority goes before it, or who was
-    promised a start earlier (a lower number).
+    `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests of
+    one member that are equal in amounts and in this, both fit or neither. `claimed` is set while others
+    are being preempted for it, `promised` is above zero once it has been a reserved head: from then on
+    only a higher priority goes before it, or who was promised a start earlier (a lower number).
     """
 
     id: str
@@ -112,6 +113,7 @@ class Workload:
     preemptible: bool = True
     claimed: bool = False
     promised: int = 0
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from provisioning.scheduling.model import Workload
 from provisioning.scheduling.state import State
 
-Shape = tuple[str, str, tuple[tuple[str, int], ...]]
+Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
 Key = tuple[int, int, int, int, str]
 """Band, priority downwards, number of the promise, creation, id."""
 Rank = tuple[int, int, int, tuple[int, ...], int, str]
@@ -18,7 +18,8 @@ UNPROMISED = 1 << 60
 
 def shape_of(workload: Workload, capped: bool) -> Shape:
     """What decides whether a request fits: of equal shapes all fit or none does."""
-    return (workload.team, workload.user if capped else "", tuple(sorted(workload.amounts.items())))
+    user = workload.user if capped else ""
+    return (workload.team, user, workload.place, tuple(sorted(workload.amounts.items())))
 
 
 class Waiting:
