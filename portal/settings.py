@@ -235,6 +235,10 @@ NODE_LEASE_S = env.int("BERTH_NODE_LEASE_S", default=20)
 SWEEP_INTERVAL_S = env.float("BERTH_SWEEP_INTERVAL_S", default=2.0)
 INVENTORY_INTERVAL_S = env.int("BERTH_INVENTORY_INTERVAL_S", default=60)
 ORPHAN_SWEEP_INTERVAL_S = env.int("BERTH_ORPHAN_SWEEP_INTERVAL_S", default=20)
+# The queue: whether others may be asked to leave, after how long at the earliest, and with how much notice.
+BERTH_PREEMPTION = env.bool("BERTH_PREEMPTION", default=True)
+BERTH_MIN_RUN_S = env.int("BERTH_MIN_RUN_S", default=900)
+BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
 
 LOG_LEVEL = env.str("BERTH_LOG_LEVEL", default="INFO")
