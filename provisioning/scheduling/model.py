@@ -101,6 +101,7 @@ class Workload:
     one member that are equal in amounts and in this, both fit or neither. `claimed` is set while others
     are being preempted for it, `promised` is above zero once it has been a reserved head: from then on
     only a higher priority goes before it, or who was promised a start earlier (a lower number).
+    `preempted` counts how often it has had to leave.
     """
 
     id: str
@@ -113,6 +114,7 @@ class Workload:
     preemptible: bool = True
     claimed: bool = False
     promised: int = 0
+    preempted: int = 0
     place: str = ""
 
 
