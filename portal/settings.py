@@ -229,6 +229,19 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
 }
 
+# E-mail goes out where EMAIL_URL says how: smtp+tls://user:password@host:587. Without it, in the portal only.
+_email_url = env.str("EMAIL_URL", default="")
+BERTH_MAIL = bool(_email_url)
+if _email_url:
+    try:
+        vars().update(env.email_url_config(_email_url))
+    except (KeyError, ValueError, ImproperlyConfigured) as error:
+        raise ImproperlyConfigured(
+            "EMAIL_URL is not valid: write smtp+tls://user:password@host:587 (or smtp+ssl://, smtp://)."
+        ) from error
+EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT_S", default=10)
+DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default=f"Berth <berth@{_public.hostname or 'localhost'}>")
+
 CELERY_BROKER_URL = BERTH_REDIS_URL
 CELERY_TASK_DEFAULT_QUEUE = "control"
 NODE_LEASE_S = env.int("BERTH_NODE_LEASE_S", default=20)

@@ -25,6 +25,7 @@ class User(AbstractUser):
     email = models.EmailField("e-mail", blank=True)
     is_operator = models.BooleanField(default=False, help_text="Runs the pools.")
     is_approver = models.BooleanField(default=False, help_text="Decides quota requests.")
+    mail_notices = models.BooleanField(default=True, help_text="Notices come by e-mail too.")
 
     class Meta:
         constraints = [
@@ -98,6 +99,8 @@ class Scope(models.TextChoices):
     TEAMS_WRITE = "teams:write", "Change teams"
     POOLS_READ = "pools:read", "See pools, nodes and devices"
     POOLS_WRITE = "pools:write", "Operate pools"
+    NOTIFICATIONS_READ = "notifications:read", "See your notices"
+    NOTIFICATIONS_WRITE = "notifications:write", "Mark notices as read"
     TOKENS_READ = "tokens:read", "See tokens"
     TOKENS_WRITE = "tokens:write", "Create and revoke tokens"
 

@@ -47,6 +47,14 @@ def publish(workspace_id: UUID, owner_id: UUID, kind: str) -> None:
         log.warning("live hint not sent: %s", error)
 
 
+def publish_to(user_id: UUID, kind: str) -> None:
+    """Tell whoever watches this user's channel that there is something new for them."""
+    try:
+        connection().publish(user_channel(user_id), kind)
+    except redis.RedisError as error:
+        log.warning("live hint not sent: %s", error)
+
+
 async def hints(channel: str) -> AsyncGenerator[bool, None]:
     """Yield True when something may have changed, False every few seconds when nothing has.
 

@@ -1,7 +1,9 @@
-"""Writing the audit log, and telling live listeners when the transaction has held."""
+"""Writing the audit log and notices to people, and telling live listeners when the transaction has held."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +11,17 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.actors import SystemActor, label_of
+from portal.common.texts import storable
 from portal.events import live
-from portal.events.models import Event
+from portal.events.models import Event, Notification
 
 if TYPE_CHECKING:
     from portal.accounts.models import Team, User
     from portal.inventory.models import Pool
     from portal.workspaces.models import Workspace
+
+# The same notice within this time is one: what tells it twice in a transaction tells it once.
+SAME_NOTICE = timedelta(seconds=5)
 
 
 def record(
@@ -43,3 +49,45 @@ def record(
     if workspace is not None:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
     return event
+
+
+def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: str = "") -> list[Notification]:
+    """Tell each of the users once; returns what was written, for those who had not just been told.
+
+    In the caller's transaction: what is rolled back has told nobody. `url` is a path in the portal, the
+    one next action. An e-mail follows where mail is configured, the user has an address and wants it.
+    """
+    wanted = {user.pk: user for user in users if user.is_active}
+    if not wanted:
+        return []
+    now = timezone.now()
+    title, body = " ".join(storable(title).split())[:200], storable(body)
+    told = set(
+        Notification.objects.filter(
+            user__in=wanted, kind=kind, title=title, url=url, read_at=None, at__gte=now - SAME_NOTICE
+        ).values_list("user_id", flat=True)
+    )
+    made = Notification.objects.bulk_create(
+        Notification(
+            user=user,
+            at=now,
+            kind=kind,
+            title=title,
+            body=body,
+            url=url,
+            mail_due_at=now if settings.BERTH_MAIL and user.email and user.mail_notices else None,
+        )
+        for user in wanted.values()
+        if user.pk not in told
+    )
+    for notice in made:
+        transaction.on_commit(partial(live.publish_to, notice.user_id, kind))
+    return made
+
+
+def mark_read(*, actor: User, notification_id: int | None = None) -> int:
+    """Mark one of the actor's notices as read, or all of them; returns how many were unread."""
+    unread = Notification.objects.filter(user=actor, read_at=None)
+    if notification_id is not None:
+        unread = unread.filter(pk=notification_id)
+    return unread.update(read_at=timezone.now())

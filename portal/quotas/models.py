@@ -241,6 +241,9 @@ class Grant(models.Model):
     ended_at = models.DateTimeField(
         null=True, blank=True, help_text="When its end was told, or it was revoked."
     )
+    warned_at = models.DateTimeField(
+        null=True, blank=True, help_text="When it was told that the end is near."
+    )
     request = models.OneToOneField(
         QuotaRequest, null=True, blank=True, on_delete=models.SET_NULL, related_name="grant"
     )
