@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from portal.accounts import api as accounts
 from portal.catalog import api as catalog
 from portal.common.api import routes, unknown_endpoint
+from portal.events import api as events
 from portal.inventory import api as inventory
 from portal.workspaces import api as workspaces
 
@@ -32,6 +33,7 @@ v1 = [
     *catalog.urlpatterns,
     *accounts.urlpatterns,
     *inventory.urlpatterns,
+    *events.urlpatterns,
     *routes("schema", Schema, "schema"),
     *routes("docs", Docs, "docs"),
 ]

@@ -9,6 +9,7 @@ handler500 = "portal.common.views.server_error"
 urlpatterns = [
     path("", include("portal.embedded.urls")),
     path("", include("portal.accounts.urls")),
+    path("", include("portal.events.urls")),
     path("", include("portal.inventory.urls")),
     path("", include("portal.workspaces.urls")),
     path("api/", include("portal.api")),

@@ -106,6 +106,18 @@ def _check_no_wider(parent: ApiToken, scopes: Sequence[str], expires_at: datetim
 
 
 @transaction.atomic
+def set_mail_notices(*, actor: User, wanted: bool) -> None:
+    """Whether the actor's notices come by e-mail too. Asking for what is so is success."""
+    if User.objects.filter(pk=actor.pk).exclude(mail_notices=wanted).update(mail_notices=wanted):
+        actor.mail_notices = wanted
+        events.record(
+            actor=actor,
+            kind="account.mail_notices",
+            message="wants notices by e-mail" if wanted else "wants no notices by e-mail",
+        )
+
+
+@transaction.atomic
 def revoke_token(*, actor: User, token_id: UUID) -> None:
     """End one of the actor's tokens at once. Ending it twice is success."""
     token = ApiToken.objects.filter(pk=token_id, user=actor).first()

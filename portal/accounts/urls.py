@@ -10,6 +10,7 @@ urlpatterns = [
     path("sign-out/", views.sign_out, name="sign-out"),
     path("theme/", views.theme, name="theme"),
     path("account/", views.account, name="account"),
+    path("account/notices/", views.notices, name="notices"),
     path("account/tokens/", views.tokens, name="tokens"),
     path("account/tokens/<uuid:token_id>/revoke/", views.token_revoke, name="token-revoke"),
     path("teams/", views.teams, name="teams"),

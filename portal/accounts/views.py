@@ -113,8 +113,21 @@ def account(request: SignedInRequest) -> HttpResponse:
         "form": form,
         "memberships": selectors.memberships_of(request.user),
         "roles": _rights(request.user),
+        "mail": settings.BERTH_MAIL,
     }
     return render(request, "accounts/account.html", context, status=_status(form))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+def notices(request: SignedInRequest) -> HttpResponse:
+    """Switch e-mail on or off. A GET, as after signing in anew, only shows the account."""
+    if request.method == "POST":
+        wanted = request.POST.get("mail") == "on"
+        services.set_mail_notices(actor=request.user, wanted=wanted)
+        words = "Notices come by e-mail too." if wanted else "Notices come in the portal only."
+        messages.success(request, words)
+    return redirect("accounts:account")
 
 
 def _rights(user: User) -> list[str]:

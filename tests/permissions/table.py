@@ -28,6 +28,8 @@ POST   sign-out/                                            302    302    302 30
 POST   theme/                                               302    302    302 302 302   302   -
 GET    account/                                             302    200    200 200 200   200   -
 POST   account/                                             302    400    400 400 400   400   -
+GET    account/notices/                                     302    302    302 302 302   302   -
+POST   account/notices/                                     302    302    302 302 302   302   -
 GET    account/tokens/                                      302    200    200 200 200   200   -
 POST   account/tokens/                                      302    200    200 200 200   200   -
 GET    account/tokens/<uuid:token_id>/revoke/               302    302    302 302 302   302   -
@@ -93,6 +95,17 @@ GET    api/v1/tokens                                        401    200    200 20
 POST   api/v1/tokens                                        401    201    201 201 201   201   tokens:write
 GET    api/v1/tokens/<uuid:token_id>                        401    404    404 200 404   404   tokens:read
 DELETE api/v1/tokens/<uuid:token_id>                        401    404    404 204 404   404   tokens:write
+
+# --- notices: everybody has his own; the one named here is bob's ---
+GET    notifications/                                       302    200    200 200 200   200   -
+GET    notifications/bell/                                  302    200    200 200 200   200   -
+GET    notifications/read/                                  302    302    302 302 302   302   -
+POST   notifications/read/                                  302    302    302 302 302   302   -
+GET    notifications/<int:notification_id>/read/            302    302    302 302 302   302   -
+POST   notifications/<int:notification_id>/read/            302    404    404 302 404   404   -
+GET    api/v1/notifications                                 401    200    200 200 200   200   notifications:read
+POST   api/v1/notifications/read                            401    200    200 200 200   200   notifications:write
+POST   api/v1/notifications/<int:notification_id>/read      401    404    404 200 404   404   notifications:write
 
 # --- REST: pools ---
 GET    api/v1/pools                                         401    200    200 200 200   200   pools:read

@@ -13,6 +13,8 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from portal.accounts.models import Scope
+from portal.events.models import Notification
+from portal.events.services import notify
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, UserFactory, make_token
 from tests.permissions.table import ROWS, WHO, Row
@@ -52,6 +54,7 @@ class Stage:
             "<uuid:token_id>": token.pk,
             "<uuid:node_id>": node.pk,
             "<uuid:device_id>": node.devices.first().pk,
+            "<int:notification_id>": Notification.objects.get(user=people["bob"], kind="test").pk,
             "<str:username>": "dan",
             "<username:username>": "dan",
         }
@@ -118,6 +121,7 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch) -> 
     workspace = make(bob, name="bobs")
     run_until_ready(sent, workspace)
     token, _ = make_token(bob)
+    notify([bob], "test", "Something that bobs are told")
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
     monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
     people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga}

@@ -1,0 +1,88 @@
+"""One's own notices over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.accounts.models import Scope
+from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
+from portal.events import selectors, services
+from portal.events.models import Notification
+
+SCOPES = {"GET": Scope.NOTIFICATIONS_READ, "*": Scope.NOTIFICATIONS_WRITE}
+
+
+class NotificationSerializer(serializers.ModelSerializer[Notification]):
+    """Something that you were told. `url` is a path in the portal: the one next action, or empty."""
+
+    class Meta:
+        model = Notification
+        fields = ["id", "at", "kind", "title", "body", "url", "read_at"]
+        read_only_fields = fields
+
+
+class ReadSerializer(serializers.Serializer[Any]):
+    read = serializers.IntegerField(help_text="How many were unread before.")
+
+
+class NotificationFilter(filters.FilterSet):
+    unread = filters.BooleanFilter(
+        field_name="read_at", lookup_expr="isnull", label="Only those not read, or only those read."
+    )
+    kind = filters.CharFilter(label="Exactly this kind.", max_length=60)
+
+
+class NotificationList(ListView):
+    scopes = SCOPES
+    serializer_class = NotificationSerializer
+    filterset_class = NotificationFilter
+    ordering = ("-id",)
+
+    def get_queryset(self) -> QuerySet[Notification]:
+        if self.documenting():
+            return Notification.objects.none()
+        return selectors.notifications_of(self.request.user)
+
+    @operation("List your notices", responses={200: NotificationSerializer(many=True)}, errors=[400])
+    def get(self, request: UserRequest) -> Response:
+        return self.list(request)
+
+
+class NotificationRead(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Mark a notice as read",
+        description="Marking it twice is success.",
+        responses={200: NotificationSerializer},
+        errors=[404],
+    )
+    def post(self, request: UserRequest, notification_id: int) -> Response:
+        selectors.notification_by_id(request.user, notification_id)
+        services.mark_read(actor=request.user, notification_id=notification_id)
+        return Response(
+            NotificationSerializer(selectors.notification_by_id(request.user, notification_id)).data
+        )
+
+
+class NotificationReadAll(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Mark all your notices as read",
+        responses={200: ReadSerializer},
+        operation_id="notifications_read_all",
+    )
+    def post(self, request: UserRequest) -> Response:
+        return Response({"read": services.mark_read(actor=request.user)})
+
+
+urlpatterns = [
+    *routes("notifications", NotificationList, "notifications"),
+    *routes("notifications/read", NotificationReadAll, "notifications-read"),
+    *routes("notifications/<int:notification_id>/read", NotificationRead, "notification-read"),
+]

@@ -1,0 +1,27 @@
+"""Reads of one's own notices."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+
+from portal.accounts.models import User
+from portal.common.errors import NotFound
+from portal.events.models import Notification
+
+
+def notifications_of(actor: User) -> QuerySet[Notification]:
+    """The actor's notices, newest first; nobody sees those of others."""
+    return Notification.objects.filter(user=actor).order_by("-id")
+
+
+def unread_count(actor: User) -> int:
+    """How many notices the actor has not read."""
+    return Notification.objects.filter(user=actor, read_at=None).count()
+
+
+def notification_by_id(actor: User, notification_id: int) -> Notification:
+    """One of the actor's notices, or `NotFound`."""
+    found = notifications_of(actor).filter(pk=notification_id).first()
+    if found is None:
+        raise NotFound("There is no such notice of yours.", next_action="Look at your list of notices.")
+    return found

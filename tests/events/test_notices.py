@@ -1,0 +1,190 @@
+"""Telling people something: in the portal, and by e-mail where there is a mail server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from smtplib import SMTPRecipientsRefused, SMTPServerDisconnected
+
+import pytest
+from django.core import mail as outbox
+from django.db import transaction
+
+from portal.events import mail, services
+from portal.events.models import Notification
+from portal.events.tasks import send_mails
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def mailing(settings):
+    settings.BERTH_MAIL = True
+    return outbox
+
+
+def tell(*users, title="It ends soon", **fields):
+    return services.notify(users, "test.told", title, **fields)
+
+
+def test_everybody_is_told_once_in_a_transaction(alice, bob):
+    with transaction.atomic():
+        tell(alice, bob, alice)
+        tell(alice, url="/")  # leads elsewhere: another notice
+        tell(alice)
+    assert Notification.objects.filter(user=alice).count() == 2
+    assert Notification.objects.filter(user=bob).count() == 1
+
+
+def test_what_is_rolled_back_tells_nobody_and_keeps_nothing_from_being_told(alice):
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        tell(alice)
+        raise ZeroDivisionError
+    assert len(tell(alice)) == 1
+
+
+def test_who_was_switched_off_is_not_told(alice):
+    alice.is_active = False
+    assert tell(alice) == []
+
+
+def test_a_live_hint_goes_to_the_readers_channel(alice, monkeypatch):
+    from portal.events import live
+
+    sent = []
+    monkeypatch.setattr(live, "publish_to", lambda user_id, kind: sent.append((user_id, kind)))
+    tell(alice)
+    assert sent == [(alice.pk, "test.told")]
+
+
+def test_without_a_mail_server_nothing_is_due(alice, settings):
+    assert settings.BERTH_MAIL is False
+    (notice,) = tell(alice)
+    assert notice.mail_due_at is None
+    send_mails()
+    assert outbox.outbox == []
+
+
+def test_the_mail_says_what_the_notice_says_and_where_it_leads(alice, mailing):
+    tell(alice, title="Petra approved\r\nBcc: x@example.org", body="2 × H100", url="/quotas/requests/1/")
+    assert mail.send_due() == 1
+    (message,) = mailing.outbox
+    assert message.to == ["alice@example.org"]
+    assert message.subject == "[Berth] Petra approved Bcc: x@example.org"
+    assert "2 × H100" in message.body
+    assert "http://localhost:8000/quotas/requests/1/" in message.body
+    assert mail.send_due() == 0
+
+
+def test_who_does_not_want_mail_gets_none(alice, bob, charlie, mailing):
+    alice.mail_notices = False
+    bob.email = ""
+    for user in (alice, bob):
+        user.save()
+    tell(alice, bob, charlie)
+    charlie.mail_notices = False  # changes his mind before it goes out
+    charlie.save()
+    assert mail.send_due() == 0
+    assert not Notification.objects.exclude(mail_due_at=None).exists()
+
+
+def test_a_broken_server_is_tried_eight_times_with_growing_waits(alice, mailing, monkeypatch, clock):
+    tried = []
+
+    def away(self):
+        tried.append(dt.datetime.now(dt.UTC))
+        raise ConnectionRefusedError("away")
+
+    monkeypatch.setattr(mail.EmailMessage, "send", away)
+    (notice,) = tell(alice)
+    for _ in range(600):
+        mail.send_due()
+        clock.shift(30)
+    waits = [(b - a).total_seconds() for a, b in itertools.pairwise(tried)]
+    assert len(tried) == mail.ATTEMPTS
+    assert waits == [30 * 2**n for n in range(mail.ATTEMPTS - 1)]
+    notice.refresh_from_db()
+    assert notice.mail_due_at is None
+
+
+def test_a_broken_server_ends_the_round_and_a_refused_reader_does_not(
+    alice, bob, charlie, mailing, monkeypatch
+):
+    sent = []
+
+    def send(self):
+        if self.to == ["alice@example.org"]:
+            raise SMTPRecipientsRefused({"alice@example.org": (550, b"no")})
+        if self.to == ["bob@example.org"]:
+            raise SMTPServerDisconnected("gone")
+        sent.append(self.to)
+
+    monkeypatch.setattr(mail.EmailMessage, "send", send)
+    for user in (alice, charlie, bob):
+        tell(user)
+    tell(charlie, title="Another")
+    assert mail.send_due() == 1
+    assert sent == [["charlie@example.org"]]
+    assert mail.send_due() == 1
+
+
+def test_two_workers_send_one_mail(alice, mailing, monkeypatch):
+    tell(alice)
+    claim = mail._claim
+
+    def slow(row, now):
+        # The other worker looks and sends between our look and our claim.
+        monkeypatch.setattr(mail, "_claim", claim)
+        mail.send_due()
+        return claim(row, now)
+
+    monkeypatch.setattr(mail, "_claim", slow)
+    mail.send_due()
+    assert len(mailing.outbox) == 1
+
+
+def test_the_bell_counts_what_is_unread(alice, as_user):
+    tell(alice, url="/teams/")
+    tell(alice, title="Another")
+    client = as_user(alice)
+    assert "2 unread" in client.get("/teams/").content.decode()
+    first = Notification.objects.get(title="It ends soon")
+    answer = client.post(f"/notifications/{first.pk}/read/")
+    assert (answer.status_code, answer["Location"]) == (302, "/teams/")
+    assert "1 unread" in client.get("/notifications/bell/").content.decode()
+    page = client.get("/notifications/?only=unread").content.decode()
+    assert "Another" in page
+    assert "It ends soon" not in page
+    client.post("/notifications/read/")
+    assert "unread</span>" not in client.get("/notifications/").content.decode()
+
+
+def test_a_notice_leads_nowhere_else(alice, as_user):
+    (notice,) = tell(alice, url="//evil.example/")
+    assert as_user(alice).post(f"/notifications/{notice.pk}/read/")["Location"] == "/"
+
+
+def test_the_account_page_says_whether_mail_comes(alice, as_user, settings):
+    client = as_user(alice)
+    assert "no mail server is set" in client.get("/account/").content.decode()
+    settings.BERTH_MAIL = True
+    assert "E-mail them to alice@example.org" in client.get("/account/").content.decode()
+    client.post("/account/notices/", {})
+    alice.refresh_from_db()
+    assert alice.mail_notices is False
+    client.post("/account/notices/", {"mail": "on"})
+    alice.refresh_from_db()
+    assert alice.mail_notices is True
+
+
+def test_programs_read_and_mark_their_users_notices(alice, bob, with_token):
+    tell(alice, bob)
+    client = with_token(alice, "notifications:read", "notifications:write")
+    (row,) = client.get("/api/v1/notifications?unread=true").json()["results"]
+    assert row["title"] == "It ends soon"
+    read = client.post(f"/api/v1/notifications/{row['id']}/read").json()
+    assert read["read_at"]
+    assert client.get("/api/v1/notifications?unread=true").json()["results"] == []
+    tell(alice, title="Another")
+    assert client.post("/api/v1/notifications/read").json() == {"read": 1}
+    assert Notification.objects.get(user=bob).read_at is None
