@@ -10,6 +10,7 @@ from portal.catalog import api as catalog
 from portal.common.api import routes, unknown_endpoint
 from portal.events import api as events
 from portal.inventory import api as inventory
+from portal.quotas.api import urls as quotas
 from portal.workspaces import api as workspaces
 
 
@@ -34,6 +35,7 @@ v1 = [
     *accounts.urlpatterns,
     *inventory.urlpatterns,
     *events.urlpatterns,
+    *quotas.urlpatterns,
     *routes("schema", Schema, "schema"),
     *routes("docs", Docs, "docs"),
 ]

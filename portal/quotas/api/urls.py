@@ -1,0 +1,7 @@
+"""REST endpoints of quotas; each subject appends its own."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []
