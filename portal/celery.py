@@ -17,7 +17,7 @@ from provisioning.transport import configure
 app = Celery("berth-control")
 configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
 pulse.install(app)
-app.autodiscover_tasks(["portal.inventory", "portal.workspaces"])
+app.autodiscover_tasks(["portal.inventory", "portal.quotas", "portal.workspaces"])
 app.conf.beat_schedule = {
     "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
     "refresh-inventories": {"task": "control.refresh_inventories", "schedule": 5.0},

@@ -64,6 +64,14 @@ class NotPossible(PortalError):
     title = "No pool can run this"
 
 
+class NeedsApproval(PortalError):
+    """It is possible, but not within what the team may hold; `extra["ask"]` says what to ask for."""
+
+    code = "needs_approval"
+    status = 409
+    title = "Needs approval"
+
+
 class Unavailable(PortalError):
     """A part of the system does not answer at present."""
 

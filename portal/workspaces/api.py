@@ -32,7 +32,7 @@ from portal.common.api import (
 from portal.common.errors import InvalidInput, NotFound
 from portal.events import stream
 from portal.events.models import Event
-from portal.workspaces import admission, policies, selectors, services
+from portal.workspaces import policies, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import (
@@ -394,12 +394,13 @@ class AdmissionPreview(ApiView):
         body = PreviewSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         given = body.validated_data
-        policies.require_create(request.user, _team(request.user, given.get("team", "")))
-        verdict = admission.assess(
-            template=catalog.template_by_slug(given["template"]),
-            flavor=catalog.flavor_by_slug(given["flavor"]),
-        )
-        return Response(VerdictSerializer(verdict_data(verdict)).data)
+        team = _team(request.user, given.get("team", ""))
+        policies.require_create(request.user, team)
+        offers = selectors.flavor_offers(catalog.template_by_slug(given["template"]), team, request.user)
+        flavor = catalog.flavor_by_slug(given["flavor"])
+        verdict = next(offer.verdict for offer in offers if offer.flavor == flavor)
+        nearest = [offer.flavor.slug for offer in selectors.alternatives(offers, flavor)]
+        return Response(VerdictSerializer(verdict_data(verdict, alternatives=nearest)).data)
 
 
 ONE = "workspaces/<uuid:workspace_id>"

@@ -13,7 +13,8 @@ from portal.accounts.models import Role, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.templatetags.berth import cores, mib, milli
 from portal.events.models import Event
-from portal.workspaces import admission, policies, selectors
+from portal.quotas import admission
+from portal.workspaces import policies, selectors
 from portal.workspaces.lifecycle import DELETABLE, STARTABLE, STOPPABLE, TRANSITIONAL, Reason, State
 from portal.workspaces.models import Workspace
 
@@ -147,7 +148,7 @@ def last_choice(actor: User) -> LastChoice | None:
     last = selectors.last_choice(actor)
     if last is None:
         return None
-    verdict = admission.assess(template=last.template, flavor=last.flavor)
+    verdict = admission.assess(template=last.template, flavor=last.flavor, team=last.team, actor=actor)
     return LastChoice(last.template, last.flavor, last.team, verdict) if verdict.possible else None
 
 
@@ -301,6 +302,7 @@ class Choice:
     templates: list[TemplateCard]
     flavors: list[FlavorCard]
     team: Team | None
+    alternatives: list[Flavor]
 
     @property
     def template(self) -> Template | None:
@@ -323,21 +325,9 @@ class Choice:
         return self.chosen_flavor.verdict if self.chosen_flavor else None
 
     @property
-    def alternative(self) -> Flavor | None:
-        """A flavor that starts now, where the chosen one does not: with an accelerator if it had one."""
-        chosen = self.chosen_flavor
-        if chosen is None or chosen.verdict.outcome is admission.Outcome.FITS_NOW:
-            return None
-        fitting = [
-            card.flavor
-            for card in self.flavors
-            if card.verdict.outcome is admission.Outcome.FITS_NOW
-            and card.flavor.simulated == chosen.flavor.simulated
-        ]
-        wanted = bool(chosen.flavor.accelerator_count)
-        return next((item for item in fitting if bool(item.accelerator_count) == wanted), None) or next(
-            iter(fitting), None
-        )
+    def asks(self) -> bool:
+        """Whether it starts only when somebody approves."""
+        return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
 
 
 def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
@@ -349,12 +339,22 @@ def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
     teams = {item.slug: item for item in _own_teams(actor)}
     team_slug = _pick(list(teams), team, last.team.slug if last else "")
     flavors: list[FlavorCard] = []
+    nearest: list[Flavor] = []
     chosen_template = next((offer.template for offer in offers if offer.template.slug == picked), None)
     if chosen_template is not None:
-        sized = selectors.flavor_offers(chosen_template)
+        sized = selectors.flavor_offers(chosen_template, teams.get(team_slug), actor)
         possible = [offer.flavor.slug for offer in sized if offer.verdict.possible]
+        asked_for = [
+            offer.flavor.slug
+            for offer in sized
+            if offer.flavor.slug == flavor and offer.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
+        ]
         now = [offer.flavor.slug for offer in sized if offer.verdict.outcome is admission.Outcome.FITS_NOW]
-        flavor_slug = _pick(possible, flavor, last.flavor.slug if last else "", *now[:1])
+        # What needs approval is chosen by a person only, never by default.
+        flavor_slug = _pick([*asked_for, *possible], flavor, last.flavor.slug if last else "", *now[:1])
+        chosen = next((offer for offer in sized if offer.flavor.slug == flavor_slug), None)
+        if chosen is not None and chosen.verdict.outcome is not admission.Outcome.FITS_NOW:
+            nearest = [offer.flavor for offer in selectors.alternatives(sized, chosen.flavor)]
         flavors = [
             FlavorCard(
                 flavor=offer.flavor,
@@ -375,6 +375,7 @@ def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
         ],
         flavors=flavors,
         team=teams.get(team_slug),
+        alternatives=nearest,
     )
 
 

@@ -18,15 +18,15 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
 from portal.common.texts import storable
 from portal.events import services as events
-from portal.inventory.models import Device, Node, Pool
-from portal.workspaces import admission, dispatch
+from portal.quotas import cycle, queue
+from portal.workspaces import dispatch, placing
 from portal.workspaces.lifecycle import Reason, State, Trigger, Wanted, advance
 from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
-from provisioning.types import Op, Placement
+from provisioning.types import Op
 
 log = logging.getLogger(__name__)
 
-QUEUE_RECHECK_S = 5
+REFUSED_WAIT_S = 5
 SIMULATED_OBSERVE_S = 1
 STARTING_OBSERVE_S = 5
 STOPPING_OBSERVE_S = 0.5
@@ -52,7 +52,7 @@ def reconcile(workspace_id: UUID) -> None:
 
 
 def sweep() -> int:
-    """Reconcile every row that is due, oldest first; returns how many were looked at."""
+    """Reconcile every row that is due, oldest first, and look at the queue; returns how many were due."""
     due = list(
         Workspace.objects.due(timezone.now())
         .order_by("due_at", "requested_at")
@@ -69,6 +69,7 @@ def sweep() -> int:
             Workspace.objects.filter(pk=workspace_id).update(
                 due_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
             )
+    cycle.run_if_due()
     return len(due)
 
 
@@ -79,7 +80,7 @@ def step(workspace: Workspace) -> None:
         return
     match workspace.state:
         case State.PENDING:
-            _place_or_wait(workspace, now)
+            _wait(workspace)
         case State.PROVISIONING:
             _provision(workspace, now)
         case State.RUNNING:
@@ -90,68 +91,16 @@ def step(workspace: Workspace) -> None:
             dispatch.send(workspace, Op.DELETE)
         case State.STOPPED if workspace.wanted == Wanted.DELETED:
             _delete_stopped(workspace, now)
+        case State.STOPPED if workspace.wanted == Wanted.RUNNING:
+            requeue(workspace)
         case _:
             _rest(workspace)
 
 
-def _place_or_wait(workspace: Workspace, now: datetime) -> None:
-    pools = admission.candidate_pools(workspace.flavor)
-    # Placement reads and writes under the locks of the candidate pools, always taken in this order.
-    list(Pool.objects.select_for_update().filter(pk__in=[pool.pk for pool in pools]).order_by("pk"))
-    verdict = admission.assess(
-        template=workspace.template, flavor=workspace.flavor, resources=workspace.resources
-    )
-    if verdict.pool is None or verdict.placement is None:
-        workspace.due_at = now + timedelta(seconds=QUEUE_RECHECK_S)
-        workspace.error_code = verdict.outcome.value
-        workspace.error_message = verdict.message
-        workspace.save(update_fields=["due_at", "error_code", "error_message"])
-        return
-    generation = workspace.generation + 1
-    nodes = ", ".join(item.node for item in verdict.placement.nodes)
-    advance(
-        workspace,
-        Trigger.PLACE,
-        actor=SYSTEM,
-        message=f"placed it on {nodes}",
-        data={"pool": verdict.pool.slug, "generation": generation},
-        generation=generation,
-        pool=verdict.pool,
-        admitted_at=now,
-        placed_at=now,
-        launched_at=None,
-        ready_at=None,
-        attempts=0,
-        error_code="",
-        error_message="",
-        endpoint="",
-        lease="",
-        due_at=now,
-    )
-    _allocate(workspace, verdict.pool, verdict.placement, now)
-    dispatch.send(workspace, Op.START)
-
-
-def _allocate(workspace: Workspace, pool: Pool, placement: Placement, now: datetime) -> None:
-    names = [item.node for item in placement.nodes]
-    nodes = {node.name: node for node in Node.objects.filter(pool=pool, name__in=names)}
-    uuids = [grant.uuid for item in placement.nodes for grant in item.devices]
-    devices = {device.uuid: device for device in Device.objects.filter(uuid__in=uuids)}
-    request = admission.request_of(workspace.resources)
-    for item in placement.nodes:
-        allocation = Allocation.objects.create(
-            workspace=workspace,
-            node=nodes[item.node],
-            generation=workspace.generation,
-            cpu_milli=request.cpu_milli,
-            memory_mib=request.memory_mib,
-            disk_mib=request.disk_mib,
-            granted_at=now,
-        )
-        AllocatedDevice.objects.bulk_create(
-            AllocatedDevice(allocation=allocation, device=devices[grant.uuid], milli=grant.milli)
-            for grant in item.devices
-        )
+def _wait(workspace: Workspace) -> None:
+    """A waiting workspace takes no step of its own: the queue decides."""
+    _rest(workspace)
+    queue.poke()
 
 
 def release(workspace: Workspace) -> None:
@@ -160,11 +109,8 @@ def release(workspace: Workspace) -> None:
     AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True).update(active=False)
     freed = Allocation.objects.filter(workspace=workspace, released_at=None).update(released_at=now)
     if freed:
-        # Whoever waits may fit now: look at the queue at the next sweep instead of in some seconds.
-        # Rows that somebody holds are passed over, so that two releases never wait for each other.
-        waiting = Workspace.objects.filter(state=State.PENDING, due_at__gt=now)
-        free = waiting.select_for_update(skip_locked=True).values_list("pk", flat=True)
-        Workspace.objects.filter(pk__in=list(free)).update(due_at=now)
+        # Whoever waits may fit now.
+        queue.poke()
 
 
 def refused_for_capacity(workspace: Workspace) -> bool:
@@ -172,9 +118,43 @@ def refused_for_capacity(workspace: Workspace) -> bool:
     return workspace.state == State.PROVISIONING and workspace.error_code == "no_capacity"
 
 
+def _leave(workspace: Workspace, now: datetime) -> None:
+    """Its time to leave has come: it stops for another, its files stay, and it waits again."""
+    advance(
+        workspace,
+        Trigger.STOP,
+        actor=SYSTEM,
+        message="stops it for another; it is back in the queue",
+        data={"reason": workspace.leave_reason, "for": workspace.leave_for},
+        preempted=workspace.preempted + 1,
+        due_at=now,
+        attempts=0,
+        error_code="",
+        error_message="",
+    )
+    dispatch.send(workspace, Op.STOP)
+
+
+def requeue(workspace: Workspace) -> None:
+    """Put a stopped workspace that had to leave back into the queue, at its old place by age."""
+    advance(
+        workspace,
+        Trigger.START,
+        actor=SYSTEM,
+        message="queues it again",
+        due_at=None,
+        attempts=0,
+        **placing.FROM_THE_START,
+    )
+    queue.poke()
+
+
 def _provision(workspace: Workspace, now: datetime) -> None:
     if refused_for_capacity(workspace):
         dispatch.send(workspace, Op.DELETE)
+        return
+    if workspace.leave_at is not None and workspace.leave_at <= now:
+        _leave(workspace, now)
         return
     placed_at = workspace.placed_at or workspace.state_since
     if now > placed_at + timedelta(seconds=workspace.template.start_timeout_s):
@@ -196,10 +176,14 @@ def _provision(workspace: Workspace, now: datetime) -> None:
 
 def _watch(workspace: Workspace, now: datetime) -> None:
     """A heartbeat is proof of life; only when it stays away is the backend asked."""
+    if workspace.leave_at is not None and workspace.leave_at <= now:
+        _leave(workspace, now)
+        return
     if workspace.pool is not None and not workspace.pool.simulated and workspace.heartbeat_at:
         fresh_until = workspace.heartbeat_at + heartbeat_patience()
         if now < fresh_until:
-            workspace.due_at = fresh_until
+            # No later than the moment at which it has to leave.
+            workspace.due_at = min(fresh_until, workspace.leave_at or fresh_until)
             workspace.save(update_fields=["due_at"])
             return
     dispatch.send(workspace, Op.OBSERVE)

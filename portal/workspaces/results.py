@@ -18,7 +18,7 @@ from portal.common.errors import NotFound
 from portal.common.texts import storable
 from portal.inventory.models import Pool
 from portal.inventory.services import config_of
-from portal.workspaces import dispatch, gateway, reconcile
+from portal.workspaces import dispatch, gateway, placing, reconcile
 from portal.workspaces.lifecycle import HOLDING, Reason, State, Trigger, Wanted, advance
 from portal.workspaces.models import Workspace
 from provisioning.registry import driver_for
@@ -215,16 +215,19 @@ def _requeue(workspace: Workspace) -> None:
         Trigger.NO_CAPACITY,
         actor=SYSTEM,
         message=f"queues it again: {workspace.error_message}",
-        due_at=timezone.now() + timedelta(seconds=reconcile.QUEUE_RECHECK_S),
+        # The queue leaves it alone until then: the backend would only refuse it again.
+        due_at=timezone.now() + timedelta(seconds=reconcile.REFUSED_WAIT_S),
         pool=None,
         placed_at=None,
         admitted_at=None,
+        **placing.NOT_LEAVING,
     )
     reconcile.release(workspace)
 
 
 def _stopped(workspace: Workspace) -> None:
-    deleting = workspace.wanted == Wanted.DELETED
+    # It may have been deleted meanwhile, or had to leave and waits again.
+    goes_on = workspace.wanted != Wanted.STOPPED
     advance(
         workspace,
         Trigger.STOPPED,
@@ -234,10 +237,10 @@ def _stopped(workspace: Workspace) -> None:
         attempts=0,
         error_code="",
         error_message="",
-        due_at=timezone.now() if deleting else None,
+        due_at=timezone.now() if goes_on else None,
     )
     reconcile.release(workspace)
-    if deleting:
+    if goes_on:
         reconcile.step(workspace)
 
 

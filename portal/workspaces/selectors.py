@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -9,12 +10,12 @@ from uuid import UUID
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import User
+from portal.accounts.models import Team, User
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NotFound
 from portal.events.models import Event
-from portal.workspaces import admission
+from portal.quotas import admission
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
@@ -105,12 +106,34 @@ class FlavorOffer:
     verdict: admission.Verdict
 
 
-def flavor_offers(template: Template) -> list[FlavorOffer]:
-    """Every flavor with what would happen to it now, for this template."""
-    return [
-        FlavorOffer(flavor, admission.assess(template=template, flavor=flavor))
-        for flavor in catalog.flavors()
+def flavor_offers(template: Template, team: Team | None, actor: User) -> list[FlavorOffer]:
+    """Every flavor with what would happen to it now, for this template and team."""
+    flavors = list(catalog.flavors())
+    verdicts = admission.assess_many(template=template, flavors=flavors, team=team, actor=actor)
+    return [FlavorOffer(flavor, verdict) for flavor, verdict in zip(flavors, verdicts, strict=True)]
+
+
+def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, most: int = 3) -> list[FlavorOffer]:
+    """Flavors that start now in place of `chosen`, the nearest first: as many accelerators, then memory."""
+    fitting = [
+        offer
+        for offer in offers
+        if offer.verdict.outcome is admission.Outcome.FITS_NOW
+        and offer.flavor != chosen
+        and offer.flavor.simulated == chosen.simulated
     ]
+
+    def distance(offer: FlavorOffer) -> tuple[bool, int, int]:
+        flavor = offer.flavor
+        wanted = chosen.accelerator_count * chosen.accelerator_milli
+        has = flavor.accelerator_count * flavor.accelerator_milli
+        return (
+            bool(has) != bool(wanted),
+            abs(has - wanted),
+            abs(flavor.memory_mib - chosen.memory_mib),
+        )
+
+    return sorted(fitting, key=distance)[:most]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from django.conf import settings
@@ -14,9 +16,11 @@ from rest_framework import serializers
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
 from portal.events.models import Event
-from portal.workspaces import admission, selectors
+from portal.quotas import admission
+from portal.workspaces import selectors
 from portal.workspaces.lifecycle import Reason, State, Wanted
 from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from provisioning.scheduling.model import Rule
 
 
 def with_held(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
@@ -165,6 +169,31 @@ class NodeReasonSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField()
 
 
+class HolderSerializer(serializers.Serializer[Any]):
+    team = serializers.CharField()
+    amount = serializers.IntegerField()
+    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
+
+
+class BlockerSerializer(serializers.Serializer[Any]):
+    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
+
+    rule = serializers.ChoiceField([item.value for item in Rule])
+    resource = serializers.CharField(allow_blank=True)
+    wanted = serializers.IntegerField()
+    free = serializers.IntegerField()
+    limit = serializers.IntegerField()
+    holders = HolderSerializer(many=True)
+
+
+class AskSerializer(serializers.Serializer[Any]):
+    """What to ask for at `quota-requests`, so that it can start."""
+
+    kind = serializers.ChoiceField(["quota", "member_cap", "ledger"])
+    resource = serializers.CharField()
+    amount = serializers.IntegerField()
+
+
 class VerdictSerializer(serializers.Serializer[Any]):
     """What would happen to the request now, and why."""
 
@@ -174,9 +203,17 @@ class VerdictSerializer(serializers.Serializer[Any]):
     pool = serializers.CharField(allow_null=True)
     nodes = serializers.ListField(child=serializers.CharField())
     reasons = NodeReasonSerializer(many=True, help_text="Why it does not fit, for each node.")
+    position = serializers.IntegerField(allow_null=True, help_text="Place in the queue, from 1.")
+    eta = serializers.DateTimeField(allow_null=True, help_text="When it is expected to start.")
+    eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
+    blocker = BlockerSerializer(allow_null=True)
+    ask = AskSerializer(allow_null=True)
+    alternatives = serializers.ListField(
+        child=serializers.CharField(), help_text="Flavors that would start now, the nearest first."
+    )
 
 
-def verdict_data(verdict: admission.Verdict) -> dict[str, Any]:
+def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "outcome": verdict.outcome.value,
         "message": verdict.message,
@@ -184,6 +221,12 @@ def verdict_data(verdict: admission.Verdict) -> dict[str, Any]:
         "pool": verdict.pool.slug if verdict.pool else None,
         "nodes": [item.node for item in verdict.placement.nodes] if verdict.placement else [],
         "reasons": [{"node": node, "reason": reason} for node, reason in verdict.reasons],
+        "position": verdict.position,
+        "eta": verdict.eta_at,
+        "eta_basis": verdict.basis,
+        "blocker": verdict.blocker or None,
+        "ask": asdict(verdict.ask) if verdict.ask else None,
+        "alternatives": list(alternatives),
     }
 
 

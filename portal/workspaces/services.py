@@ -16,9 +16,18 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SystemActor
-from portal.common.errors import InvalidInput, NotFound, NotPossible, StateConflict
+from portal.common.errors import (
+    InvalidInput,
+    NeedsApproval,
+    NotFound,
+    NotPossible,
+    PortalError,
+    StateConflict,
+)
 from portal.events import services as events
-from portal.workspaces import admission, dispatch, policies, reconcile
+from portal.quotas import admission, cycle
+from portal.quotas.admission import Outcome, Verdict
+from portal.workspaces import dispatch, placing, policies, reconcile
 from portal.workspaces.lifecycle import (
     DELETABLE,
     STARTABLE,
@@ -75,8 +84,12 @@ def create_once(
     flavor: Flavor,
     name: str = "",
     idempotency_key: str = "",
+    unapproved: bool = False,
 ) -> Creation:
-    """Like `create`, and says whether the idempotency key had been used for this request before."""
+    """Like `create`, and says whether the idempotency key had been used for this request before.
+
+    With `unapproved`, one that needs approval is made and waits for it instead of being refused.
+    """
     policies.require_create(actor, team)
     wished = name.strip().lower()
     # The name as it was asked for: one that we choose would differ when the request is repeated.
@@ -89,10 +102,10 @@ def create_once(
                     repeated = _claim_key(actor, idempotency_key, digest)
                     if repeated is not None:
                         return Creation(repeated, replayed=True)
-                workspace = _create(actor, team, template, flavor, name)
+                workspace = _create(actor, team, template, flavor, name, unapproved=unapproved)
                 if idempotency_key:
                     IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
-                reconcile.step(workspace)
+                cycle.run()
         except IntegrityError as error:
             if idempotency_key:
                 found = IdempotencyKey.objects.filter(user=actor, key=idempotency_key).first()
@@ -111,7 +124,18 @@ def create_once(
     return Creation(workspace, replayed=False)
 
 
-def _create(actor: User, team: Team, template: Template, flavor: Flavor, name: str) -> Workspace:
+def create_waiting(
+    *, actor: User, team: Team, template: Template, flavor: Flavor, name: str = ""
+) -> Workspace:
+    """Like `create`, but what needs approval waits for it: the caller asks for it at the same time."""
+    return create_once(
+        actor=actor, team=team, template=template, flavor=flavor, name=name, unapproved=True
+    ).workspace
+
+
+def _create(
+    actor: User, team: Team, template: Template, flavor: Flavor, name: str, *, unapproved: bool
+) -> Workspace:
     now = timezone.now()
     workspace = Workspace(
         name=name,
@@ -120,21 +144,18 @@ def _create(actor: User, team: Team, template: Template, flavor: Flavor, name: s
         template=template,
         flavor=flavor,
         resources=flavor.as_request(),
+        preemptible=flavor.preemptible,
+        expected_s=flavor.expected_s,
         state_since=now,
         requested_at=now,
-        due_at=now,
     )
     try:
         workspace.clean_fields(exclude=["resources"])
     except ValidationError as error:
         raise InvalidInput("The workspace cannot be made like this.", errors=error.message_dict) from error
-    verdict = admission.assess(template=template, flavor=flavor)
-    if not verdict.possible:
-        raise NotPossible(
-            verdict.message,
-            next_action=verdict.next_action,
-            reasons=[{"node": node, "reason": reason} for node, reason in verdict.reasons],
-        )
+    verdict = admission.assess(template=template, flavor=flavor, team=team, actor=actor)
+    if not verdict.possible and not (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
+        raise _not_admitted(verdict)
     workspace.save(force_insert=True)
     events.record(
         actor=actor,
@@ -144,6 +165,23 @@ def _create(actor: User, team: Team, template: Template, flavor: Flavor, name: s
         data={"template": template.slug, "flavor": flavor.slug},
     )
     return workspace
+
+
+def _not_admitted(verdict: Verdict) -> PortalError:
+    """The refusal that a verdict stands for, with all that it knows."""
+    if verdict.outcome is Outcome.NEEDS_APPROVAL:
+        ask = verdict.ask
+        return NeedsApproval(
+            verdict.message,
+            next_action=verdict.next_action,
+            blocker=dict(verdict.blocker),
+            ask={"kind": ask.kind, "resource": ask.resource, "amount": ask.amount} if ask else None,
+        )
+    return NotPossible(
+        verdict.message,
+        next_action=verdict.next_action,
+        reasons=[{"node": node, "reason": reason} for node, reason in verdict.reasons],
+    )
 
 
 def _digest(*parts: str) -> str:
@@ -199,6 +237,11 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state in {State.STOPPED, State.STOPPING}:
+        if workspace.wanted == Wanted.RUNNING:
+            # It had to leave and would have been queued again.
+            Workspace.objects.filter(pk=workspace.pk).update(wanted=Wanted.STOPPED)
+            workspace.wanted = Wanted.STOPPED
+            events.record(actor=actor, kind="workspace.stop_asked", workspace=workspace, message="stopped it")
         return workspace
     if workspace.state not in STOPPABLE:
         raise _refused(workspace, "stopped")
@@ -212,6 +255,8 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
         wanted=Wanted.STOPPED,
         due_at=None if workspace.state == State.PENDING else now,
         attempts=0,
+        **placing.NOT_WAITING,
+        **placing.NOT_LEAVING,
         **_no_error(),
     )
     reconcile.step(workspace)
@@ -228,10 +273,15 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     if workspace.state not in STARTABLE:
         raise _refused(workspace, "started")
     verdict = admission.assess(
-        template=workspace.template, flavor=workspace.flavor, resources=workspace.resources
+        template=workspace.template,
+        flavor=workspace.flavor,
+        team=workspace.team,
+        actor=workspace.owner,
+        resources=workspace.resources,
+        priority=workspace.priority,
     )
     if not verdict.possible:
-        raise NotPossible(verdict.message, next_action=verdict.next_action)
+        raise _not_admitted(verdict)
     retrying = workspace.state == State.FAILED
     now = timezone.now()
     advance(
@@ -241,20 +291,14 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         message="tried it again" if retrying else "started it",
         wanted=Wanted.RUNNING,
         termination_reason=Reason.NONE,
-        pool=None,
         requested_at=now,
-        admitted_at=None,
-        placed_at=None,
-        launched_at=None,
-        ready_at=None,
-        heartbeat_at=None,
-        activity={},
-        log_tail="",
-        due_at=now,
+        due_at=None,
         attempts=0,
+        **placing.FROM_THE_START,
         **_no_error(),
     )
-    reconcile.step(workspace)
+    cycle.run()
+    workspace.refresh_from_db()
     return workspace
 
 

@@ -84,6 +84,8 @@ def new(request: SignedInRequest) -> HttpResponse:
     data = request.POST if request.method == "POST" else request.GET
     chosen = {name: data.get(name, "") for name in ("template", "flavor", "team")}
     error: PortalError | None = None
+    if request.method == "POST" and "ask" in data:
+        return _to_ask(request, chosen, data.get("name", ""))
     if request.method == "POST" and "check" not in data:
         try:
             return _create(request, chosen, data.get("name", ""))
@@ -120,6 +122,19 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
         name=name,
     )
     return _to(workspace, opening=True)
+
+
+def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
+    """On to the form that asks for what is missing; it makes the workspace, which waits for the answer."""
+    verdict = pages.choice(request.user, **chosen).verdict
+    query = {**chosen, "name": name}
+    if verdict is not None and verdict.ask is not None:
+        query |= {
+            "kind": verdict.ask.kind,
+            "resource": verdict.ask.resource,
+            "amount": str(verdict.ask.amount),
+        }
+    return redirect(f"{reverse('quotas:ask')}?{urlencode(query)}")
 
 
 def _to(workspace: Workspace, *, opening: bool = False) -> HttpResponse:

@@ -55,6 +55,12 @@ def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: An
         "pool": "this-machine",
         "nodes": ["node-1"],
         "reasons": [],
+        "position": None,
+        "eta": None,
+        "eta_basis": "",
+        "blocker": None,
+        "ask": None,
+        "alternatives": ["cpu-large"] if ASK["flavor"] == "cpu-small" else ["cpu-small"],
     }
     assert Workspace.objects.count() == 0
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from portal.catalog.models import Template
-from portal.workspaces import admission, reconcile, results
+from portal.quotas import admission
+from portal.workspaces import reconcile, results
 from portal.workspaces.lifecycle import State
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.types import ObservedState, Op, PoolConfig

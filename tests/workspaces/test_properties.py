@@ -151,7 +151,8 @@ class World:
         for row in self.rows:
             assert row.generation >= self.generations.get(row.pk, 0)
             self.generations[row.pk] = row.generation
-            if row.state in TRANSITIONAL or row.state == State.RUNNING:
+            # Those that wait are the queue's, which looks at them all.
+            if row.state in TRANSITIONAL - {State.PENDING} or row.state == State.RUNNING:
                 assert row.due_at is not None, f"{row.state} is never looked at again"
 
     def heal(self) -> None:
@@ -168,7 +169,7 @@ class World:
             moving = Workspace.objects.filter(state__in=TRANSITIONAL - {State.PENDING}).exists()
             calm = 0 if moving else calm + 1
             # Long enough for whoever waits to look at the room that the last one has left.
-            if second > 60 and calm > 2 * reconcile.QUEUE_RECHECK_S:
+            if second > 60 and calm > 2 * reconcile.REFUSED_WAIT_S:
                 break
             self.clock.shift(1)
         self.check()

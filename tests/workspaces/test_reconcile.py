@@ -58,7 +58,7 @@ def test_a_command_expires_with_its_lease(make, alice, local_pool, sent, clock):
 
 def test_what_rests_is_not_due(make, alice, local_pool, sent):
     for state in (State.STOPPED, State.FAILED, State.TERMINATED):
-        row = WorkspaceFactory(state=state, due_at=timezone.now())
+        row = WorkspaceFactory(state=state, wanted=Wanted.STOPPED, due_at=timezone.now())
         reconcile.reconcile(row.pk)
         row.refresh_from_db()
         assert row.due_at is None

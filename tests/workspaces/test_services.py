@@ -126,7 +126,7 @@ def test_what_fits_later_is_queued_with_the_blocker(make, alice, local_pool, sen
     assert second.state == State.PENDING
     assert second.error_code == "queued"
     assert "0 of 8 CPU cores free, needs 8" in second.error_message
-    assert second.due_at is not None
+    assert second.queue_position == 1
     assert not active(second)
     assert len(sent) == 0
 

@@ -1,0 +1,205 @@
+"""What the pools have and what of it is free, as the placement engine takes it.
+
+Five queries, however many nodes there are; the rows are read as tuples, since there may be ten
+thousand devices and a person waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Sum
+
+from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.quotas import resources
+from portal.workspaces.models import AllocatedDevice, Allocation
+from provisioning.placement.engine import Cluster, emptied
+from provisioning.types import (
+    WHOLE_DEVICE_MILLI,
+    DeviceGrant,
+    DeviceKind,
+    DeviceState,
+    NodePlacement,
+    NodeState,
+    Placement,
+    ResourceRequest,
+)
+
+OFFLINE = "is offline"
+CORDONED = "is cordoned by an operator"
+UNREACHABLE = "cannot be reached: its pool does not answer"
+PASSING = frozenset({OFFLINE, CORDONED, UNREACHABLE})
+"""Why a node takes nothing now though it may later."""
+DEVICE_COLUMNS = (
+    "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
+    "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason",
+)  # fmt: skip
+
+
+def program_need(program: str) -> str:
+    """What a request needs of a node that has to have a program; reasons read “lacks the program …”."""
+    return f"the program {program}"
+
+
+@dataclass(slots=True)
+class PoolNodes:
+    """A pool and its nodes at one moment. Clusters are built when they are first asked."""
+
+    pool: Pool
+    nodes: tuple[NodeState, ...]
+    _now: Cluster | None = field(default=None, repr=False)
+    _at_best: Cluster | None = field(default=None, repr=False)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes as they are."""
+        if self._now is None:
+            self._now = Cluster(self.nodes, policy=self.pool.placement_policy)
+        return self._now
+
+    @property
+    def at_best(self) -> Cluster:
+        """The nodes as if nothing ran on them; offline and cordoned ones may come back."""
+        if self._at_best is None:
+            self._at_best = Cluster(
+                [_at_best(node) for node in self.nodes], policy=self.pool.placement_policy
+            )
+        return self._at_best
+
+    def adapted(self, request: ResourceRequest, program: str) -> ResourceRequest:
+        """The request with what this pool's nodes must have for the program: simulated ones have all."""
+        if self.pool.simulated:
+            return request
+        return replace(request, needs=(*request.needs, program_need(program)))
+
+
+def _at_best(node: NodeState) -> NodeState:
+    node = emptied(replace(node, unusable="") if node.unusable in PASSING else node)
+    return replace(node, devices=tuple(replace(device, unusable="") for device in node.devices))
+
+
+def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
+    """Every enabled pool (or those given) by primary key."""
+    chosen = list(Pool.objects.filter(enabled=True).order_by("slug") if pools is None else pools)
+    keys = [pool.pk for pool in chosen]
+    used = {
+        node: (cpu, memory, disk)
+        for node, cpu, memory, disk in Allocation.objects.filter(released_at=None, node__pool__in=keys)
+        .values_list("node_id")
+        .annotate(Sum("cpu_milli"), Sum("memory_mib"), Sum("disk_mib"))
+    }
+    taken = {
+        device: (milli, memory)
+        for device, milli, memory in AllocatedDevice.objects.filter(active=True)
+        .values_list("device_id")
+        .annotate(Sum("milli"), Sum("memory_mib"))
+    }
+    devices: dict[UUID, list[DeviceState]] = {}
+    for row in (
+        Device.objects.filter(present=True, node__pool__in=keys)
+        .order_by("index", "uuid")
+        .values_list(*DEVICE_COLUMNS)
+    ):
+        devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0))))
+    nodes: dict[UUID, list[NodeState]] = {key: [] for key in keys}
+    by_key = {pool.pk: pool for pool in chosen}
+    for node in (
+        Node.objects.filter(pool__in=keys).order_by("name").defer("warnings", "accelerator_note", "facts")
+    ):
+        nodes[node.pool_id].append(
+            _node(node, by_key[node.pool_id], devices.get(node.pk, ()), used.get(node.pk, (0, 0, 0)))
+        )
+    return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk])) for pool in chosen}
+
+
+def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
+    _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
+    healthy, note, cordoned, reason = health
+    unusable = ""
+    if cordoned:
+        unusable = f"cordoned: {reason}" if reason else "cordoned"
+    elif not healthy:
+        unusable = f"unhealthy: {note}" if note else "unhealthy"
+    return DeviceState(
+        uuid=uuid,
+        model=model,
+        memory_mib=memory_mib,
+        free_milli=WHOLE_DEVICE_MILLI - taken[0],
+        free_memory_mib=memory_mib - taken[1] if taken[1] else -1,
+        kind=DeviceKind(kind),
+        parent_uuid=parent,
+        mig_mode=mig_mode,
+        mig_profile=profile,
+        mig_start=start,
+        island=island,
+        numa=numa,
+        unusable=unusable,
+    )
+
+
+def _node(node: Node, pool: Pool, devices: Sequence[DeviceState], used: tuple[int, int, int]) -> NodeState:
+    unusable = ""
+    if not node.online:
+        unusable = OFFLINE
+    elif node.cordoned:
+        unusable = CORDONED
+    elif pool.state == PoolState.UNREACHABLE:
+        unusable = UNREACHABLE
+    programs = () if pool.simulated else (program_need(name) for name, path in node.programs.items() if path)
+    return NodeState(
+        name=node.name,
+        cpu_milli=node.cpu_milli,
+        memory_mib=node.memory_mib,
+        disk_mib=node.disk_mib,
+        free_cpu_milli=node.cpu_milli - used[0],
+        free_memory_mib=node.memory_mib - used[1],
+        free_disk_mib=node.disk_mib - used[2],
+        devices=tuple(devices),
+        unusable=unusable,
+        labels=tuple(sorted(node.labels.items())),
+        provides=(*node.provides, *programs),
+        rack=node.rack,
+        block=node.block,
+    )
+
+
+def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
+    """What usable devices there are, by resource: accelerators only, nodes know the rest better."""
+    found: dict[str, int] = {}
+    for each in pools:
+        for node in each.nodes:
+            if node.unusable:
+                continue
+            parents = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
+            for device in node.devices:
+                if device.unusable or device.uuid in parents:
+                    continue
+                if device.kind is DeviceKind.MIG:
+                    if device.mig_profile:
+                        name = resources.mig(device.mig_profile, simulated=each.pool.simulated)
+                        found[name] = found.get(name, 0) + WHOLE_DEVICE_MILLI
+                    continue
+                names = [resources.gpu(device.model)] + ([] if each.pool.simulated else [resources.GPU])
+                for name in names:
+                    found[name] = found.get(name, 0) + WHOLE_DEVICE_MILLI
+    return found
+
+
+def held_by(workspace_ids: Iterable[UUID]) -> dict[str, list[tuple[UUID, Placement]]]:
+    """Where running workspaces stand: pool and placement, by workspace id."""
+    grants: dict[int, list[DeviceGrant]] = {}
+    wanted = list(workspace_ids)
+    for allocation, uuid, milli, memory in AllocatedDevice.objects.filter(
+        active=True, allocation__workspace__in=wanted
+    ).values_list("allocation_id", "device__uuid", "milli", "memory_mib"):
+        grants.setdefault(allocation, []).append(DeviceGrant(uuid, milli, memory))
+    found: dict[str, list[tuple[UUID, Placement]]] = {}
+    for pk, workspace, pool, node in Allocation.objects.filter(
+        released_at=None, workspace__in=wanted
+    ).values_list("pk", "workspace_id", "node__pool_id", "node__name"):
+        place = Placement((NodePlacement(node, tuple(grants.get(pk, ()))),))
+        found.setdefault(str(workspace), []).append((pool, place))
+    return found

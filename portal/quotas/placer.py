@@ -1,0 +1,91 @@
+"""Joins the queue to the placement engine: quota may be free where no single node is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from portal.quotas import capacity
+from portal.quotas.asked import Asked, Variant, request_of
+from portal.quotas.capacity import PoolNodes
+from provisioning.scheduling.model import Workload
+from provisioning.types import Placement, ResourceRequest
+
+
+class PoolPlacer:
+    """Implements `provisioning.scheduling.scheduler.Placer` over the clusters of several pools.
+
+    `asked` says by workload id what is to be placed. What has been taken can be given back by `undo`,
+    so that a preview leaves no trace.
+    """
+
+    def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
+        self._pools = pools
+        self._asked: dict[str, tuple[Asked, Variant]] = {}
+        self._running: dict[str, Mapping[str, Any]] = {}
+        self._held: dict[str, list[tuple[UUID, Placement]]] | None = None
+        self._found: dict[str, tuple[PoolNodes, Placement, ResourceRequest]] = {}
+        self._taken: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
+
+    def expect(self, workload_id: str, asked: Asked, variant: Variant) -> None:
+        """Say what a workload is, before anybody asks whether it fits."""
+        self._asked[workload_id] = (asked, variant)
+
+    def runs(self, workload_id: str, resources: Mapping[str, Any]) -> None:
+        """Say what a running workload asked for (as a workspace keeps it): it may be imagined gone."""
+        self._running[workload_id] = resources
+
+    def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
+        asked, variant = self._asked[workload.id]
+        with self._without(gone):
+            for pool in asked.pools:
+                request = pool.adapted(variant.request, asked.template.program)
+                placement = pool.cluster.find(request)
+                if placement is not None:
+                    if not gone:
+                        self._found[workload.id] = (pool, placement, request)
+                    return True
+        return False
+
+    def take(self, workload: Workload) -> None:
+        """Take the place that `fits` has just found."""
+        pool, placement, request = self._found[workload.id]
+        pool.cluster.commit(placement, request)
+        self._taken.append((pool, placement, request))
+
+    def place_of(self, workload_id: str) -> tuple[PoolNodes, Placement]:
+        """Where a workload that was taken goes."""
+        pool, placement, _ = self._found[workload_id]
+        return pool, placement
+
+    def undo(self) -> None:
+        """Give back all that was taken, the last first."""
+        while self._taken:
+            pool, placement, request = self._taken.pop()
+            pool.cluster.release(placement, request)
+
+    @contextmanager
+    def _without(self, gone: Sequence[str]) -> Iterator[None]:
+        """The clusters as if the workloads named had left."""
+        if not gone:
+            yield
+            return
+        if self._held is None:
+            # Read once, and only where somebody may have to leave.
+            self._held = capacity.held_by(UUID(name) for name in self._running)
+        released: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
+        try:
+            for name in gone:
+                for pool_pk, placement in self._held.get(name, ()):
+                    pool = self._pools.get(pool_pk)
+                    if pool is None:
+                        continue
+                    request = request_of(self._running[name])
+                    pool.cluster.release(placement, request)
+                    released.append((pool, placement, request))
+            yield
+        finally:
+            for pool, placement, request in reversed(released):
+                pool.cluster.commit(placement, request)

@@ -1,0 +1,337 @@
+"""Everything that a decision of the queue depends on, read from the database at one moment.
+
+`load` makes a `Site`: the pools, the scheduler with all that runs and waits, and the placer under it.
+A cycle decides on it and writes; a preview asks it and leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.accounts.models import Team
+from portal.catalog.models import Flavor, Template
+from portal.events.models import Event
+from portal.quotas import capacity, resources
+from portal.quotas.asked import Asked, Asking, Variant, request_of
+from portal.quotas.capacity import PoolNodes
+from portal.quotas.models import (
+    Cohort,
+    Grant,
+    LedgerAccount,
+    MemberCap,
+    Quota,
+    Reservation,
+    ReservationStatus,
+    SiteLimit,
+    TeamShare,
+)
+from portal.quotas.placer import PoolPlacer
+from portal.workspaces.lifecycle import HOLDING, State, Wanted
+from portal.workspaces.models import Workspace
+from provisioning.scheduling import model
+from provisioning.scheduling.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+BROKEN_WAIT = timedelta(seconds=30)
+ENDS_WITHIN_S = 10
+"""What has been told to stop is expected to be gone by then."""
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A workspace that waits, as the queue sees it. `reason` says why no pool can ever take it."""
+
+    id: str
+    asked: Asked
+    workload: model.Workload
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Site:
+    """The state of all pools, quotas and the queue at `now`. Not safe for threads.
+
+    `seen_event` is the last entry of the audit log when reading began: with no later one, nothing that
+    matters has changed. `owners` maps running workloads to the time of their last use, in seconds ago.
+    """
+
+    now: datetime
+    seen_event: int
+    pools: Mapping[UUID, PoolNodes]
+    asking: Asking
+    placer: PoolPlacer
+    scheduler: Scheduler
+    waiters: Mapping[str, Waiter]
+    capacity: Mapping[str, int]
+    team_names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def now_s(self) -> int:
+        return int(self.now.timestamp())
+
+
+def policy() -> model.Policy:
+    """The site's rules, from the settings."""
+    return model.Policy(
+        preemption=settings.BERTH_PREEMPTION,
+        min_run_s=settings.BERTH_MIN_RUN_S,
+        grace_s=settings.BERTH_PREEMPTION_GRACE_S,
+    )
+
+
+def last_event() -> int:
+    return Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+
+
+def load(now: datetime | None = None) -> Site:
+    """Read it all. Rows are read as tuples: there may be ten thousand, and a person waits."""
+    now = now or timezone.now()
+    seen_event = last_event()
+    pools = capacity.load()
+    asking = Asking(pools)
+    placer = PoolPlacer(pools)
+    there = capacity.totals(pools.values())
+    waiters = {waiter.id: waiter for waiter in _waiting(asking, now)}
+    snapshot = model.Snapshot(
+        now_s=int(now.timestamp()),
+        teams=tuple(teams(now)),
+        cohorts=tuple(cohorts()),
+        running=tuple(_running(placer, int(now.timestamp()))),
+        bookings=tuple(_bookings(now)),
+        capacity=there,
+        site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
+        policy=policy(),
+    )
+    scheduler = Scheduler(snapshot, placer)
+    for waiter in waiters.values():
+        choose_variant(scheduler, placer, waiter)
+        if not waiter.reason:
+            scheduler.submit(waiter.workload)
+    names = dict(Team.objects.values_list("slug", "name"))
+    return Site(now, seen_event, pools, asking, placer, scheduler, waiters, there, names)
+
+
+def choose_variant(scheduler: Scheduler, placer: PoolPlacer, waiter: Waiter) -> None:
+    """Settle which model a request for any model asks for now: the first that fits, else the first."""
+    chosen: tuple[Variant, model.Workload] | None = None
+    for variant in waiter.asked.variants:
+        workload = with_amounts(waiter.workload, variant)
+        if chosen is None:
+            chosen = (variant, workload)
+        if len(waiter.asked.variants) == 1:
+            break
+        placer.expect(waiter.id, waiter.asked, variant)
+        if scheduler.state.lack(workload, scheduler.now_s) is None and placer.fits(workload, ()):
+            chosen = (variant, workload)
+            break
+    if chosen is not None:
+        placer.expect(waiter.id, waiter.asked, chosen[0])
+        waiter.workload = chosen[1]
+
+
+def with_amounts(workload: model.Workload, variant: Variant) -> model.Workload:
+    return replace(workload, amounts=variant.amounts)
+
+
+Limits = dict[UUID, dict[str, model.Limit]]
+
+# --- limits ------------------------------------------------------------------------------------------
+
+
+def teams(now: datetime) -> Iterable[model.Team]:
+    """Every team with its limits, the grants that count now, its caps, share, and whether it has funds."""
+    limits = _limits(Quota.objects.filter(team__isnull=False).values_list(
+        "team_id", "resource", "nominal", "borrowing_limit", "lending_limit"
+    ))  # fmt: skip
+    caps: dict[UUID, dict[str, int]] = {}
+    member_caps: dict[UUID, dict[str, dict[str, int]]] = {}
+    for team, user, resource, amount in MemberCap.objects.values_list(
+        "team_id", "user_id", "resource", "amount"
+    ):
+        of = (
+            caps.setdefault(team, {})
+            if user is None
+            else member_caps.setdefault(team, {}).setdefault(str(user), {})
+        )
+        of[resource] = amount
+    _add_grants(now, limits, caps, member_caps)
+    shares = {share.team_id: share for share in TeamShare.objects.select_related("cohort")}
+    broke = _without_funds()
+    for pk, slug in Team.objects.values_list("pk", "slug"):
+        share = shares.get(pk)
+        yield model.Team(
+            name=slug,
+            cohort=share.cohort.slug if share and share.cohort else "",
+            limits=limits.get(pk, {}),
+            weight_milli=share.weight_milli if share else model.WEIGHT_ONE,
+            user_caps=caps.get(pk, {}),
+            member_caps=member_caps.get(pk, {}),
+            borrowed_avg=share.borrowed_avg if share else {},
+            funded=pk not in broke,
+            reclaim=share.reclaim if share else True,
+        )
+
+
+def _limits(rows: Iterable[tuple[UUID, str, int, int | None, int | None]]) -> Limits:
+    found: Limits = {}
+    for owner, resource, nominal, borrowing, lending in rows:
+        found.setdefault(owner, {})[resource] = model.Limit(nominal, borrowing, lending)
+    return found
+
+
+def _add_grants(
+    now: datetime,
+    limits: Limits,
+    caps: Mapping[UUID, Mapping[str, int]],
+    member_caps: dict[UUID, dict[str, dict[str, int]]],
+) -> None:
+    """Grants raise a team's nominal quota, or one member's cap where there is one."""
+    for team, user, resource, amount in Grant.objects.active(now).values_list(
+        "team_id", "user_id", "resource", "amount"
+    ):
+        if user is None:
+            # A grant is on top of what is limited: alone it limits nobody.
+            own = limits.setdefault(team, {})
+            before = own.get(resource)
+            if before is None:
+                before = model.Limit() if _governed(team, resource) else None
+            if before is not None:
+                own[resource] = model.Limit(before.nominal + amount, before.borrowing, before.lending)
+            continue
+        own_caps = member_caps.get(team, {}).get(str(user), {})
+        base = own_caps.get(resource, caps.get(team, {}).get(resource))
+        if base is not None:
+            member_caps.setdefault(team, {}).setdefault(str(user), {})[resource] = base + amount
+
+
+def _governed(team: UUID, resource: str) -> bool:
+    """Whether some quota in the team's tree of cohorts names the resource."""
+    share = TeamShare.objects.filter(team=team, cohort__isnull=False).select_related("cohort").first()
+    if share is None or share.cohort is None:
+        return False
+    root = share.cohort
+    while root.parent is not None:
+        root = root.parent
+    tree, edge = {root.pk}, {root.pk}
+    while edge:
+        edge = set(Cohort.objects.filter(parent__in=edge).values_list("pk", flat=True)) - tree
+        tree |= edge
+    named = Quota.objects.filter(resource=resource)
+    return named.filter(cohort__in=tree).exists() or named.filter(team__share__cohort__in=tree).exists()
+
+
+def _without_funds() -> set[UUID]:
+    return {
+        team
+        for team, granted, credit, spent in LedgerAccount.objects.values_list(
+            "team_id", "granted", "credit", "spent"
+        )
+        if granted + credit - spent <= 0
+    }
+
+
+def cohorts() -> Iterable[model.Cohort]:
+    limits = _limits(Quota.objects.filter(cohort__isnull=False).values_list(
+        "cohort_id", "resource", "nominal", "borrowing_limit", "lending_limit"
+    ))  # fmt: skip
+    for pk, slug, parent, weight in Cohort.objects.values_list("pk", "slug", "parent__slug", "weight_milli"):
+        yield model.Cohort(slug, parent or "", limits.get(pk, {}), weight)
+
+
+def _bookings(now: datetime) -> Iterable[model.Booking]:
+    for pk, team, amounts, start, end in Reservation.objects.filter(
+        status=ReservationStatus.BOOKED, ends_at__gt=now
+    ).values_list("pk", "team__slug", "amounts", "starts_at", "ends_at"):
+        yield model.Booking(str(pk), team, amounts, int(start.timestamp()), int(end.timestamp()))
+
+
+# --- workspaces --------------------------------------------------------------------------------------
+
+
+def _running(placer: PoolPlacer, now_s: int) -> Iterable[model.Running]:
+    rows: Iterable[Any] = Workspace.objects.filter(state__in=HOLDING).values_list(
+        "pk", "team__slug", "owner_id", "resources", "amounts", "priority", "requested_at", "expected_s",
+        "preemptible", "preempted", "placed_at", "leave_at", "leave_for", "state", "flavor__pool__simulated",
+    )  # fmt: skip
+    for row in rows:
+        pk, team, owner, data, amounts, priority, requested, expected, preemptible, preempted, *rest = row
+        placed, leave_at, leave_for, state, simulated = rest
+        started_s = int((placed or requested).timestamp())
+        leaving = int(leave_at.timestamp()) if leave_at else None
+        if state in (State.STOPPING, State.TERMINATING):
+            # Already on its way out: expected to be gone any moment, and nobody has to be asked.
+            leaving = now_s + ENDS_WITHIN_S
+        workload = model.Workload(
+            id=str(pk),
+            team=team,
+            amounts=amounts or resources.amounts_of(request_of(data), simulated=bool(simulated)),
+            user=str(owner),
+            priority=priority,
+            created_s=int(requested.timestamp()),
+            duration_s=max(1, expected),
+            preemptible=preemptible,
+            preempted=preempted,
+        )
+        placer.runs(workload.id, data)
+        yield model.Running(workload, started_s, leaving, leave_for)
+
+
+def _waiting(asking: Asking, now: datetime) -> Iterable[Waiter]:
+    rows: list[Any] = list(
+        Workspace.objects.filter(state=State.PENDING, wanted=Wanted.RUNNING)
+        # One that a backend has just refused is left alone for a while.
+        .filter(Q(due_at=None) | Q(due_at__lte=now))
+        .values_list(
+            "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources", "priority",
+            "requested_at", "expected_s", "preemptible", "claimed", "promised", "preempted",
+        )
+    )  # fmt: skip
+    templates = Template.objects.in_bulk({row[3] for row in rows})
+    flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
+    for pk, team, owner, template, flavor, data, priority, requested, expected, *rest in rows:
+        preemptible, claimed, promised, preempted = rest
+        try:
+            asked = asking.of(templates[template], flavors[flavor], data)
+        except ValueError:
+            # One broken row must not keep the others waiting; it backs off on its own.
+            log.exception("the request of workspace %s cannot be read", pk)
+            Workspace.objects.filter(pk=pk).update(due_at=now + BROKEN_WAIT)
+            continue
+        workload = model.Workload(
+            id=str(pk),
+            team=team,
+            amounts={},
+            user=str(owner),
+            priority=priority,
+            created_s=int(requested.timestamp()),
+            duration_s=max(1, expected),
+            preemptible=preemptible,
+            claimed=claimed,
+            promised=promised,
+            preempted=preempted,
+            place=place_key(asked),
+        )
+        yield Waiter(str(pk), asked, workload, "" if possible(asked) else "no pool can take it")
+
+
+def place_key(asked: Asked) -> str:
+    """What decides where a request may go, beside its amounts."""
+    pools = ",".join(each.pool.slug for each in asked.pools)
+    return f"{asked.template.program}|{pools}|{asked.request!r}"
+
+
+def possible(asked: Asked) -> bool:
+    """Whether any pool could take it if nothing else ran and every node came back."""
+    return any(
+        each.at_best.find(each.adapted(asked.request, asked.template.program)) is not None
+        for each in asked.pools
+    )

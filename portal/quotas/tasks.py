@@ -1,0 +1,11 @@
+"""Entry points of the control plane's worker; the work is in `cycle` and in the services."""
+
+from __future__ import annotations
+
+from portal.celery import app
+from portal.quotas import cycle
+
+
+@app.task(name="control.schedule")
+def schedule() -> None:
+    cycle.run()

@@ -1,0 +1,186 @@
+"""Tells those who wait: their place in the queue, when it should be their turn, and what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from portal.quotas import resources
+from portal.quotas.snapshot import Site, Waiter
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.scheduling import admission
+from provisioning.scheduling.model import Blocker, Cycle, Outcome, Rule, Workload
+from provisioning.scheduling.state import Lack
+
+ETA_CHANGES_BY = timedelta(seconds=30)
+"""An ETA that moves by less is not written again."""
+COLUMNS = ("queue_position", "eta_at", "eta_basis", "blocker", "error_code", "error_message")
+HOLDERS_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the user of a waiting workspace is told."""
+
+    outcome: Outcome
+    message: str
+    position: int | None = None
+    eta_at: datetime | None = None
+    basis: str = ""
+    blocker: Mapping[str, Any] | None = None
+
+
+def tell(site: Site) -> None:
+    """Write to every waiting workspace what has changed of what its user is told."""
+    if not site.waiters:
+        return
+    scheduler = site.scheduler
+    cycle = scheduler.cycle(site.now_s)
+    etas = admission.forecast(scheduler, cycle)
+    order = {
+        workload.id: place + 1
+        for place, workload in enumerate(scheduler.waiting.pick(scheduler.state, set()))
+    }
+    rows = {
+        str(row.pk): row
+        for row in Workspace.objects.select_for_update(of=("self",), skip_locked=True)
+        .filter(pk__in=list(site.waiters), state=State.PENDING)
+        .only(*COLUMNS)
+    }
+    changed = []
+    for name, waiter in site.waiters.items():
+        row = rows.get(name)
+        if row is not None and _update(row, _told(site, waiter, cycle, order.get(name), etas.get(name))):
+            changed.append(row)
+    if changed:
+        Workspace.objects.bulk_update(changed, COLUMNS, batch_size=500)
+
+
+def _told(site: Site, waiter: Waiter, cycle: Cycle, position: int | None, eta: admission.Eta | None) -> Told:
+    if waiter.reason or waiter.id not in site.scheduler.waiting.items:
+        return Told(Outcome.QUEUED, capacity_message(waiter) if waiter.reason else "Is looked at again.")
+    never = site.scheduler.state.never(waiter.workload)
+    lack = never or admission.why_not(site.scheduler, waiter.workload, cycle)
+    blocker = admission.blocker_of(site.scheduler, waiter.workload, lack)
+    asks = never is not None and never[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP)
+    if lack[0] is Rule.LEDGER:
+        asks = True
+    return Told(
+        Outcome.NEEDS_APPROVAL if asks else Outcome.QUEUED,
+        message(site, waiter, waiter.workload, lack, blocker),
+        None if asks else position,
+        at(eta.eta_s) if eta and not asks else None,
+        eta.basis if eta and not asks else "",
+        as_data(blocker),
+    )
+
+
+def at(seconds: int | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def iso(seconds: int | None) -> str | None:
+    moment = at(seconds)
+    return moment.isoformat() if moment is not None else None
+
+
+def message(site: Site, waiter: Waiter, workload: Workload, lack: Lack, blocker: Blocker) -> str:
+    """Why it does not start now, in a sentence or two."""
+    if lack[0] in (Rule.PLACEMENT, Rule.CAPACITY):
+        text = capacity_message(waiter)
+        held = holders_text(site, blocker)
+        return f"{text} {held}." if held else text
+    return explain(site, workload, blocker)
+
+
+def explain(site: Site, workload: Workload, blocker: Blocker) -> str:
+    """The rule, the number, and who holds it, for what is not a matter of nodes."""
+    name = blocker.resource
+    team = site.team_names.get(workload.team, workload.team)
+    wanted = resources.counted(name, blocker.wanted) if name else ""
+    free = resources.spoken(name, max(0, blocker.free)) if name else ""
+    limit = resources.counted(name, blocker.limit) if name else ""
+    texts = {
+        Rule.LEDGER: f"{team} has no GPU-hours left.",
+        Rule.USER_CAP: f"Needs {wanted}; you may hold {limit} in {team} and have {free} left.",
+        Rule.TEAM_LIMIT: f"Needs {wanted}; {team} may hold {limit} and has {free} left.",
+        Rule.COHORT: f"Needs {wanted}; the teams that {team} shares with have {free} left to lend.",
+        Rule.SITE_LIMIT: f"Needs {wanted}; all teams together may hold {limit}, of which {free} are left.",
+        Rule.BOOKING: f"Needs {wanted}; {free} are free, but booked for other teams.",
+        Rule.ORDER: "Enough is free, but it is kept for requests that come first.",
+    }
+    text = texts.get(blocker.rule, f"Needs {wanted}; {free} are free.")
+    held = holders_text(site, blocker) if blocker.rule in (Rule.COHORT, Rule.SITE_LIMIT) else ""
+    return f"{text} {held}." if held else text
+
+
+def holders_text(site: Site, blocker: Blocker) -> str:
+    """“3 × H100 held by team Vision until 16:40 UTC”, for those that hold most of what is missing."""
+    parts = []
+    for holder in blocker.holders[:HOLDERS_NAMED]:
+        until = at(max(holder.next_end_s, site.now_s)) if holder.next_end_s is not None else None
+        when = f", some of it until about {clock(until, site.now)}" if until else ""
+        name = site.team_names.get(holder.team, holder.team)
+        parts.append(f"{resources.counted(blocker.resource, holder.amount)} held by {name}{when}")
+    return "; ".join(parts)
+
+
+def clock(moment: datetime, now: datetime) -> str:
+    """The time of day in UTC, with the date where it is another day."""
+    return f"{moment:%H:%M} UTC" if moment.date() == now.date() else f"{moment:%-d %b %H:%M} UTC"
+
+
+def capacity_message(waiter: Waiter) -> str:
+    """Why no node takes it now: the first node's reason."""
+    reasons: list[tuple[str, str]] = []
+    for pool in waiter.asked.pools:
+        reasons += pool.cluster.explain(
+            pool.adapted(waiter.asked.request, waiter.asked.template.program)
+        ).reasons
+    return summary("Waits until there is room", reasons)
+
+
+def summary(lead: str, reasons: Sequence[tuple[str, str]]) -> str:
+    """`lead`, and the reason of the first node."""
+    if not reasons:
+        return f"{lead}: there are no nodes."
+    node, reason = reasons[0]
+    more = f", and {len(reasons) - 1} more nodes" if len(reasons) > 1 else ""
+    colon = "" if reason.startswith(("is ", "has ", "lacks ", "cannot ")) else ":"
+    return f"{lead}: {node}{colon} {reason}{more}."
+
+
+def as_data(blocker: Blocker) -> dict[str, Any]:
+    """The blocker as the API shows it and a workspace keeps it."""
+    return {
+        "rule": blocker.rule.value,
+        "resource": blocker.resource,
+        "wanted": blocker.wanted,
+        "free": blocker.free,
+        "limit": blocker.limit,
+        "holders": [
+            {
+                "team": holder.team,
+                "amount": holder.amount,
+                "until": iso(holder.next_end_s),
+            }
+            for holder in blocker.holders
+        ],
+    }
+
+
+def _update(row: Workspace, told: Told) -> bool:
+    eta = row.eta_at
+    if told.eta_at is None or eta is None or abs(told.eta_at - eta) >= ETA_CHANGES_BY:
+        eta = told.eta_at
+    blocker = dict(told.blocker or {})
+    values: tuple[Any, ...] = (
+        told.position, eta, told.basis[:200], blocker, told.outcome.value, told.message,
+    )  # fmt: skip
+    before = tuple(getattr(row, name) for name in COLUMNS)
+    for name, value in zip(COLUMNS, values, strict=True):
+        setattr(row, name, value)
+    return before != values
