@@ -72,7 +72,7 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
     never = scheduler.state.never(request)
     if never is not None or not scheduler.state.teams[request.team].funded:
         lack = never or (Rule.LEDGER, "")
-        blocker = _blocker(scheduler, request, lack)
+        blocker = blocker_of(scheduler, request, lack)
         refused = lack[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
         return Verdict(
             Outcome.IMPOSSIBLE if refused else Outcome.NEEDS_APPROVAL,
@@ -88,8 +88,8 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
             return Verdict(
                 Outcome.FITS_NOW, "Fits now.", eta_s=now_s, basis="enough is free", alternatives=others
             )
-        reason = _why_not(scheduler, request, cycle)
-        blocker = _blocker(scheduler, request, reason)
+        reason = why_not(scheduler, request, cycle)
+        blocker = blocker_of(scheduler, request, reason)
         eta = forecast(scheduler, cycle, [request.id])[request.id]
         return Verdict(
             Outcome.QUEUED,
@@ -136,7 +136,7 @@ def position(scheduler: Scheduler, cycle: Cycle, workload_id: str) -> int:
     raise KeyError(workload_id)
 
 
-def _why_not(scheduler: Scheduler, request: Workload, cycle: Cycle) -> Lack:
+def why_not(scheduler: Scheduler, request: Workload, cycle: Cycle) -> Lack:
     """The rule in the way once those that start now have started."""
     started = [scheduler.waiting.items[name] for name in cycle.starts]
     for workload in started:
@@ -152,7 +152,7 @@ def _why_not(scheduler: Scheduler, request: Workload, cycle: Cycle) -> Lack:
     return (Rule.ORDER, resource)
 
 
-def _blocker(scheduler: Scheduler, request: Workload, lack: Lack) -> Blocker:
+def blocker_of(scheduler: Scheduler, request: Workload, lack: Lack) -> Blocker:
     rule, resource = lack
     wanted, free, limit = scheduler.state.numbers(request, lack)
     holders = []
