@@ -1,0 +1,67 @@
+"""Who may see and who may change how much whom is given.
+
+Seeing is for those whom it concerns: members, operators, and approvers, who have to decide on it.
+"""
+
+from __future__ import annotations
+
+from portal.accounts.models import Role, Team, User
+from portal.accounts.policies import is_member, is_owner
+from portal.common.actors import SystemActor
+from portal.common.errors import NotAllowed, NotFound
+
+
+def may_view_team(actor: User | SystemActor, team: Team) -> bool:
+    """See a team's quota, use, ledger and requests: members, operators, approvers."""
+    return sees_every_team(actor) or (not isinstance(actor, SystemActor) and is_member(actor, team))
+
+
+def sees_every_team(actor: User | SystemActor) -> bool:
+    """Whether the limits and the use of all teams are the actor's business."""
+    return isinstance(actor, SystemActor) or actor.operates or may_decide(actor)
+
+
+def require_view_team(actor: User | SystemActor, team: Team) -> None:
+    """Raises `NotFound`: who may not see a team may not learn that it exists."""
+    if not may_view_team(actor, team):
+        raise NotFound(
+            f"There is no team “{team.slug}” that you may see.", next_action="Choose one of your teams."
+        )
+
+
+def may_split(actor: User | SystemActor, team: Team) -> bool:
+    """Split the team's quota among its members."""
+    return isinstance(actor, SystemActor) or actor.operates or is_owner(actor, team)
+
+
+def require_split(actor: User | SystemActor, team: Team) -> None:
+    if not may_split(actor, team):
+        owners = ", ".join(
+            team.memberships.filter(role=Role.OWNER).values_list("user__username", flat=True)[:3]
+        )
+        raise NotAllowed(
+            f"Only an owner of {team.name} splits its quota among the members.",
+            next_action=f"Ask {owners}." if owners else "Ask an operator.",
+        )
+
+
+def may_set_limits(actor: User | SystemActor) -> bool:
+    """Set quotas, cohorts, shares, limits of the site and rates."""
+    return isinstance(actor, SystemActor) or actor.operates
+
+
+def require_set_limits(actor: User | SystemActor) -> None:
+    if not may_set_limits(actor):
+        raise NotAllowed("Only an operator sets quotas and limits.", next_action="Ask for more instead.")
+
+
+def may_decide(actor: User | SystemActor) -> bool:
+    """Decide requests at this moment: approvers, administrators, and those an approver has put in their place."""
+    from portal.quotas import deciders
+
+    return isinstance(actor, SystemActor) or deciders.may_decide_all(actor)
+
+
+def require_decide(actor: User | SystemActor) -> None:
+    if not may_decide(actor):
+        raise NotAllowed("Only an approver decides requests for more.", next_action="Ask an approver.")
