@@ -56,7 +56,7 @@ def require_set_limits(actor: User | SystemActor) -> None:
 
 
 def may_decide(actor: User | SystemActor) -> bool:
-    """Decide requests at this moment: approvers, administrators, and those an approver has put in their place."""
+    """Decide requests at this moment: approvers, administrators, delegates of approvers."""
     from portal.quotas import deciders
 
     return isinstance(actor, SystemActor) or deciders.may_decide_all(actor)
