@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from portal.celery import app
 from portal.quotas import cycle
+from portal.quotas.services import grants
 
 
 @app.task(name="control.schedule")
 def schedule() -> None:
     cycle.run()
+
+
+@app.task(name="control.end_grants")
+def end_grants() -> None:
+    grants.end_due_grants()

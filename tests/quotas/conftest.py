@@ -8,6 +8,7 @@ import pytest
 
 if TYPE_CHECKING:
     from portal.accounts.models import User
+    from portal.inventory.models import Pool
 
 
 @pytest.fixture
@@ -16,3 +17,13 @@ def petra(db: None) -> User:
     from tests.factories import UserFactory
 
     return UserFactory(username="petra", is_approver=True)
+
+
+@pytest.fixture
+def eight(catalog: None) -> Pool:
+    """This machine with 8 × H100; the flavors of one GPU and of two are gpu-1 and gpu-2."""
+    from tests.factories import FlavorFactory, local_pool_with, node_info
+
+    for count in (1, 2):
+        FlavorFactory(slug=f"gpu-{count}", accelerator_count=count, accelerator_model="NVIDIA H100 80GB HBM3")
+    return local_pool_with(node_info(gpus=8, cpu_milli=64_000, memory_mib=262_144))

@@ -1,0 +1,28 @@
+"""Words of tests about requests."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.quotas.models import QuotaRequest
+from portal.quotas.services import requests
+
+
+def in_hours(hours: float) -> datetime:
+    return timezone.now() + timedelta(hours=hours)
+
+
+def ask(actor: User, team: Team, **fields: Any) -> QuotaRequest:
+    """One H100 for a day, unless said otherwise."""
+    wanted: dict[str, Any] = {
+        "kind": "quota",
+        "resource": "gpu:h100",
+        "amount": 1000,
+        "until": in_hours(24),
+        "why": "For a test",
+    }
+    return requests.ask(actor=actor, team=team, **{**wanted, **fields})
