@@ -313,6 +313,7 @@ def _waiting(asking: Asking, now: datetime) -> Iterable[Waiter]:
             user=str(owner),
             priority=priority,
             created_s=int(requested.timestamp()),
+            created_ms=requested.microsecond // 1000,
             duration_s=max(1, expected),
             preemptible=preemptible,
             claimed=claimed,

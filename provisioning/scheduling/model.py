@@ -95,7 +95,8 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A request. `duration_s` is how long it is expected to run, or may run at most.
+    """A request. `duration_s` is how long it is expected to run, or may run at most. `created_ms` is the
+    part of the second in which it was made: age decides between equals.
 
     `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests of
     one member that are equal in amounts and in this, both fit or neither. `claimed` is set while others
@@ -110,6 +111,7 @@ class Workload:
     user: str = ""
     priority: int = 0
     created_s: int = 0
+    created_ms: int = 0
     duration_s: int = 3600
     preemptible: bool = True
     claimed: bool = False
@@ -121,12 +123,14 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class Running:
     """A workload that holds its amounts. `leaving_s` is when it will be gone if it is being preempted,
-    `leaving_for` the workload (or booking) that it leaves for."""
+    `leaving_for` the workload (or booking) that it leaves for. `idle_s` counts the seconds since its
+    accelerators were last used, -1 where that is not known."""
 
     workload: Workload
     started_s: int
     leaving_s: int | None = None
     leaving_for: str = ""
+    idle_s: int = -1
 
     @property
     def ends_s(self) -> int:
@@ -182,12 +186,25 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Eta:
+    """When a request is expected to start, or None, and what that rests on."""
+
+    eta_s: int | None
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
-    """A team that holds `amount` of the resource, and when some of it is expected back (None: unknown)."""
+    """A team that holds `amount` of the resource, and when some of it is expected back (None: unknown).
+
+    `idle` of it has not been used for `idle_s` seconds at least; 0 and -1 where none is known to be idle.
+    """
 
     team: str
     amount: int
     next_end_s: int | None
+    idle: int = 0
+    idle_s: int = -1
 
 
 @dataclass(frozen=True, slots=True)

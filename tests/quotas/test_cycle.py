@@ -1,0 +1,362 @@
+"""The scheduling cycle: quota, order, preemption, bookings, GPU-hours; on a simulated pool of 2 × 4 H100."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import Role
+from portal.common.errors import NeedsApproval
+from portal.events.models import Event
+from portal.quotas import cycle
+from portal.quotas.admission import Outcome, assess
+from portal.quotas.models import (
+    Cohort,
+    Grant,
+    LedgerAccount,
+    MemberCap,
+    QueueState,
+    Quota,
+    Reservation,
+    ReservationStatus,
+    SiteLimit,
+    TeamShare,
+)
+from portal.workspaces import services
+from portal.workspaces.lifecycle import State, Wanted
+from portal.workspaces.models import AllocatedDevice, Workspace
+from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+
+H100 = "gpu:simulated-h100"
+
+
+@pytest.fixture
+def other(db):
+    """A second team, with dora in it."""
+    team = TeamFactory(slug="speech", name="Speech")
+    dora = UserFactory(username="dora")
+    MembershipFactory(team=team, user=dora, role=Role.OWNER)
+    return team
+
+
+@pytest.fixture
+def dora(other):
+    return other.memberships.get().user
+
+
+def states(*workspaces):
+    return [Workspace.objects.get(pk=workspace.pk).state for workspace in workspaces]
+
+
+def again(workspace):
+    return Workspace.objects.get(pk=workspace.pk)
+
+
+def in_cohort(*shares, borrowing=None):
+    """One cohort; each team with its nominal H100s."""
+    cohort = Cohort.objects.create(slug="all", name="All")
+    for team, gpus in shares:
+        TeamShare.objects.create(team=team, cohort=cohort)
+        Quota.objects.create(team=team, resource=H100, nominal=gpus * 1000, borrowing_limit=borrowing)
+    return cohort
+
+
+# --- quota -----------------------------------------------------------------------------------------
+
+
+def test_without_any_quota_the_pool_is_the_limit(make, alice, pool):
+    first, second, third = (make(alice, "sim-h100-x4") for _ in range(3))
+    assert states(first, second, third) == ["provisioning", "provisioning", "pending"]
+    assert again(first).amounts[H100] == 4000
+    assert again(third).queue_position == 1
+    assert "13 of 128 CPU cores free, needs 115" in again(third).error_message
+    assert "8 × Simulated H100 held by Vision" in again(third).error_message
+
+
+def test_a_team_waits_for_its_own_quota_and_is_told_the_number(make, alice, bob, team, pool):
+    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    first = make(alice, "sim-h100-x2")
+    second = make(bob, "sim-h100-x1")
+    assert states(first, second) == ["provisioning", "pending"]
+    assert (
+        again(second).error_message
+        == "Needs 1 × Simulated H100; Vision may hold 2 × Simulated H100 and has 0 left."
+    )
+    assert again(second).blocker["rule"] == "team_limit"
+    services.stop(actor=alice, workspace_id=first.pk)
+
+
+def test_more_than_the_team_may_ever_hold_needs_approval(make, alice, team, pool):
+    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    with pytest.raises(NeedsApproval) as refused:
+        make(alice, "sim-h100-x4")
+    assert refused.value.extra["ask"] == {"kind": "quota", "resource": H100, "amount": 2000}
+    assert not Workspace.objects.exists()
+
+
+def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, team, pool, run_node):
+    from portal.catalog import selectors
+
+    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    waiting = services.create_waiting(
+        actor=alice,
+        team=team,
+        template=selectors.template_by_slug("jupyterlab"),
+        flavor=selectors.flavor_by_slug("sim-h100-x4"),
+    )
+    assert (waiting.state, waiting.error_code) == (State.PENDING, "needs_approval")
+    assert waiting.queue_position is None
+    Grant.objects.create(team=team, resource=H100, amount=2000, starts_at=timezone.now())
+    cycle.run()
+    assert states(waiting) == ["provisioning"]
+
+
+def test_a_grant_that_has_ended_counts_no_more(team, alice, pool, make):
+    Quota.objects.create(team=team, resource=H100, nominal=1000)
+    now = timezone.now()
+    Grant.objects.create(
+        team=team, resource=H100, amount=3000, starts_at=now - dt.timedelta(2), ends_at=now - dt.timedelta(1)
+    )
+    with pytest.raises(NeedsApproval):
+        make(alice, "sim-h100-x2")
+
+
+def test_what_the_cohort_does_not_use_is_borrowed(make, alice, dora, team, other, pool):
+    in_cohort((team, 2), (other, 6))
+    assert states(make(alice, "sim-h100-x4")) == ["provisioning"]
+    make(dora, "sim-h100-x1", team=other)
+    verdict = verdict_of(alice, team, "sim-h100-x4")
+    assert verdict.outcome is Outcome.QUEUED
+    assert verdict.blocker["rule"] == "cohort"
+
+
+def verdict_of(user, team, flavor):
+    from portal.catalog import selectors
+
+    return assess(
+        template=selectors.template_by_slug("jupyterlab"),
+        flavor=selectors.flavor_by_slug(flavor),
+        team=team,
+        actor=user,
+    )
+
+
+def test_the_borrowing_limit_holds(make, alice, team, other, pool):
+    in_cohort((team, 1), (other, 4), borrowing=1000)
+    make(alice, "sim-h100-x1")
+    make(alice, "sim-h100-x1")
+    third = make(alice, "sim-h100-x1")
+    assert states(third) == ["pending"]
+    assert again(third).blocker["rule"] == "team_limit"
+
+
+def test_each_member_has_a_cap_and_one_may_have_another(make, alice, bob, team, pool):
+    MemberCap.objects.create(team=team, resource=H100, amount=1000)
+    MemberCap.objects.create(team=team, user=alice, resource=H100, amount=2000)
+    assert states(make(alice, "sim-h100-x2")) == ["provisioning"]
+    with pytest.raises(NeedsApproval) as refused:
+        make(bob, "sim-h100-x2")
+    assert refused.value.extra["ask"]["kind"] == "member_cap"
+    assert states(make(bob, "sim-h100-x1"), make(bob, "sim-h100-x1")) == ["provisioning", "pending"]
+
+
+def test_the_sites_limit_is_for_all_together(make, alice, dora, other, pool):
+    SiteLimit.objects.create(resource=H100, amount=2000)
+    make(alice, "sim-h100-x2")
+    late = make(dora, "sim-h100-x1", team=other)
+    assert states(late) == ["pending"]
+    assert again(late).blocker["rule"] == "site_limit"
+    assert "held by Vision" in again(late).error_message
+    assert verdict_of(alice, alice.teams.get(), "sim-h100-x4").outcome is Outcome.IMPOSSIBLE
+
+
+def test_workspaces_themselves_can_be_limited(make, alice, team, pool):
+    Quota.objects.create(team=team, resource="workspaces", nominal=1)
+    assert states(make(alice, "sim-cpu"), make(alice, "sim-cpu")) == ["provisioning", "pending"]
+
+
+def test_without_gpu_hours_nothing_starts(make, alice, team, pool):
+    now = timezone.now()
+    LedgerAccount.objects.create(
+        team=team, granted=1000, spent=1000, period_started_at=now, charged_until=now
+    )
+    with pytest.raises(NeedsApproval) as refused:
+        make(alice, "sim-h100-x1")
+    assert refused.value.extra["ask"]["kind"] == "ledger"
+
+
+def test_any_model_is_charged_to_the_model_that_it_gets(make, alice, team, pool):
+    FlavorFactory(slug="any", accelerator_count=1, accelerator_model="", pool=pool)
+    Quota.objects.create(team=team, resource=H100, nominal=1000)
+    assert states(make(alice, "any"), make(alice, "any")) == ["provisioning", "pending"]
+
+
+# --- order, and what was promised --------------------------------------------------------------------
+
+
+def test_the_oldest_of_equals_is_first_and_the_next_when_room_comes(make, alice, bob, pool, settle, clock):
+    first, second = make(alice, "sim-h100-x4"), make(alice, "sim-h100-x4")
+    waiting = []
+    for n in range(3):
+        clock.shift(0.01)
+        waiting.append(make(bob, "sim-h100-x4", name=f"w{n}"))
+    assert [again(row).queue_position for row in waiting] == [1, 2, 3]
+    settle(30, resting=lambda: states(first, second) == ["running"] * 2)
+    services.stop(actor=alice, workspace_id=first.pk)
+    settle(60, resting=lambda: states(waiting[0]) == ["running"])
+    assert states(*waiting) == ["running", "pending", "pending"]
+    assert [again(row).queue_position for row in waiting] == [None, 1, 2]
+
+
+def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, alice, bob, pool):
+    make(alice, "sim-h100-x4")
+    FlavorFactory(
+        slug="long3", accelerator_count=3, accelerator_model="Simulated H100", pool=pool, expected_s=7200
+    )
+    FlavorFactory(
+        slug="short", accelerator_count=1, accelerator_model="Simulated H100", pool=pool, expected_s=600
+    )
+    FlavorFactory(
+        slug="forever", accelerator_count=1, accelerator_model="Simulated H100", pool=pool, expected_s=864_000
+    )
+    make(bob, "long3")
+    head = make(alice, "sim-h100-x4")
+    assert states(head) == ["pending"]
+    assert again(head).promised == 1
+    late, short = make(bob, "forever"), make(bob, "short")
+    assert states(short) == ["provisioning"]
+    # It fits now, but would still be there when the head's turn comes.
+    assert states(late) == ["pending"]
+
+
+def test_a_booking_keeps_its_capacity_free(make, alice, dora, team, other, pool, clock):
+    now = timezone.now()
+    Reservation.objects.create(
+        team=other,
+        title="Paper",
+        amounts={H100: 8000},
+        starts_at=now - dt.timedelta(minutes=1),
+        ends_at=now + dt.timedelta(hours=1),
+        status=ReservationStatus.BOOKED,
+    )
+    blocked = make(alice, "sim-h100-x1")
+    assert again(blocked).blocker["rule"] == "booking"
+    assert states(make(dora, "sim-h100-x4", team=other)) == ["provisioning"]
+    clock.shift(3700)
+    cycle.run()
+    assert states(blocked) == ["provisioning"]
+
+
+# --- preemption --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def borrowed(make, alice, dora, team, other, pool, clock, settle, settings):
+    """Vision owns 2 and runs on all 8 in two pieces, both older than the least run time."""
+    settings.BERTH_MIN_RUN_S, settings.BERTH_PREEMPTION_GRACE_S = 900, 120
+    in_cohort((team, 4), (other, 4))
+    rows = [make(alice, "sim-h100-x4", name=name) for name in ("one", "two")]
+    settle(30, resting=lambda: states(*rows) == ["running"] * 2)
+    clock.shift(1000)
+    return rows
+
+
+def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
+    borrowed, make, alice, dora, other, settle, clock
+):
+    owner = make(dora, "sim-h100-x4", team=other)
+    assert states(owner) == ["pending"]
+    (victim,) = [row for row in map(again, borrowed) if row.leave_at]
+    assert victim.leave_at == timezone.now() + dt.timedelta(seconds=120)
+    assert victim.leave_reason == "reclaim"
+    assert Event.objects.get(kind="workspace.asked_to_leave").workspace == victim
+    cycle.run()
+    assert sum(row.leave_at is not None for row in map(again, borrowed)) == 1, "nobody else is asked"
+    settle(200, resting=lambda: states(owner) == ["running"])
+    victim = again(victim)
+    assert (victim.state, victim.wanted, victim.preempted) == (State.PENDING, Wanted.RUNNING, 1)
+    assert victim.leave_at is None
+    services.stop(actor=dora, workspace_id=owner.pk)
+    settle(60, resting=lambda: states(victim) == ["running"])
+    assert states(victim) == ["running"]
+
+
+def test_who_runs_too_short_or_may_not_be_preempted_stays(borrowed, make, dora, other, pool):
+    Workspace.objects.update(preemptible=False)
+    make(dora, "sim-h100-x4", team=other)
+    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+
+
+def test_with_preemption_off_nobody_has_to_leave(borrowed, make, dora, other, settings):
+    settings.BERTH_PREEMPTION = False
+    make(dora, "sim-h100-x4", team=other)
+    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+
+
+def test_who_was_asked_to_leave_may_stay_when_the_other_gives_up(borrowed, make, dora, other):
+    owner = make(dora, "sim-h100-x4", team=other)
+    assert Workspace.objects.filter(leave_at__isnull=False).exists()
+    services.delete(actor=dora, workspace_id=owner.pk)
+    cycle.run()
+    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+    assert Event.objects.filter(kind="workspace.may_stay").count() == 1
+
+
+def test_stopping_one_that_leaves_keeps_it_stopped(borrowed, make, alice, dora, other, settle, clock):
+    owner = make(dora, "sim-h100-x4", team=other)
+    victim = Workspace.objects.get(leave_at__isnull=False)
+    clock.shift(121)
+    from portal.workspaces import reconcile
+
+    reconcile.sweep()
+    assert states(victim) == ["stopping"]
+    services.stop(actor=alice, workspace_id=victim.pk)
+    settle(60, resting=lambda: states(owner) == ["running"])
+    assert again(victim).state == State.STOPPED
+
+
+def test_a_higher_priority_in_the_team_takes_the_place(make, alice, team, pool, settle, clock):
+    low = [make(alice, "sim-h100-x4", name=name) for name in ("a", "b")]
+    settle(30, resting=lambda: states(*low) == ["running"] * 2)
+    clock.shift(1000)
+    high = make(alice, "sim-h100-x4", name="high")
+    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+    Workspace.objects.filter(pk=high.pk).update(priority=10)
+    cycle.run()
+    assert Workspace.objects.get(leave_at__isnull=False).leave_reason == "in_team"
+    settle(200, resting=lambda: states(high) == ["running"])
+    assert states(high) == ["running"]
+
+
+# --- the cycle itself --------------------------------------------------------------------------------
+
+
+def test_a_cycle_is_left_out_while_nothing_has_changed(make, alice, pool, clock):
+    for _ in range(3):
+        make(alice, "sim-h100-x4")
+    assert cycle.run_if_due() is None
+    clock.shift(21)
+    assert cycle.run_if_due() is not None
+    assert cycle.run_if_due() is None
+    make(alice, "sim-cpu")
+    Workspace.objects.filter(state=State.PENDING).update(wanted=Wanted.STOPPED)
+    clock.shift(60)
+    assert cycle.run_if_due() is None
+
+
+def test_the_queues_row_is_made_when_it_is_missing(pool):
+    QueueState.objects.all().delete()
+    assert cycle.run() is not None
+    assert QueueState.objects.get().decided_at is not None
+
+
+def test_no_device_is_given_twice(make, alice, bob, pool):
+    for n in range(12):
+        make(alice if n % 2 else bob, "sim-h100-x1", name=f"w{n}")
+    held = AllocatedDevice.objects.filter(active=True)
+    assert held.count() == held.values("device").distinct().count() == 8
+    assert Workspace.objects.filter(state=State.PENDING).count() == 4

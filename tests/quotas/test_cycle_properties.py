@@ -1,0 +1,140 @@
+"""Whatever people and limits do: no device over-allocated, no quota over-run, preview and creation agree."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from django.db import transaction
+from django.db.models import Sum
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from portal.accounts.models import Team
+from portal.catalog import selectors
+from portal.common.errors import NeedsApproval, NotPossible, PortalError
+from portal.quotas import cycle
+from portal.quotas.admission import Outcome, assess
+from portal.quotas.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
+from portal.quotas.snapshot import load
+from portal.workspaces import services
+from portal.workspaces.lifecycle import HOLDING, STARTABLE, STOPPABLE, State
+from portal.workspaces.models import AllocatedDevice, Workspace
+from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+H100 = "gpu:simulated-h100"
+FLAVORS = ("sim-cpu", "sim-h100-x1", "sim-h100-x2", "sim-h100-x4", "third", "any")
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def check() -> None:
+    for row in (
+        AllocatedDevice.objects.filter(active=True).values("device__uuid").annotate(taken=Sum("milli"))
+    ):
+        assert row["taken"] <= 1000, row
+    assert load().scheduler.state.violation() == ""
+    holding = Workspace.objects.filter(state__in=HOLDING)
+    for row in holding:
+        held = row.allocations.filter(released_at=None).aggregate(milli=Sum("devices__milli"))["milli"] or 0
+        assert held == sum(
+            amount for resource, amount in row.amounts.items() if resource.startswith("gpu:")
+        ), row.amounts
+    waiting = Workspace.objects.filter(state=State.PENDING)
+    assert not waiting.exclude(allocations=None).filter(allocations__released_at=None).exists()
+
+
+def limits(chance: random.Random, teams: list[Team]) -> None:
+    cohort = Cohort.objects.create(slug="c", name="C")
+    for team in teams:
+        if chance.random() < 0.8:
+            TeamShare.objects.create(
+                team=team,
+                cohort=cohort if chance.random() < 0.7 else None,
+                weight_milli=chance.choice((500, 1000)),
+            )
+        if chance.random() < 0.8:
+            Quota.objects.create(
+                team=team,
+                resource=H100,
+                nominal=chance.randrange(0, 6000, 500),
+                borrowing_limit=chance.choice((None, 0, 2000)),
+                lending_limit=chance.choice((None, 0, 1000)),
+            )
+        if chance.random() < 0.3:
+            MemberCap.objects.create(team=team, resource=H100, amount=chance.randrange(500, 4000, 500))
+    if chance.random() < 0.3:
+        SiteLimit.objects.create(resource=H100, amount=chance.randrange(2000, 8000, 500))
+
+
+@pytest.fixture
+def worlds(db, catalog, pool, sent):
+    """A pool, two teams with two people each, and a broker that delivers at once."""
+    FlavorFactory(
+        slug="third",
+        accelerator_count=1,
+        accelerator_model="Simulated H100",
+        accelerator_milli=300,
+        pool=pool,
+    )
+    FlavorFactory(slug="any", accelerator_count=1, pool=pool)
+    teams = []
+    for slug in ("red", "blue"):
+        team = TeamFactory(slug=slug)
+        teams.append(team)
+        for _ in range(2):
+            MembershipFactory(team=team, user=UserFactory())
+    return teams
+
+
+def step(chance: random.Random, teams: list[Team], sent) -> None:
+    what = chance.choice(("create", "create", "create", "stop", "delete", "start", "deliver", "cycle"))
+    rows = list(Workspace.objects.select_related("owner").order_by("created_at", "pk"))
+    if what == "create":
+        create(chance, teams)
+    elif what == "deliver":
+        sent.run()
+    elif what == "cycle" or not rows:
+        cycle.run()
+    else:
+        row = chance.choice(rows)
+        allowed = {"stop": STOPPABLE, "start": STARTABLE, "delete": STOPPABLE | STARTABLE}[what]
+        if row.state in allowed:
+            try:
+                getattr(services, what)(actor=row.owner, workspace_id=row.pk)
+            except (NeedsApproval, NotPossible):
+                assert what == "start"
+
+
+def create(chance: random.Random, teams: list[Team]) -> None:
+    """Ask, then do: what the preview said is what happens."""
+    team = chance.choice(teams)
+    actor = chance.choice(list(team.members.order_by("username")))
+    asked = {
+        "template": selectors.template_by_slug("jupyterlab"),
+        "flavor": selectors.flavor_by_slug(chance.choice(FLAVORS)),
+    }
+    said = assess(**asked, team=team, actor=actor)
+    try:
+        with transaction.atomic():
+            made = services.create(**asked, team=team, actor=actor)
+    except PortalError as refused:
+        assert (said.outcome.value, said.message) == (refused.code, refused.message)
+        return
+    if said.outcome is Outcome.FITS_NOW:
+        assert made.state == State.PROVISIONING, made.error_message
+    else:
+        assert (said.outcome, made.state) == (Outcome.QUEUED, State.PENDING)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=SEEDS)
+def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed):
+    chance = random.Random(seed)
+    with transaction.atomic():
+        limits(chance, worlds)
+        for _ in range(25):
+            step(chance, worlds, sent)
+            check()
+        transaction.set_rollback(True)
+    sent.clear()

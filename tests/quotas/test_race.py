@@ -1,0 +1,53 @@
+"""Fifty people want the last GPU at the same moment, on whichever database the tests run."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from portal.catalog import selectors
+from portal.quotas import cycle
+from portal.workspaces import services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import AllocatedDevice, Workspace
+from tests.factories import MembershipFactory, UserFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PEOPLE = 50
+THREADS = 10
+
+
+def test_exactly_one_of_fifty_gets_the_last_gpu(alice, team, make, pool):
+    make(alice, "sim-h100-x4")
+    make(alice, "sim-h100-x2")
+    make(alice, "sim-h100-x1")
+    people = [UserFactory() for _ in range(PEOPLE)]
+    for person in people:
+        MembershipFactory(team=team, user=person)
+    template = selectors.template_by_slug("jupyterlab")
+    flavor = selectors.flavor_by_slug("sim-h100-x1")
+    together = threading.Barrier(THREADS)
+
+    def ask(person):
+        if person in people[:THREADS]:
+            together.wait(30)
+        try:
+            return services.create(actor=person, team=team, template=template, flavor=flavor).state
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(THREADS) as pool_of_threads:
+        found = list(pool_of_threads.map(ask, people))
+    assert found.count(State.PROVISIONING) <= 1
+    # Whoever met a cycle that was under way is looked at by the next one.
+    cycle.run()
+    rows = Workspace.objects.filter(owner__in=people)
+    assert rows.filter(state=State.PROVISIONING).count() == 1
+    assert rows.filter(state=State.PENDING).count() == PEOPLE - 1
+    held = AllocatedDevice.objects.filter(active=True)
+    assert held.count() == held.values("device").distinct().count() == 8
+    positions = rows.filter(state=State.PENDING).values_list("queue_position", flat=True)
+    assert sorted(positions) == list(range(1, PEOPLE))
