@@ -1,0 +1,1 @@
+"""Accelerators: what is there, how busy it is, whether it is healthy."""

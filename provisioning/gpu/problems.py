@@ -1,0 +1,163 @@
+"""What can be wrong with the NVIDIA driver or a device, by name; and a deadline for calls that may hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
+
+import pynvml
+
+T = TypeVar("T")
+LIBRARY = "libnvidia-ml.so.1"
+SETTLE_S = 0.1
+
+
+class NvmlProblem(Exception):
+    """Trouble with the driver or a device. `state` is stable, `message` a sentence, `fix` one next action."""
+
+    state: ClassVar[str] = "error"
+    fix: ClassVar[str] = "Run nvidia-smi on this machine, and look at dmesg for lines with NVRM."
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+    @property
+    def sentence(self) -> str:
+        """The message and its next action."""
+        return f"{self.message} {self.fix}"
+
+
+class NoDriver(NvmlProblem):
+    """No NVIDIA driver: its library is not installed, or its kernel module is not loaded."""
+
+    state = "no_driver"
+    fix = f"To use GPUs, install the NVIDIA driver ({LIBRARY} and the kernel module; nvidia-smi must work)."
+
+
+class DriverMismatch(NvmlProblem):
+    """The library and the loaded kernel module are of different versions."""
+
+    state = "driver_mismatch"
+    fix = "The driver was updated while it ran: reboot this machine, or reload the NVIDIA kernel modules."
+
+
+class NoPermission(NvmlProblem):
+    """This user may not talk to the driver."""
+
+    state = "no_permission"
+    fix = "Give the node worker's user access to /dev/nvidiactl and /dev/nvidia*."
+
+
+class GpuLost(NvmlProblem):
+    """The device has fallen off the bus."""
+
+    state = "gpu_lost"
+    fix = "Drain this machine and reboot it; replace the GPU if it is lost again."
+
+
+class ResetRequired(GpuLost):
+    """The device works again only after a reset."""
+
+    state = "reset_required"
+    fix = "End what runs on this GPU and reset it (nvidia-smi --gpu-reset), or reboot the machine."
+
+
+class DeviceGone(NvmlProblem):
+    """There is no such device (any more)."""
+
+    state = "device_gone"
+    fix = "Compare with `nvidia-smi -L`; the inventory follows by itself."
+
+
+class TimedOut(NvmlProblem):
+    """The driver did not answer in time."""
+
+    state = "timeout"
+    fix = "Look at dmesg for Xid lines; a driver that stays silent needs a reboot of this machine."
+
+
+_PROBLEMS: dict[int, tuple[type[NvmlProblem], str]] = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (NoDriver, "No NVIDIA driver on this machine."),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (NoDriver, "The NVIDIA kernel module is not loaded."),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        DriverMismatch,
+        "The NVIDIA library and kernel module do not match.",
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (NoPermission, "No permission to talk to the NVIDIA driver."),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (GpuLost, "The GPU is lost: it has fallen off the bus."),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (ResetRequired, "The GPU must be reset before it works again."),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: (DeviceGone, "The GPU is not there."),
+    pynvml.NVML_ERROR_NOT_FOUND: (DeviceGone, "The GPU is not there."),
+    pynvml.NVML_ERROR_TIMEOUT: (TimedOut, "The NVIDIA driver did not answer in time."),
+}
+UNAVAILABLE = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_DEPRECATED,
+        pynvml.NVML_ERROR_NOT_READY,
+        pynvml.NVML_ERROR_INVALID_STATE,
+        # Raised by pynvml itself where a list of process samples is empty.
+        pynvml.NVML_SUCCESS,
+    }
+)
+"""Codes by which a working device says that it does not offer a value, or not to this user."""
+
+
+def problem_of(error: pynvml.NVMLError) -> NvmlProblem:
+    """The typed form of an NVML error."""
+    code = int(error.value)
+    kind, text = _PROBLEMS.get(code, (NvmlProblem, f"The NVIDIA driver reports an error: {error}."))
+    return kind(text, code=code)
+
+
+class Bounded:
+    """Runs work that may hang in a thread of its own and waits for it no longer than a deadline.
+
+    One piece of work at a time. While one hangs, further ones are refused: threads never pile up.
+    """
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._stuck: threading.Thread | None = None
+
+    def call(self, work: Callable[[], T], *, timeout_s: float) -> T:
+        """What `work` returns or raises. Raises `TimedOut` after `timeout_s`, and while it still hangs."""
+        if not self._turn.acquire(timeout=timeout_s):
+            raise TimedOut(f"The NVIDIA driver did not answer within {timeout_s:g} s.")
+        try:
+            return self._call(work, timeout_s)
+        finally:
+            self._turn.release()
+
+    def _call(self, work: Callable[[], T], timeout_s: float) -> T:
+        box: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                box.append(work())
+            except BaseException as error:
+                failed.append(error)
+
+        if self._stuck is not None:
+            self._stuck.join(min(timeout_s, SETTLE_S))
+            if self._stuck.is_alive():
+                raise TimedOut("The NVIDIA driver still does not answer an earlier question.")
+        self._stuck = threading.Thread(target=run, name="nvml-bounded", daemon=True)
+        self._stuck.start()
+        self._stuck.join(timeout_s)
+        if box:
+            return box[0]
+        if failed:
+            raise failed[0]
+        raise TimedOut(f"The NVIDIA driver did not answer within {timeout_s:g} s.")
