@@ -1,0 +1,221 @@
+"""Writes of cohorts, and of a team's place in one. Operators only."""
+
+from __future__ import annotations
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+
+from portal.accounts.models import Team, User
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.texts import storable
+from portal.events import services as events
+from portal.quotas import policies, queue
+from portal.quotas.models import WEIGHT_ONE, Cohort, TeamShare
+
+DEPTH_AT_MOST = 8
+WEIGHT_AT_MOST = 1_000_000
+NAMED_AT_MOST = 5
+
+
+@transaction.atomic
+def create_cohort(
+    *,
+    actor: User | SystemActor,
+    slug: str,
+    name: str = "",
+    parent: Cohort | None = None,
+    weight_milli: int = WEIGHT_ONE,
+) -> Cohort:
+    """Make a cohort, inside another one or on its own. Raises `InvalidInput`."""
+    policies.require_set_limits(actor)
+    _check_weight(weight_milli)
+    everything = _locked()
+    cohort = Cohort(
+        slug=storable(slug).strip(),
+        name=(storable(name).strip() or storable(slug).strip())[:80],
+        parent=parent,
+        weight_milli=weight_milli,
+    )
+    try:
+        cohort.full_clean(exclude=["parent"])
+    except ValidationError as error:
+        raise InvalidInput("The cohort cannot be made like this.", errors=error.message_dict) from error
+    _check_place(cohort, parent, everything)
+    try:
+        with transaction.atomic():
+            cohort.save()
+    except IntegrityError:
+        sentence = "This short name is taken."
+        raise InvalidInput(sentence, errors={"slug": [sentence]}) from None
+    where = f" in {parent.name}" if parent else ""
+    events.record(
+        actor=actor,
+        kind="quota.cohort_created",
+        message=f"made the cohort {cohort.name}{where}",
+        data={"cohort": cohort.slug, "parent": parent.slug if parent else None},
+    )
+    queue.poke()
+    return cohort
+
+
+@transaction.atomic
+def change_cohort(
+    *, actor: User | SystemActor, cohort: Cohort, name: str, parent: Cohort | None, weight_milli: int
+) -> Cohort:
+    """Rename a cohort, put it elsewhere, or give it another weight. Raises `InvalidInput` for a circle."""
+    policies.require_set_limits(actor)
+    _check_weight(weight_milli)
+    everything = _locked()
+    name = storable(name).strip()
+    if not name or len(name) > 80:
+        raise InvalidInput("A cohort needs a name.", errors={"name": ["From 1 to 80 characters."]})
+    found = everything.get(cohort.pk)
+    if found is None:
+        raise NotFound(f"{cohort.name} is no longer there.", next_action="Reload the page.")
+    _check_place(found, parent, everything)
+    changes = []
+    if found.name != name:
+        changes.append(f"name {found.name} → {name}")
+    if found.parent_id != (parent.pk if parent else None):
+        old = everything[found.parent_id].name if found.parent_id else "on its own"
+        changes.append(f"inside {old} → {parent.name if parent else 'on its own'}")
+    if found.weight_milli != weight_milli:
+        changes.append(f"weight {_weight(found.weight_milli)} → {_weight(weight_milli)}")
+    if not changes:
+        return found
+    before = found.name
+    found.name, found.parent, found.weight_milli = name, parent, weight_milli
+    found.save()
+    events.record(
+        actor=actor,
+        kind="quota.cohort_changed",
+        message=f"changed the cohort {before}: {', '.join(changes)}",
+        data={
+            "cohort": found.slug,
+            "name": name,
+            "parent": parent.slug if parent else None,
+            "weight_milli": weight_milli,
+        },
+    )
+    queue.poke()
+    return found
+
+
+@transaction.atomic
+def delete_cohort(*, actor: User | SystemActor, cohort: Cohort) -> None:
+    """Delete a cohort that nobody is in, and its quotas. Raises `StateConflict` naming who is."""
+    policies.require_set_limits(actor)
+    everything = _locked()
+    if cohort.pk not in everything:
+        return
+    teams = list(
+        TeamShare.objects.filter(cohort=cohort).order_by("team__slug").values_list("team__name", flat=True)
+    )
+    inside = [each.name for each in everything.values() if each.parent_id == cohort.pk]
+    if teams or inside:
+        who = [*(f"the cohort {name}" for name in inside), *teams]
+        more = f" and {len(who) - NAMED_AT_MOST} more" if len(who) > NAMED_AT_MOST else ""
+        raise StateConflict(
+            f"{cohort.name} is in use by {', '.join(who[:NAMED_AT_MOST])}{more}.",
+            next_action="Put them elsewhere first.",
+            code="cohort_in_use",
+        )
+    quotas = list(cohort.quotas.values("resource", "nominal", "borrowing_limit", "lending_limit"))
+    name, slug = cohort.name, cohort.slug
+    everything[cohort.pk].delete()
+    events.record(
+        actor=actor,
+        kind="quota.cohort_deleted",
+        message=f"deleted the cohort {name}",
+        data={"cohort": slug, "quotas": quotas},
+    )
+    queue.poke()
+
+
+@transaction.atomic
+def set_share(
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    cohort: Cohort | None,
+    weight_milli: int = WEIGHT_ONE,
+    reclaim: bool = True,
+) -> TeamShare:
+    """A team's cohort, its weight in thousandths, and whether it takes back what others borrowed from it."""
+    policies.require_set_limits(actor)
+    _check_weight(weight_milli)
+    everything = _locked()
+    if cohort is not None and cohort.pk not in everything:
+        raise NotFound(f"{cohort.name} is no longer there.", next_action="Reload the page.")
+    Team.objects.select_for_update().get(pk=team.pk)
+    share, _ = TeamShare.objects.get_or_create(team=team)
+    old = everything[share.cohort_id].name if share.cohort_id in everything and share.cohort_id else "none"
+    changes = []
+    if share.cohort_id != (cohort.pk if cohort else None):
+        changes.append(f"cohort {old} → {cohort.name if cohort else 'none'}")
+    if share.weight_milli != weight_milli:
+        changes.append(f"weight {_weight(share.weight_milli)} → {_weight(weight_milli)}")
+    if share.reclaim != reclaim:
+        changes.append("takes back what it lent" if reclaim else "no longer takes back what it lent")
+    if not changes:
+        return share
+    share.cohort, share.weight_milli, share.reclaim = cohort, weight_milli, reclaim
+    share.save(update_fields=["cohort", "weight_milli", "reclaim"])
+    events.record(
+        actor=actor,
+        kind="quota.share_set",
+        team=team,
+        message=f"changed the share of {team.name}: {', '.join(changes)}",
+        data={
+            "cohort": cohort.slug if cohort else None,
+            "weight_milli": weight_milli,
+            "reclaim": reclaim,
+        },
+    )
+    queue.poke()
+    return share
+
+
+def _locked() -> dict[object, Cohort]:
+    """All cohorts, locked in one order: two moves at once could make a circle that neither makes alone."""
+    return {cohort.pk: cohort for cohort in Cohort.objects.select_for_update().order_by("pk")}
+
+
+def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object, Cohort]) -> None:
+    """Raises `InvalidInput` for a circle or for cohorts nested too deep."""
+    above: list[Cohort] = []
+    at = parent.pk if parent else None
+    while at is not None:
+        if at not in everything:
+            raise NotFound("That cohort is no longer there.", next_action="Reload the page.")
+        above.append(everything[at])
+        if at == cohort.pk:
+            way = " → ".join(each.name for each in reversed(above))
+            sentence = f"{cohort.name} would be inside itself: {way} → {cohort.name}."
+            if parent is not None and parent.pk == cohort.pk:
+                sentence = f"{cohort.name} cannot be inside itself."
+            raise InvalidInput(sentence, next_action="Choose another cohort.", errors={"parent": [sentence]})
+        at = everything[at].parent_id
+    if len(above) + _height(cohort, everything) > DEPTH_AT_MOST:
+        sentence = f"Cohorts can be nested {DEPTH_AT_MOST} deep."
+        raise InvalidInput(sentence, errors={"parent": [sentence]})
+
+
+def _height(cohort: Cohort, everything: dict[object, Cohort]) -> int:
+    """How many levels the cohort and what is in it take."""
+    level, height = {cohort.pk}, 0
+    while level:
+        height += 1
+        level = {each.pk for each in everything.values() if each.parent_id in level}
+    return height
+
+
+def _check_weight(weight_milli: int) -> None:
+    if not 1 <= weight_milli <= WEIGHT_AT_MOST:
+        sentence = "Choose a weight from 0.001 to 1000."
+        raise InvalidInput(sentence, errors={"weight_milli": [sentence]})
+
+
+def _weight(milli: int) -> str:
+    return f"{milli / 1000:g}"

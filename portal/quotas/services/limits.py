@@ -1,0 +1,380 @@
+"""Writes of quotas, caps of members, limits of the site, and rates.
+
+Every write that changes something leaves an event with what was and what is, and has the queue looked at.
+Lowering stops nobody: what is over a limit goes on and nothing new starts on it; the notes say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from portal.accounts.models import Team, User
+from portal.common.actors import SystemActor
+from portal.common.errors import InvalidInput, NotFound
+from portal.events import services as events
+from portal.quotas import policies, queue, resources
+from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
+
+AMOUNT_AT_MOST = 10**15
+RATE_AT_MOST = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a write did: `changed` is false where all was so before; `notes` are for who did it."""
+
+    changed: bool
+    notes: tuple[str, ...] = ()
+
+
+def clean_resource(resource: str) -> str:
+    """The name of a resource in its one spelling. Raises `InvalidInput`."""
+    name = resource.strip().lower()
+    try:
+        resources.validate_resource(name)
+    except ValidationError as error:
+        sentence = error.messages[0]
+        raise InvalidInput(sentence, errors={"resource": [sentence]}) from None
+    if len(name) > 80:
+        raise InvalidInput("This name is too long.", errors={"resource": ["At most 80 characters."]})
+    return name
+
+
+def clean_amount(field: str, amount: int) -> int:
+    """An amount in base units, from zero on. Raises `InvalidInput`."""
+    if not 0 <= amount <= AMOUNT_AT_MOST:
+        sentence = "Choose an amount from 0 to a quadrillion."
+        raise InvalidInput(sentence, errors={field: [sentence]})
+    return amount
+
+
+# --- quota --------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def set_quota(
+    *,
+    actor: User | SystemActor,
+    team: Team | None = None,
+    cohort: Cohort | None = None,
+    resource: str,
+    nominal: int,
+    borrowing_limit: int | None = None,
+    lending_limit: int | None = None,
+) -> Changed:
+    """What a team or a cohort has of a resource, in base units; `None` limits nothing. Operators only.
+
+    Raises `NotAllowed` and `InvalidInput`.
+    """
+    policies.require_set_limits(actor)
+    owner = _owner(team, cohort)
+    resource = clean_resource(resource)
+    wanted = (clean_amount("nominal", nominal), borrowing_limit, lending_limit)
+    for field, limit in (("borrowing_limit", borrowing_limit), ("lending_limit", lending_limit)):
+        if limit is not None:
+            clean_amount(field, limit)
+    _lock(owner)
+    quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    before = (quota.nominal, quota.borrowing_limit, quota.lending_limit) if quota else None
+    if before == wanted:
+        return Changed(False)
+    if quota is None:
+        quota = Quota(team=team, cohort=cohort, resource=resource)
+    quota.nominal, quota.borrowing_limit, quota.lending_limit = wanted
+    quota.save()
+    events.record(
+        actor=actor,
+        kind="quota.set",
+        team=team,
+        message=f"set {resources.label(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
+        data=_data(team, cohort, resource) | {"before": _named(before), "after": _named(wanted)},
+    )
+    queue.poke()
+    return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+
+
+@transaction.atomic
+def remove_quota(
+    *, actor: User | SystemActor, team: Team | None = None, cohort: Cohort | None = None, resource: str
+) -> Changed:
+    """Take a quota away. Where nothing else names the resource, it is not limited then."""
+    policies.require_set_limits(actor)
+    owner = _owner(team, cohort)
+    resource = clean_resource(resource)
+    _lock(owner)
+    quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    if quota is None:
+        return Changed(False)
+    before = (quota.nominal, quota.borrowing_limit, quota.lending_limit)
+    quota.delete()
+    events.record(
+        actor=actor,
+        kind="quota.removed",
+        team=team,
+        message=f"removed the quota of {resources.label(resource)} of {owner.name} ("
+        f"{resources.spoken(resource, before[0])})",
+        data=_data(team, cohort, resource) | {"before": _named(before), "after": None},
+    )
+    queue.poke()
+    return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+
+
+def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:
+    if team is not None and cohort is None:
+        return team
+    if cohort is not None and team is None:
+        return cohort
+    sentence = "Name a team or a cohort, and not both."
+    raise InvalidInput(sentence, errors={"team": [sentence]})
+
+
+def _lock(owner: Team | Cohort) -> None:
+    """Two who write at once do it one after the other. Raises `NotFound` for what has just gone."""
+    if not type(owner)._default_manager.select_for_update().filter(pk=owner.pk).exists():
+        raise NotFound(f"{owner.name} is no longer there.", next_action="Reload the page.")
+
+
+Triple = tuple[int, int | None, int | None]
+NAMES = ("nominal", "borrowing_limit", "lending_limit")
+
+
+def _named(values: Triple | None) -> dict[str, int | None] | None:
+    return dict(zip(NAMES, values, strict=True)) if values is not None else None
+
+
+def _difference(resource: str, before: Triple | None, after: Triple) -> str:
+    parts = []
+    for index, word in enumerate(("quota", "may borrow", "lends")):
+        new = _said(resource, after[index])
+        old = _said(resource, before[index]) if before else ("none" if index == 0 else "all")
+        if old != new:
+            parts.append(f"{word} {old} → {new}")
+    return ", ".join(parts) or f"quota none → {_said(resource, after[0])}"
+
+
+def _said(resource: str, amount: int | None) -> str:
+    return "all" if amount is None else resources.spoken(resource, amount)
+
+
+def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, object]:
+    return {
+        "team": team.slug if team else None,
+        "cohort": cohort.slug if cohort else None,
+        "resource": resource,
+    }
+
+
+def _notes_on_use(team: Team, resource: str) -> tuple[str, ...]:
+    """What the new limit means for what runs already."""
+    from portal.quotas.selectors import limits
+
+    bar = limits.bar_of(team, resource)
+    if bar is None or bar.over == 0:
+        return ()
+    return (
+        f"{team.name} uses {resources.counted(resource, bar.used)},"
+        f" {resources.spoken(resource, bar.over)} over what it may. What runs goes on; nothing new starts"
+        " until it is below.",
+    )
+
+
+# --- caps of members ----------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def set_member_cap(
+    *, actor: User | SystemActor, team: Team, user: User | None = None, resource: str, amount: int
+) -> Changed:
+    """The most that a member may hold, or (without `user`) each for whom no other is set.
+
+    For owners of the team and operators. A cap above what the team may have is allowed and noted.
+    """
+    policies.require_split(actor, team)
+    resource = clean_resource(resource)
+    clean_amount("amount", amount)
+    _lock(team)
+    if user is not None and not team.memberships.filter(user=user).exists():
+        sentence = f"{user.username} is not in {team.name}."
+        raise InvalidInput(sentence, next_action="Add them to the team first.", errors={"user": [sentence]})
+    cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
+    before = cap.amount if cap else None
+    if before == amount:
+        return Changed(False)
+    if cap is None:
+        cap = MemberCap(team=team, user=user, resource=resource)
+    cap.amount = amount
+    cap.save()
+    _tell_cap(actor, team, user, resource, before, amount)
+    return Changed(True, _notes_on_cap(team, user, resource, amount))
+
+
+@transaction.atomic
+def remove_member_cap(
+    *, actor: User | SystemActor, team: Team, user: User | None = None, resource: str
+) -> Changed:
+    """Take a cap away; what remains is the cap of each member, if there is one."""
+    policies.require_split(actor, team)
+    resource = clean_resource(resource)
+    _lock(team)
+    cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
+    if cap is None:
+        return Changed(False)
+    before = cap.amount
+    cap.delete()
+    _tell_cap(actor, team, user, resource, before, None)
+    return Changed(True)
+
+
+def _tell_cap(
+    actor: User | SystemActor,
+    team: Team,
+    user: User | None,
+    resource: str,
+    before: int | None,
+    after: int | None,
+) -> None:
+    who = user.username if user else "each member"
+    old, new = (
+        "none" if amount is None else resources.spoken(resource, amount) for amount in (before, after)
+    )
+    events.record(
+        actor=actor,
+        kind="quota.member_cap_removed" if after is None else "quota.member_cap_set",
+        team=team,
+        message=f"set the cap of {who} in {team.name} on {resources.label(resource)}: {old} → {new}",
+        data={
+            "team": team.slug,
+            "user": user.username if user else None,
+            "resource": resource,
+            "before": before,
+            "after": after,
+        },
+    )
+    queue.poke()
+
+
+def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> tuple[str, ...]:
+    from portal.quotas.selectors import limits
+
+    notes = []
+    bar = limits.bar_of(team, resource, actor=user)
+    if bar is not None and bar.limit is not None and amount > bar.limit:
+        notes.append(
+            f"This is more than {team.name} may have of it at all ({resources.counted(resource, bar.limit)})."
+            " The team's own limit holds."
+        )
+    if user is not None and bar is not None and bar.mine > amount:
+        notes.append(
+            f"{user.username} holds {resources.counted(resource, bar.mine)} now. What runs goes on; nothing"
+            " new starts until it is below."
+        )
+    return tuple(notes)
+
+
+# --- the site -----------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def set_site_limit(*, actor: User | SystemActor, resource: str, amount: int) -> Changed:
+    """The most that all together may hold of a resource. Operators only."""
+    policies.require_set_limits(actor)
+    resource = clean_resource(resource)
+    clean_amount("amount", amount)
+    limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
+    before = limit.amount if limit else None
+    if before == amount:
+        return Changed(False)
+    SiteLimit.objects.update_or_create(resource=resource, defaults={"amount": amount})
+    _tell_site(actor, resource, before, amount)
+    from portal.quotas.selectors import limits
+
+    used = limits.site_use().get(resource, 0)
+    if used > amount:
+        return Changed(
+            True,
+            (
+                f"{resources.counted(resource, used)} are in use, {resources.spoken(resource, used - amount)}"
+                " over this limit. What runs goes on; nothing new starts until it is below.",
+            ),
+        )
+    return Changed(True)
+
+
+@transaction.atomic
+def remove_site_limit(*, actor: User | SystemActor, resource: str) -> Changed:
+    """Let all together hold what there is."""
+    policies.require_set_limits(actor)
+    resource = clean_resource(resource)
+    limit = SiteLimit.objects.select_for_update().filter(resource=resource).first()
+    if limit is None:
+        return Changed(False)
+    before = limit.amount
+    limit.delete()
+    _tell_site(actor, resource, before, None)
+    return Changed(True)
+
+
+def _tell_site(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
+    old, new = (
+        "none" if amount is None else resources.spoken(resource, amount) for amount in (before, after)
+    )
+    events.record(
+        actor=actor,
+        kind="quota.site_limit_removed" if after is None else "quota.site_limit_set",
+        message=f"set the site's limit of {resources.label(resource)}: {old} → {new}",
+        data={"resource": resource, "before": before, "after": after},
+    )
+    queue.poke()
+
+
+@transaction.atomic
+def set_rate(*, actor: User | SystemActor, resource: str, rate_milli: int) -> Changed:
+    """What one of an accelerator costs in GPU-hours for each hour, in thousandths. Operators only."""
+    policies.require_set_limits(actor)
+    resource = _priced(resource)
+    if not 0 <= rate_milli <= RATE_AT_MOST:
+        sentence = "Choose a rate from 0 to 1000."
+        raise InvalidInput(sentence, errors={"rate_milli": [sentence]})
+    rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
+    before = rate.rate_milli if rate else None
+    if before == rate_milli:
+        return Changed(False)
+    ResourceRate.objects.update_or_create(resource=resource, defaults={"rate_milli": rate_milli})
+    _tell_rate(actor, resource, before, rate_milli)
+    return Changed(True)
+
+
+@transaction.atomic
+def remove_rate(*, actor: User | SystemActor, resource: str) -> Changed:
+    """Let it cost what a GPU costs: one GPU-hour for each hour."""
+    policies.require_set_limits(actor)
+    resource = _priced(resource)
+    rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
+    if rate is None:
+        return Changed(False)
+    before = rate.rate_milli
+    rate.delete()
+    _tell_rate(actor, resource, before, None)
+    return Changed(True)
+
+
+def _priced(resource: str) -> str:
+    resource = clean_resource(resource)
+    if not resources.is_accelerator(resource):
+        sentence = "Only accelerators have a rate, such as gpu:h100 or mig:1g.10gb."
+        raise InvalidInput(sentence, errors={"resource": [sentence]})
+    return resource
+
+
+def _tell_rate(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
+    old, new = (f"{(1000 if rate is None else rate) / 1000:g}" for rate in (before, after))
+    events.record(
+        actor=actor,
+        kind="quota.rate_removed" if after is None else "quota.rate_set",
+        message=f"set what an hour of {resources.label(resource)} costs: {old} → {new} GPU-hours",
+        data={"resource": resource, "before": before, "after": after},
+    )
+    queue.poke()

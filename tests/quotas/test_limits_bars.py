@@ -1,0 +1,189 @@
+"""What a bar says of a team's part, and the tree that operators see."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import Role
+from portal.common.actors import SYSTEM
+from portal.quotas.models import Grant
+from portal.quotas.selectors import limits, site
+from portal.quotas.services import cohorts
+from portal.quotas.services import limits as services
+from portal.workspaces.lifecycle import State
+from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+H100 = "gpu:h100"
+
+
+@pytest.fixture
+def hold(team, bob, local_pool):
+    """`hold(3000)`: a workspace of bob's that holds, or waits for, so much H100."""
+
+    def make(milli, *, owner=bob, of=team, state=State.RUNNING, **fields):
+        fields["amounts"] = fields.get("amounts", {H100: milli})
+        pool = local_pool if state != State.PENDING else None
+        return WorkspaceFactory(owner=owner, team=of, state=state, pool=pool, **fields)
+
+    return make
+
+
+@pytest.fixture
+def shared(team, olga):
+    """vision (4, may borrow 2) and robots (4, lends 3) in one cohort."""
+    robots = TeamFactory(slug="nlp", name="NLP")
+    together = cohorts.create_cohort(actor=SYSTEM, slug="all", name="All")
+    for each in (team, robots):
+        cohorts.set_share(actor=SYSTEM, team=each, cohort=together)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000, borrowing_limit=2000)
+    services.set_quota(actor=SYSTEM, team=robots, resource=H100, nominal=4000, lending_limit=3000)
+    return robots
+
+
+def only(team, actor=None, resource=H100):
+    return next(bar for bar in limits.bars_for(team, actor) if bar.resource == resource)
+
+
+def test_without_any_quota_there_is_only_use(team, hold):
+    assert limits.bars_for(team) == []
+    hold(2000)
+    bar = only(team)
+    assert (bar.used, bar.nominal, bar.limit, bar.available) == (2000, None, None, None)
+    assert bar.head == "2 in use, no limit" and bar.over == 0 and not bar.full
+
+
+def test_use_what_waits_and_what_is_borrowed(team, shared, hold, bob, alice):
+    hold(3000)
+    hold(2000, owner=alice, state=State.STOPPING)
+    hold(1000, state=State.PENDING)
+    hold(7000, state=State.PENDING, error_code=limits.NEEDS_APPROVAL)
+    hold(9000, state=State.STOPPED)
+    bar = only(team, bob)
+    assert (bar.used, bar.queued, bar.borrowed, bar.mine) == (5000, 1000, 1000, 3000)
+    assert (bar.nominal, bar.limit, bar.available) == (4000, 6000, 1000)
+    assert bar.head == "5 of 4, 1 borrowed"
+    assert bar.own_percent + bar.borrowed_percent + bar.queued_percent == 100
+    assert bar.nominal_percent == 67 and bar.limit_percent is None
+    lender = only(shared)
+    assert (lender.used, lender.lendable, lender.lent) == (0, 3000, 1000)
+    assert lender.available == 3000, "vision holds one of its four"
+
+
+def test_the_limit_is_what_the_tree_lets_one_have(team, shared):
+    assert only(team).limit == 6000, "nominal and what may be borrowed"
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    assert only(team).limit == 7000, "all that robots lends"
+    services.set_site_limit(actor=SYSTEM, resource=H100, amount=5000)
+    bar = only(team)
+    assert bar.limit == 5000 and bar.site_limited and bar.available == 5000
+
+
+def test_the_site_limit_counts_what_all_hold(team, hold, charlie):
+    services.set_site_limit(actor=SYSTEM, resource=H100, amount=5000)
+    hold(4000, owner=charlie, of=charlie.teams.get())
+    hold(500)
+    assert only(team).available == 500
+
+
+def test_grants_raise_the_nominal_quota_while_they_last(team):
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    now = timezone.now()
+    for began, ends in ((-2, -1), (-1, 1), (1, 2)):
+        Grant.objects.create(
+            team=team,
+            resource=H100,
+            amount=1000,
+            starts_at=now + timedelta(hours=began),
+            ends_at=now + timedelta(hours=ends),
+        )
+    bar = only(team)
+    assert (bar.nominal, bar.granted, bar.limit) == (5000, 1000, 5000)
+
+
+def test_a_quota_below_use_shows_how_much_is_over(team, hold):
+    hold(3000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
+    bar = only(team)
+    assert (bar.over, bar.available, bar.full) == (2000, 0, True)
+    assert bar.limit_percent == 33 and "2 over the limit" in bar.sentence
+
+
+def test_a_member_sees_his_own_cap(team, alice, bob, hold):
+    services.set_member_cap(actor=SYSTEM, team=team, resource=H100, amount=1000)
+    services.set_member_cap(actor=SYSTEM, team=team, user=bob, resource=H100, amount=3000)
+    assert (only(team, bob).cap, only(team, alice).cap, only(team).cap) == (3000, 1000, None)
+    hold(2000)
+    uses = limits.members_use(limits.standing([team.slug]), team.slug, [alice, bob])
+    assert [(use.words, use.own_cap) for use in uses[bob.pk]] == [("2 of 3", True)]
+    assert [use.words for use in uses[alice.pk]] == ["0 of 1"]
+
+
+def test_workspaces_without_amounts_count_by_their_request(team, hold):
+    hold(
+        0,
+        amounts={},
+        resources={
+            "cpu_milli": 2000,
+            "memory_mib": 1024,
+            "accelerators": {"count": 2, "model": "NVIDIA H100 80GB HBM3"},
+        },
+    )
+    assert only(team).used == 2000
+
+
+def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max_num_queries):
+    teams = [team]
+    for number in range(20):
+        each = TeamFactory(slug=f"t{number}")
+        MembershipFactory(team=each, user=alice, role=Role.MEMBER)
+        services.set_quota(actor=SYSTEM, team=each, resource=H100, nominal=1000)
+        teams.append(each)
+    with django_assert_max_num_queries(14):
+        found = limits.bars_for_many(teams, alice)
+    assert len(found) == 21 and found["t7"][0].nominal == 1000
+
+
+def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
+    hold(5000)
+    rows = site.tree_view(limits.standing(), H100)
+    assert [(row.kind, row.slug, row.depth, row.used) for row in rows] == [
+        ("cohort", "all", 0, 5000),
+        ("team", "nlp", 1, 0),
+        ("team", "vision", 1, 5000),
+        ("team", "robots", 0, 0),
+    ]
+    assert [row.nominal for row in rows] == ["", "4", "4", ""]
+    assert rows[2].borrowing == "2" and rows[1].lending == "3" and rows[2].borrowed_words == "1"
+
+
+def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared, local_pool):
+    from portal.inventory import services as inventory
+    from tests.factories import inventory_of, node_info
+
+    inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info(gpus=4)))
+    local_pool.nodes.get().devices.filter(index=0).update(healthy=False)
+    line = next(line for line in site.site_view(limits.standing()) if line.resource == H100)
+    assert (line.capacity, line.nominal, line.promised_percent) == (3000, 8000, 267)
+    assert line.oversubscribed
+
+
+def test_order_is_accelerators_machine_simulated():
+    from portal.quotas.bars import in_order
+
+    names = [
+        "workspaces",
+        "simulated_cpu_milli",
+        "cpu_milli",
+        "gpu",
+        "gpu:simulated-h100",
+        "mig:1g.10gb",
+        H100,
+    ]
+    assert in_order(names) == [
+        *(H100, "mig:1g.10gb", "gpu", "cpu_milli", "workspaces"),
+        *("gpu:simulated-h100", "simulated_cpu_milli"),
+    ]
