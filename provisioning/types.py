@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 JsonScalar = str | int | float | bool | None
 WHOLE_DEVICE_MILLI = 1000
@@ -280,7 +281,13 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One accelerator as inventory saw it. `nodes` are the device files that a tenant needs."""
+    """One accelerator as inventory saw it. `nodes` are the device files that a tenant needs.
+
+    A GPU with `mig_mode` is handed out by its instances only, which are devices of their own: `kind` MIG,
+    with `parent_uuid`, `mig_profile` and `mig_start` (-1: not told). `island` names the NVLink island on
+    its node (empty: none), `numa` the NUMA node (-1: not known), `compute_capability` such as `9.0`.
+    `facts` is small JSON for people, and changes only when the device does: live values are in samples.
+    """
 
     uuid: str
     index: int
@@ -291,6 +298,13 @@ class DeviceInfo:
     healthy: bool = True
     health_note: str = ""
     nodes: tuple[str, ...] = ()
+    mig_mode: bool = False
+    mig_profile: str = ""
+    mig_start: int = -1
+    island: str = ""
+    numa: int = -1
+    compute_capability: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +313,9 @@ class NodeInfo:
 
     `programs` maps each program that a template may start to its path, or to the empty string
     where it is not installed. `warnings` are sentences for the operator, each with its fix.
+    `accelerator_state` is `ok`, `no_driver`, `no_gpu`, `driver_mismatch`, `gpu_lost`, `reset_required`,
+    `no_permission`, `timeout` or `error` (empty: not told). `provides` answers a request's `needs`: `rdma`,
+    `dpu_offload`, `memory_tier:cxl`, `cpu:amx` … `facts` is JSON for people, as on a device.
     """
 
     name: str
@@ -312,6 +329,12 @@ class NodeInfo:
     accelerator_note: str = ""
     warnings: tuple[str, ...] = ()
     online: bool = True
+    driver_version: str = ""
+    cuda_version: str = ""
+    accelerator_state: str = ""
+    provides: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
