@@ -227,6 +227,9 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "QuotaRequestKindEnum": "portal.quotas.models.RequestKind",
+    },
 }
 
 # E-mail goes out where EMAIL_URL says how: smtp+tls://user:password@host:587. Without it, in the portal only.

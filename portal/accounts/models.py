@@ -102,8 +102,8 @@ class Scope(models.TextChoices):
     QUOTAS_READ = "quotas:read", "See quotas, requests, budgets and reservations"
     QUOTAS_WRITE = "quotas:write", "Ask for more, book, and change limits where you may"
     QUOTAS_DECIDE = "quotas:decide", "Approve and deny requests"
-    NOTIFICATIONS_READ = "notifications:read", "See your notices"
-    NOTIFICATIONS_WRITE = "notifications:write", "Mark notices as read"
+    NOTIFICATIONS_READ = "notices:read", "See your notices"
+    NOTIFICATIONS_WRITE = "notices:write", "Mark notices as read"
     TOKENS_READ = "tokens:read", "See tokens"
     TOKENS_WRITE = "tokens:write", "Create and revoke tokens"
 

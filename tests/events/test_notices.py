@@ -179,7 +179,7 @@ def test_the_account_page_says_whether_mail_comes(alice, as_user, settings):
 
 def test_programs_read_and_mark_their_users_notices(alice, bob, with_token):
     tell(alice, bob)
-    client = with_token(alice, "notifications:read", "notifications:write")
+    client = with_token(alice, "notices:read", "notices:write")
     (row,) = client.get("/api/v1/notifications?unread=true").json()["results"]
     assert row["title"] == "It ends soon"
     read = client.post(f"/api/v1/notifications/{row['id']}/read").json()

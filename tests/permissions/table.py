@@ -103,9 +103,46 @@ GET    notifications/read/                                  302    302    302 30
 POST   notifications/read/                                  302    302    302 302 302   302   -
 GET    notifications/<int:notification_id>/read/            302    302    302 302 302   302   -
 POST   notifications/<int:notification_id>/read/            302    404    404 302 404   404   -
-GET    api/v1/notifications                                 401    200    200 200 200   200   notifications:read
-POST   api/v1/notifications/read                            401    200    200 200 200   200   notifications:write
-POST   api/v1/notifications/<int:notification_id>/read      401    404    404 200 404   404   notifications:write
+GET    api/v1/notifications                                 401    200    200 200 200   200   notices:read
+POST   api/v1/notifications/read                            401    200    200 200 200   200   notices:write
+POST   api/v1/notifications/<int:notification_id>/read      401    404    404 200 404   404   notices:write
+
+# --- requests for more: the one named here is bob's, for a cap, which owners and operators decide ---
+GET    quotas/ask/                                          302    200    200 200 200   200   -
+POST   quotas/ask/                                          302    400    400 400 400   400   -
+GET    quotas/approvals/                                    302    200    200 200 200   200   -
+GET    quotas/requests/<uuid:request_id>/                   302    404    200 200 200   200   -
+GET    quotas/requests/<uuid:request_id>/decide/            302    404    302 302 302   302   -
+POST   quotas/requests/<uuid:request_id>/decide/            302    404    302 302 302   302   -
+GET    quotas/requests/<uuid:request_id>/withdraw/          302    404    302 302 302   302   -
+POST   quotas/requests/<uuid:request_id>/withdraw/          302    404    302 302 302   302   -
+GET    quotas/grants/<uuid:grant_id>/revoke/                302    302    302 302 302   302   -
+POST   quotas/grants/<uuid:grant_id>/revoke/                302    404    302 302 302   302   -
+GET    quotas/rules/                                        302    403    403 403 403   200   -
+POST   quotas/rules/                                        302    403    403 403 403   403   -
+GET    quotas/rules/<uuid:rule_id>/                         302    302    302 302 302   302   -
+POST   quotas/rules/<uuid:rule_id>/                         302    403    403 403 403   403   -
+GET    quotas/delegations/                                  302    302    302 302 302   302   -
+POST   quotas/delegations/                                  302    403    403 403 403   403   -
+GET    quotas/delegations/<uuid:delegation_id>/end/         302    302    302 302 302   302   -
+POST   quotas/delegations/<uuid:delegation_id>/end/         302    403    403 403 403   403   -
+GET    api/v1/quota-requests                                401    200    200 200 200   200   quotas:read
+POST   api/v1/quota-requests                                401    400    201 201 201   403   quotas:write
+GET    api/v1/quota-requests/<uuid:request_id>              401    404    200 200 200   200   quotas:read
+POST   api/v1/quota-requests/<uuid:request_id>/approve      401    404    403 403 200   200   quotas:decide
+POST   api/v1/quota-requests/<uuid:request_id>/deny         401    404    403 403 200   200   quotas:decide
+POST   api/v1/quota-requests/<uuid:request_id>/withdraw     401    404    403 200 403   403   quotas:write
+GET    api/v1/grants                                        401    200    200 200 200   200   quotas:read
+POST   api/v1/grants/<uuid:grant_id>/revoke                 401    404    403 403 200   200   quotas:decide
+GET    api/v1/auto-approve-rules                            401    200    200 200 200   200   quotas:read
+POST   api/v1/auto-approve-rules                            401    403    403 403 403   403   -
+GET    api/v1/auto-approve-rules/<uuid:rule_id>             401    200    200 200 200   200   quotas:read
+PATCH  api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403   -
+DELETE api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403   -
+GET    api/v1/delegations                                   401    200    200 200 200   200   quotas:read
+POST   api/v1/delegations                                   401    403    403 403 403   403   -
+GET    api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   200   quotas:read
+DELETE api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   403   -
 
 # --- REST: pools ---
 GET    api/v1/pools                                         401    200    200 200 200   200   pools:read

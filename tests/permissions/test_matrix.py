@@ -11,8 +11,9 @@ import pytest
 from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
 
-from portal.accounts.models import Scope
+from portal.accounts.models import Scope, Team
 from portal.events.models import Notification
 from portal.events.services import notify
 from portal.workspaces.lifecycle import State
@@ -43,6 +44,32 @@ ALL = list(patterns(get_resolver().url_patterns))
 LISTED = {(row.method, row.route) for row in ROWS}
 
 
+def requested(user: Any) -> dict[str, Any]:
+    """An open request of the user's for a cap, a grant of such a cap, a rule, and somebody's delegation."""
+    from datetime import timedelta
+
+    from portal.quotas.models import AutoApproveRule, Delegation, Grant, MemberCap, QuotaRequest
+
+    team = Team.objects.get(slug="vision")
+    now = timezone.now()
+    cap: dict[str, Any] = {"team": team, "user": user, "resource": "workspaces"}
+    MemberCap.objects.create(**cap, amount=9)
+    request = QuotaRequest.objects.create(
+        team=team, requester=user, kind="member_cap", resource="workspaces", amount=1, why="More"
+    )
+    rule = AutoApproveRule.objects.create(resource="workspaces", amount_at_most=1, hours_at_most=1)
+    petra, paul = (UserFactory(username=name, is_approver=True) for name in ("petra", "paul"))
+    lent = Delegation.objects.create(
+        approver=petra, delegate=paul, starts_at=now, ends_at=now + timedelta(days=1)
+    )
+    return {
+        "<uuid:request_id>": request.pk,
+        "<uuid:grant_id>": Grant.objects.create(**cap, amount=1, starts_at=now).pk,
+        "<uuid:rule_id>": rule.pk,
+        "<uuid:delegation_id>": lent.pk,
+    }
+
+
 class Stage:
     """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
 
@@ -55,6 +82,7 @@ class Stage:
             "<uuid:node_id>": node.pk,
             "<uuid:device_id>": node.devices.first().pk,
             "<int:notification_id>": Notification.objects.get(user=people["bob"], kind="test").pk,
+            **requested(people["bob"]),
             "<str:username>": "dan",
             "<username:username>": "dan",
         }
@@ -72,6 +100,7 @@ class Stage:
     def body(self, row: Row) -> dict[str, Any]:
         wanted = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
         team = {"name": "New team", "slug": "new-team"}
+        more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "why": "More"}
         bodies: dict[tuple[str, str], dict[str, Any]] = {
             ("POST", "sign-in/"): {"username": "bob", "password": "wrong"},
             ("POST", "account/"): {"old_password": "wrong"},
@@ -85,6 +114,8 @@ class Stage:
             ("POST", "api/v1/teams"): team,
             ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},
             ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
+            ("POST", "api/v1/quota-requests"): more,
+            ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"reason": "No"},
         }
         return bodies.get((row.method, row.route), {})
 

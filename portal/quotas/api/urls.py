@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from portal.quotas.api import requests
 
-urlpatterns: list[URLPattern] = []
+urlpatterns = [
+    *requests.urlpatterns,
+]

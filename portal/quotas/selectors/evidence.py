@@ -92,7 +92,7 @@ class Evidence:
     @property
     def hours(self) -> int:
         """Units held × hours in 30 days (GPU-hours for accelerators), in the resource's people's unit."""
-        return self.held_unit_s // (resources.factor(self.counted_in) * 3600)
+        return round(self.held_unit_s / (resources.factor(self.counted_in) * 3600))
 
     @property
     def counted_in(self) -> str:

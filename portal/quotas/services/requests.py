@@ -62,7 +62,7 @@ def ask(
     """Ask for `amount` more (base units). What a rule allows is approved at once.
 
     Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, reason) and
-    `StateConflict` (the same has been asked and is open; `request` names it).
+    `StateConflict` (the same has been asked and is open; `quota_request` names it).
     """
     if not is_member(actor, team):
         raise NotAllowed(f"You are not in the team {team.name}.", next_action="Choose a team of yours.")
@@ -172,7 +172,7 @@ def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: 
             " and that is still open.",
             next_action="Look at that request, or withdraw it and ask anew.",
             code="asked_already",
-            request=str(first.pk),
+            quota_request=str(first.pk),
             url=url_of(first),
         )
 
@@ -355,7 +355,7 @@ def _decided_already(request_id: UUID) -> StateConflict:
         f"{who} {verb} {when}.",
         next_action="Look at the request: it says what was decided.",
         code="decided_already",
-        request=str(request_id),
+        quota_request=str(request_id),
         status_of_request=present.status,
     )
 
