@@ -33,6 +33,8 @@ class Outcome:
     late_starts: list[str] = field(default_factory=list)
     backfilled: int = 0
     preempted: int = 0
+    preempted_most: int = 0
+    lost_gpu_s: int = 0
     eta_errors: list[tuple[int, int]] = field(default_factory=list)
     etas_unknown: int = 0
     cycle_s: list[float] = field(default_factory=list)
@@ -119,7 +121,10 @@ def replay(
                 learn(job)
             else:
                 # Preempted: it is back in the queue from its beginning.
-                scheduler.submit(replace(gone.workload, claimed=False))
+                outcome.lost_gpu_s += job.gpus * (now_s - began[name])
+                times = gone.workload.preempted + 1
+                outcome.preempted_most = max(outcome.preempted_most, times)
+                scheduler.submit(replace(gone.workload, claimed=False, preempted=times))
         arrived = []
         while next_job < len(jobs) and jobs[next_job].submit_s <= now_s:
             job = jobs[next_job]

@@ -7,12 +7,11 @@ the verdict is read off that very cycle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from provisioning.scheduling.model import (
-    FOREVER_S,
     Blocker,
     Cycle,
+    Eta,
     Holder,
     Outcome,
     Rule,
@@ -20,22 +19,24 @@ from provisioning.scheduling.model import (
     Verdict,
     Workload,
 )
+from provisioning.scheduling.plan import plan
 from provisioning.scheduling.scheduler import Placer, Scheduler
 from provisioning.scheduling.state import Lack
 from provisioning.scheduling.words import explain
 
+__all__ = [
+    "Eta",
+    "blocker_of",
+    "decide",
+    "forecast",
+    "position",
+    "starting_now",
+    "verdict",
+    "why_not",
+]
 HOLDERS_NAMED = 3
-STEP_PART = 20
-"""A look ahead steps over a twentieth of the time looked ahead so far: an ETA is that exact."""
-AHEAD_DEPTH = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Eta:
-    """When a request is expected to start, or None, and what that rests on."""
-
-    eta_s: int | None
-    basis: str
+IDLE_FROM_S = 1800
+"""What has not been used for so long counts as idle."""
 
 
 class _Peek:
@@ -81,8 +82,7 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
             alternatives=starting_now(scheduler, alternatives),
         )
     others = starting_now(scheduler, alternatives)
-    scheduler.submit(request)
-    try:
+    with scheduler.trying(request):
         cycle = scheduler.cycle(now_s)
         if request.id in cycle.starts:
             return Verdict(
@@ -90,19 +90,28 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
             )
         reason = why_not(scheduler, request, cycle)
         blocker = blocker_of(scheduler, request, reason)
-        eta = forecast(scheduler, cycle, [request.id])[request.id]
-        return Verdict(
-            Outcome.QUEUED,
-            explain(request, blocker, now_s, ever=True),
-            position=position(scheduler, cycle, request.id),
-            eta_s=eta.eta_s,
-            basis=eta.basis,
-            blocker=blocker,
-            victims=tuple(each for each in cycle.victims if each.beneficiary == request.id),
-            alternatives=others,
-        )
-    finally:
-        scheduler.withdraw(request.id)
+        place = position(scheduler, cycle, request.id)
+    eta = _eta(scheduler, request, reason)
+    return Verdict(
+        Outcome.QUEUED,
+        explain(request, blocker, now_s, ever=True),
+        position=place,
+        eta_s=eta.eta_s,
+        basis=eta.basis,
+        blocker=blocker,
+        victims=tuple(each for each in cycle.victims if each.beneficiary == request.id),
+        alternatives=others,
+    )
+
+
+def _eta(scheduler: Scheduler, request: Workload, reason: Lack) -> Eta:
+    eta = scheduler.plan().insert(request)
+    if reason[0] is not Rule.PLACEMENT or eta.eta_s is None:
+        return eta
+    room = scheduler.room(request)
+    if room is None:
+        return Eta(None, "the nodes have no room together for as far as can be told")
+    return Eta(max(eta.eta_s, room[0]), eta.basis)
 
 
 def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[str, ...]:
@@ -114,12 +123,9 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
         for candidate in candidates:
             if scheduler.state.lack(candidate, scheduler.now_s) is not None:
                 continue
-            scheduler.submit(candidate)
-            try:
+            with scheduler.trying(candidate):
                 if candidate.id in scheduler.cycle(scheduler.now_s).starts:
                     found.append(candidate.id)
-            finally:
-                scheduler.withdraw(candidate.id)
     finally:
         scheduler.placer = placer
     return tuple(found)
@@ -165,64 +171,32 @@ def blocker_of(scheduler: Scheduler, request: Workload, lack: Lack) -> Blocker:
         key=lambda each: (-each[0], each[1]),
     )
     for amount, team in held[:HOLDERS_NAMED]:
-        ends = [
-            each.ends_s
-            for each in scheduler.running.values()
-            if each.workload.team == team and each.workload.amounts.get(resource)
-        ]
-        holders.append(Holder(team, amount, min(ends, default=None)))
+        holders.append(_holder(scheduler, team, resource, amount))
     return Blocker(rule, resource, wanted, free, limit, tuple(holders))
 
 
+def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Holder:
+    """What the team holds, when the first of it is expected back, and how much of it lies idle."""
+    next_end_s: int | None = None
+    idle = 0
+    idle_s = -1
+    for each in scheduler.of_team(team):
+        part = each.workload.amounts.get(resource, 0)
+        if not part:
+            continue
+        if next_end_s is None or each.ends_s < next_end_s:
+            next_end_s = each.ends_s
+        if each.idle_s >= IDLE_FROM_S:
+            idle += part
+            idle_s = each.idle_s if idle_s < 0 else min(idle_s, each.idle_s)
+    return Holder(team, amount, next_end_s, idle, idle_s)
+
+
 def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = None) -> Mapping[str, Eta]:
-    """When waiting requests will start, by running the same decisions ahead of time.
+    """When waiting requests will start, by `plan.Plan`.
 
     `cycle` is what the scheduler decided last. `wanted` names requests to look for; None means all that
     wait. Everything is taken to end as expected and nobody new to come; nodes are not looked at.
     """
-    ahead = scheduler.clone()
-    # Whom to preempt later is not guessed, and few overtakers are looked at: a person waits for this.
-    depth = min(AHEAD_DEPTH, ahead.policy.backfill_depth)
-    ahead.policy = replace(ahead.policy, preemption=False, backfill_depth=depth)
-    now_s = at_s = ahead.now_s
-    open_ids = set(ahead.waiting.items if wanted is None else wanted)
-    etas: dict[str, Eta] = {}
-    running = len(ahead.running)
-    ahead.prolong(now_s)
-    for _ in range(ahead.policy.forecast_steps):
-        ahead.apply(cycle, at_s)
-        for name in cycle.starts:
-            if name in open_ids:
-                open_ids.discard(name)
-                etas[name] = Eta(at_s, f"{running} running workloads end as expected, nobody new comes first")
-        if not open_ids:
-            break
-        soonest = min(ahead.next_end(), _next_booking(ahead, at_s))
-        if soonest >= FOREVER_S:
-            break
-        at_s = max(soonest, at_s + (at_s - now_s) // STEP_PART)
-        for name in ahead.ended_by(at_s):
-            gone = ahead.finish(name)
-            if gone.leaving_s is not None and name not in ahead.waiting.items:
-                ahead.submit(gone.workload)
-        cycle = ahead.cycle(at_s)
-    for name in open_ids:
-        etas[name] = Eta(None, _no_eta(ahead, name))
-    return etas
-
-
-def _next_booking(scheduler: Scheduler, after_s: int) -> int:
-    moments = [
-        moment
-        for each in scheduler.state.calendar.bookings
-        for moment in (each.start_s, each.end_s)
-        if moment > after_s
-    ]
-    return min(moments, default=FOREVER_S)
-
-
-def _no_eta(ahead: Scheduler, name: str) -> str:
-    if ahead.running:
-        return "further away than can be told"
-    lack = ahead.state.lack(ahead.waiting.items[name], ahead.now_s)
-    return f"not before a limit changes ({lack[0].value})" if lack else "unknown"
+    made = plan(scheduler, cycle)
+    return made.etas() if wanted is None else {name: made.eta(name) for name in wanted}

@@ -68,8 +68,8 @@ class Cohort:
 class Team:
     """Who pays. `borrowed_avg` is the decayed mean of what it borrowed (`shares.decayed`).
 
-    `user_caps` bound each member alone, `member_caps` one member instead. `funded` is false when the ledger has nothing left. `reclaim`
-    says whether it may take back from borrowers of its cohort.
+    `user_caps` bound each member alone, `member_caps` one member instead. `funded` is false when the
+    ledger has nothing left. `reclaim` says whether it may take back from borrowers of its cohort.
     """
 
     name: str
@@ -157,12 +157,15 @@ class Policy:
 
     `backfill_depth` bounds how many requests a cycle looks at behind a reserved head, `forecast_steps`
     how many steps an ETA looks ahead. An overrunning workload is expected to go on for `overdue_s`.
+    Nobody has to leave before `min_run_s`, and longer after each time it had to; nor where who wants its
+    place would get one within `patience_s` anyhow.
     """
 
     preemption: bool = True
     backfill: bool = True
     min_run_s: int = 900
     grace_s: int = 60
+    patience_s: int = 900
     max_wait_s: int = 7 * 86400
     backfill_depth: int = 200
     preemption_attempts: int = 8

@@ -24,15 +24,29 @@ MESSAGES = {
 }
 
 
+MOST_DOUBLINGS = 12
+
+
 def message(reason: Reason, grace_s: int) -> str:
     """What the owner is told."""
     return f"Stops in {grace_s} s: {MESSAGES[reason]}. Its files stay, and it is back in the queue."
 
 
+def protected_s(workload: Workload, policy: Policy) -> int:
+    """How long it runs before it may be asked to leave: four times as long after each time it had to.
+
+    So the work that is lost to preemption stays a part of what is done, and nobody has to leave more
+    than a handful of times: soon the protection is longer than the run.
+    """
+    if workload.preempted <= 0:
+        return policy.min_run_s
+    return max(policy.min_run_s, policy.grace_s) << 2 * min(workload.preempted, MOST_DOUBLINGS)
+
+
 def find_victims(
     state: State,
     incoming: Workload,
-    running: Iterable[Running],
+    running: Callable[[str], Iterable[Running]],
     now_s: int,
     policy: Policy,
     fits: Fits | None = None,
@@ -80,33 +94,30 @@ def find_victims(
 def _candidates(
     state: State,
     incoming: Workload,
-    running: Iterable[Running],
+    running: Callable[[str], Iterable[Running]],
     now_s: int,
     policy: Policy,
     needed: Sequence[str],
     in_team_only: bool,
 ) -> dict[str, list[Running]]:
     """Those that may be taken at all, by team, in the order in which they are taken (the last first)."""
-    root = state.tree.teams[incoming.team].path()[-1]
     reclaims = state.teams[incoming.team].reclaim and not in_team_only
-    takeable: dict[str, bool] = {}
+    root = state.tree.teams[incoming.team].path()[-1]
     found: dict[str, list[Running]] = {}
-    for each in running:
-        other = each.workload
-        if not other.preemptible or each.leaving_s is not None or now_s - each.started_s < policy.min_run_s:
+    for team, node in state.tree.teams.items():
+        own = team == incoming.team
+        if not own and not (reclaims and node.path()[-1] is root and borrows(state, team, needed)):
             continue
-        if not any(other.amounts.get(name, 0) > 0 for name in needed):
-            continue
-        if other.team == incoming.team:
-            if other.priority >= incoming.priority:
+        for each in running(team):
+            other = each.workload
+            if not other.preemptible or each.leaving_s is not None:
                 continue
-        else:
-            if other.team not in takeable:
-                related = state.tree.teams[other.team].path()[-1] is root
-                takeable[other.team] = reclaims and related and borrows(state, other.team, needed)
-            if not takeable[other.team]:
+            if now_s - each.started_s < protected_s(other, policy):
                 continue
-        found.setdefault(other.team, []).append(each)
+            if own and other.priority >= incoming.priority:
+                continue
+            if any(other.amounts.get(name, 0) > 0 for name in needed):
+                found.setdefault(team, []).append(each)
     for members in found.values():
         # Lowest priority first, then the one that began last, which loses least.
         members.sort(
@@ -130,6 +141,11 @@ def _first_pass(
         taken.append((each, reason))
         return enough([one.workload.id for one, _ in taken])
 
+    def lasts(each: Running) -> bool:
+        # Between borrowers the imbalance has to be one of the last days too, not of this moment alone.
+        mine, initial, _ = _shares(state, incoming.team, each, lasting=True)
+        return mine <= initial
+
     cohort_reason = Reason.RECLAIM if owns else Reason.FAIR_SHARE
     retry: dict[str, list[Running]] = {}
     while (team := _largest(state, incoming.team, candidates)) is not None:
@@ -140,7 +156,7 @@ def _first_pass(
         while candidates[team]:
             each = candidates[team].pop()
             mine, _, final = _shares(state, incoming.team, each)
-            if mine <= final:
+            if mine <= final and (owns or lasts(each)):
                 if take(each, cohort_reason):
                     return True
                 break
@@ -148,7 +164,7 @@ def _first_pass(
     while (team := _largest(state, incoming.team, retry)) is not None:
         each = retry[team].pop()
         mine, initial, _ = _shares(state, incoming.team, each)
-        if mine < initial and take(each, cohort_reason):
+        if mine < initial and (owns or lasts(each)) and take(each, cohort_reason):
             return True
     return False
 
@@ -170,15 +186,30 @@ def _largest(state: State, own: str, candidates: dict[str, list[Running]]) -> st
     return best[2] if best else None
 
 
-def _shares(state: State, own: str, other: Running) -> tuple[int, int, int]:
-    """The taker's share, and the other's before and after `other` left, just below their common cohort."""
+def _shares(state: State, own: str, other: Running, lasting: bool = False) -> tuple[int, int, int]:
+    """The taker's share, and the other's before and after `other` left, just below their common cohort.
+
+    With `lasting`, what both borrowed of late counts too.
+    """
     mine, theirs = _below_common(state.tree.teams[own], state.tree.teams[other.workload.team])
-    before = dominant_share(theirs)
+    mine_avg, their_avg = (_averages(state, mine), _averages(state, theirs)) if lasting else (None, None)
+    before = dominant_share(theirs, their_avg)
     state.remove(other.workload)
-    after = dominant_share(theirs)
-    taker = dominant_share(mine)
+    after = dominant_share(theirs, their_avg)
+    taker = dominant_share(mine, mine_avg)
     state.add(other.workload)
     return taker, before, after
+
+
+def _averages(state: State, node: Node) -> dict[str, int]:
+    """What the teams under a node have borrowed of late."""
+    if state.tree.teams.get(node.name) is node:
+        return dict(state.teams[node.name].borrowed_avg)
+    total: dict[str, int] = {}
+    for child in node.children:
+        for resource, amount in _averages(state, child).items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
 
 
 def _below_common(first: Node, second: Node) -> tuple[Node, Node]:

@@ -6,15 +6,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
+from provisioning.scheduling.heads import (
+    End,
+    Keeper,
+    Placer,
+    Shadow,
+    expected_ends,
+    room_on_nodes,
+    shadow_of,
+)
 from provisioning.scheduling.model import (
     FOREVER_S,
     Amounts,
     Cycle,
-    Head,
     Reason,
     Rule,
     Running,
@@ -22,31 +30,14 @@ from provisioning.scheduling.model import (
     Victim,
     Workload,
 )
+from provisioning.scheduling.plan import Plan
 from provisioning.scheduling.preemption import find_victims, message
-from provisioning.scheduling.state import State, within_nominal
+from provisioning.scheduling.state import Lack, State, within_nominal
 from provisioning.scheduling.waiting import Shape, Waiting, shape_of
 
+__all__ = ["Keeper", "Placer", "Scheduler", "schedule"]
 OWN_RULES = frozenset({Rule.LEDGER, Rule.USER_CAP, Rule.TEAM_LIMIT})
 """Rules that only the request's own team can make room under: nothing is kept free for it meanwhile."""
-
-
-class Placer(Protocol):
-    """Where a workload goes, if the caller has nodes: quota may be free where no single node is."""
-
-    def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
-        """Whether it could be placed if the workloads named in `gone` had left."""
-
-    def take(self, workload: Workload) -> None:
-        """Place it: what follows sees the room gone."""
-
-
-@dataclass(slots=True)
-class _Shadow:
-    """A reserved head, and the state at its promised start with the head in it."""
-
-    head: Head
-    workload: Workload
-    state: State
 
 
 class Scheduler:
@@ -59,12 +50,19 @@ class Scheduler:
         self.state = State(snapshot)
         self.waiting = Waiting()
         self.running: dict[str, Running] = {}
-        self._ends: list[tuple[int, str]] = []
         self._for: dict[str, set[str]] = {}
+        self._by_team: dict[str, set[str]] = {}
+        self._plan: tuple[int, int, Plan] | None = None
+        self._changes = 0
         for each in snapshot.running:
-            self._hold(each)
+            if each.workload.id in self.running:
+                raise ValueError(f"{each.workload.id!r} runs already")
+            self.running[each.workload.id] = each
+            self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
             if each.leaving_s is not None and each.leaving_for:
                 self._for.setdefault(each.leaving_for, set()).add(each.workload.id)
+        self._ends = sorted((each.ends_s, name) for name, each in self.running.items())
+        self.state.add_all(each.workload for each in snapshot.running)
         for workload in snapshot.queued:
             self.submit(workload)
 
@@ -75,6 +73,8 @@ class Scheduler:
         twin.state, twin.waiting = self.state.clone(), self.waiting.clone()
         twin.running, twin._ends = dict(self.running), list(self._ends)
         twin._for = {name: set(ids) for name, ids in self._for.items()}
+        twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
+        twin._plan, twin._changes = None, 0
         return twin
 
     # --- what happens to the site -------------------------------------------------------------------
@@ -85,17 +85,21 @@ class Scheduler:
         if workload.id in self.running:
             raise ValueError(f"{workload.id!r} runs already")
         self.waiting.add(workload, self.state.teams[workload.team].capped)
+        self._changes += 1
 
     def withdraw(self, workload_id: str) -> None:
         self.waiting.remove(workload_id)
+        self._changes += 1
 
     def finish(self, workload_id: str) -> Running:
         """The workload is gone, as observed."""
         each = self.running.pop(workload_id)
         del self._ends[bisect_left(self._ends, (each.ends_s, workload_id))]
+        self._by_team[each.workload.team].discard(workload_id)
         self.state.remove(each.workload)
         for ids in self._for.values():
             ids.discard(workload_id)
+        self._changes += 1
         return each
 
     def start(self, workload_id: str, now_s: int) -> None:
@@ -103,6 +107,12 @@ class Scheduler:
         workload = self.waiting.remove(workload_id)
         self._for.pop(workload_id, None)
         self._hold(Running(workload, now_s))
+
+    def adopt(self, each: Running) -> None:
+        """Take in a workload that runs already, as a snapshot would."""
+        self._hold(each)
+        if each.leaving_s is not None and each.leaving_for:
+            self._for.setdefault(each.leaving_for, set()).add(each.workload.id)
 
     def leave(self, victim: Victim, now_s: int) -> None:
         """The victim has been told to leave, as `cycle` said."""
@@ -117,6 +127,7 @@ class Scheduler:
         )
         self.running[victim.workload] = each
         insort(self._ends, (each.ends_s, victim.workload))
+        self._changes += 1
         if victim.beneficiary in self.waiting.items:
             self._for.setdefault(victim.beneficiary, set()).add(victim.workload)
             if victim.beneficiary not in self.waiting.claims():
@@ -125,9 +136,11 @@ class Scheduler:
     def set_average(self, team: str, borrowed_avg: Amounts) -> None:
         """Take over a team's decayed use as time has gone on."""
         self.state.set_team(replace(self.state.teams[team], borrowed_avg=borrowed_avg))
+        self._changes += 1
 
     def apply(self, cycle: Cycle, now_s: int) -> None:
         """Carry out what `cycle` said."""
+        self._changes += 1
         for head in cycle.heads:
             self.waiting.promise(head.workload)
         for workload_id in cycle.unclaimed:
@@ -141,25 +154,26 @@ class Scheduler:
         if each.workload.id in self.running:
             raise ValueError(f"{each.workload.id!r} runs already")
         self.running[each.workload.id] = each
+        self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
         insort(self._ends, (each.ends_s, each.workload.id))
         self.state.add(each.workload)
+        self._changes += 1
 
     # --- decisions ------------------------------------------------------------------------------------
 
     def cycle(self, now_s: int) -> Cycle:
-        """Decide, and change nothing but the clock: `apply` (or `start` and `leave`) carries it out.
-
-        With a placer, the workloads of `starts` have been taken there.
+        """Decide, and change nothing but the clock and lapsed claims: `apply` (or `start` and `leave`)
+        carries it out. With a placer, the workloads of `starts` have been taken there.
         """
         self.now_s = now_s
         self.waiting.promote(now_s - self.policy.max_wait_s)
+        lapsed = self._lapse(now_s)
         victims = list(self._for_bookings(now_s))
         asked = {victim.workload for victim in victims}
         starts: list[Workload] = []
         overtakers: set[str] = set()
-        shadows: list[_Shadow] = []
+        shadows: list[Shadow] = []
         passed: set[Shape] = set()
-        unclaimed: list[str] = []
         claims = self.waiting.claims()
         looked = attempts = 0
         for workload in self.waiting.pick(self.state, passed):
@@ -171,7 +185,7 @@ class Scheduler:
             if lack is None and self.placer is not None and not self.placer.fits(workload, ()):
                 lack = (Rule.PLACEMENT, "")
             if lack is None:
-                if all(self._harmless(workload, shadow, now_s) for shadow in shadows):
+                if all(shadow.allows(workload, now_s, self.placer) for shadow in shadows):
                     self._begin(workload, starts, shadows, now_s)
                     if shadows:
                         overtakers.add(workload.id)
@@ -179,12 +193,9 @@ class Scheduler:
             found: tuple[Victim, ...] = ()
             # Behind a reserved head only an owner may take back what is its own.
             may = self.policy.preemption and (not shadows or within_nominal(self.state, workload))
-            if may and attempts < self.policy.preemption_attempts and not self._for.get(workload.id):
+            if may and attempts < self.policy.preemption_attempts and workload.id not in claims:
                 attempts += 1
-                found = self._preempt(workload, now_s, asked)
-                if not found and workload.id in claims:
-                    # Those who left were not enough, and nobody else may be asked: no claim any more.
-                    unclaimed.append(workload.id)
+                found = self._preempt(workload, lack, now_s, asked, starts, shadows)
                 victims.extend(found)
                 asked.update(victim.workload for victim in found)
             self._pass_over(workload, lack, passed)
@@ -192,20 +203,62 @@ class Scheduler:
             if lack[0] in OWN_RULES and not claimed:
                 continue
             if claimed or all(shadow.head.resource != lack[1] for shadow in shadows):
-                shadow = self._shadow(workload, lack[1], now_s, asked, starts, shadows)
+                shadow = self._shadow(workload, lack, now_s, asked, starts, shadows)
                 if shadow is not None:
+                    shadow.claimed = claimed
+                    if claimed:
+                        shadow.gone = self._leaving_for(workload.id, victims)
                     shadows.append(shadow)
         for workload in starts:
             self.state.remove(workload)
+        again = {victim.beneficiary for victim in victims}
         return Cycle(
             tuple(workload.id for workload in starts),
             frozenset(overtakers),
             tuple(victims),
             tuple(shadow.head for shadow in shadows),
-            tuple(unclaimed),
+            tuple(name for name in lapsed if name not in again),
         )
 
-    def _begin(self, workload: Workload, starts: list[Workload], shadows: list[_Shadow], now_s: int) -> None:
+    def plan(self) -> Plan:
+        """The plan of the queue as it is, kept until something changes."""
+        if self._plan is None or self._plan[:2] != (self._changes, self.now_s):
+            self._plan = (self._changes, self.now_s, Plan(self))
+        return self._plan[2]
+
+    @contextmanager
+    def trying(self, workload: Workload) -> Iterator[None]:
+        """As if the request had been made; all is as before afterwards."""
+        changes = self._changes
+        self.submit(workload)
+        try:
+            yield
+        finally:
+            self.withdraw(workload.id)
+            self._changes = changes
+
+    def of_team(self, team: str) -> Iterator[Running]:
+        """What runs for the team, in no order."""
+        return (self.running[name] for name in self._by_team.get(team, ()))
+
+    def _lapse(self, now_s: int) -> list[str]:
+        """End the claims of those for whom enough has left, and who cannot start all the same.
+
+        They wait in the usual order from now on, and may ask again.
+        """
+        lapsed = []
+        for name in sorted(self.waiting.claims()):
+            workload = self.waiting.items[name]
+            if self._for.get(name):
+                continue
+            if self.state.lack(workload, now_s) is not None or (
+                self.placer is not None and not self.placer.fits(workload, ())
+            ):
+                self.waiting.claim(name, False)
+                lapsed.append(name)
+        return lapsed
+
+    def _begin(self, workload: Workload, starts: list[Workload], shadows: list[Shadow], now_s: int) -> None:
         self.state.add(workload)
         starts.append(workload)
         if self.placer is not None:
@@ -214,27 +267,103 @@ class Scheduler:
             if now_s + workload.duration_s > shadow.head.start_s:
                 shadow.state.add(workload)
 
-    def _harmless(self, workload: Workload, shadow: _Shadow, now_s: int) -> bool:
-        """Whether starting it now leaves the head's start where it is."""
-        if now_s + workload.duration_s <= shadow.head.start_s:
-            return True
-        return shadow.state.lack(workload, shadow.head.start_s) is None
-
-    def _pass_over(self, workload: Workload, lack: tuple[Rule, str], passed: set[Shape]) -> None:
+    def _pass_over(self, workload: Workload, lack: Lack, passed: set[Shape]) -> None:
         # A booking is met by some durations and not by others of the same shape.
         if lack[0] is not Rule.BOOKING:
             passed.add(shape_of(workload, self.state.teams[workload.team].capped))
 
-    def _preempt(self, workload: Workload, now_s: int, asked: set[str]) -> tuple[Victim, ...]:
-        candidates = [each for name, each in self.running.items() if name not in asked]
-        fits = None
-        if self.placer is not None:
-            placer = self.placer
+    def _leaving_for(self, workload_id: str, victims: Iterable[Victim]) -> tuple[str, ...]:
+        """Those whose place the request has been promised."""
+        leaving = set(self._for.get(workload_id, ()))
+        leaving.update(each.workload for each in victims if each.beneficiary == workload_id)
+        return tuple(sorted(leaving))
 
-            def fits(_: State, gone: Sequence[str]) -> bool:
-                return placer.fits(workload, gone)
+    def _preempt(
+        self,
+        workload: Workload,
+        lack: Lack,
+        now_s: int,
+        asked: set[str],
+        starts: Sequence[Workload],
+        shadows: Sequence[Shadow],
+    ) -> tuple[Victim, ...]:
+        """Whom to ask so that the request can surely start, without touching what is promised to others.
 
-        return find_victims(self.state, workload, candidates, now_s, self.policy, fits)
+        Nobody is asked where waiting a while does as well.
+        """
+        if self._comes_by_itself(workload, now_s, asked, starts, shadows):
+            return ()
+        placer = self.placer
+        promised = [shadow for shadow in shadows if shadow.claimed]
+        leaving = [self.running[name].workload for shadow in promised for name in shadow.gone or ()]
+
+        def fits(_: State, gone: Sequence[str]) -> bool:
+            assert placer is not None  # only then is this asked
+            if not placer.fits(workload, gone):
+                return False
+            return not isinstance(placer, Keeper) or all(
+                placer.keeps(shadow.workload, (*(shadow.gone or ()), *gone), workload, gone)
+                for shadow in promised
+            )
+
+        for other in leaving:
+            self.state.remove(other)
+        for shadow in promised:
+            self.state.add(shadow.workload)
+        try:
+            found = find_victims(
+                self.state,
+                workload,
+                lambda team: (each for each in self.of_team(team) if each.workload.id not in asked),
+                now_s,
+                self.policy,
+                fits if placer is not None else None,
+            )
+        finally:
+            for shadow in promised:
+                self.state.remove(shadow.workload)
+            for other in leaving:
+                self.state.add(other)
+        victims = [self.running[each.workload] for each in found]
+        from_s = now_s + self.policy.grace_s
+        if not all(shadow.allows_swap(workload, victims, from_s, placer) for shadow in shadows):
+            return ()
+        for shadow in shadows:
+            shadow.swap(workload, victims, from_s)
+        return found
+
+    def _comes_by_itself(
+        self,
+        workload: Workload,
+        now_s: int,
+        asked: set[str],
+        starts: Sequence[Workload],
+        shadows: Sequence[Shadow],
+    ) -> bool:
+        """Whether enough ends within `patience_s`. What should have ended already is not counted on."""
+        until_s = now_s + max(self.policy.patience_s, self.policy.grace_s)
+        gone = [
+            self.running[name].workload
+            for _, name in self._ends[
+                bisect_left(self._ends, (now_s + 1, "")) : bisect_left(self._ends, (until_s + 1, ""))
+            ]
+        ]
+        gone += [self.running[name].workload for name in asked if self.running[name].ends_s > until_s]
+        gone += [other for other in starts if now_s + other.duration_s <= until_s]
+        if not gone:
+            return False
+        for other in gone:
+            self.state.remove(other)
+        for shadow in shadows:
+            self.state.add(shadow.workload)
+        fits = self.state.lack(workload, until_s) is None
+        for shadow in shadows:
+            self.state.remove(shadow.workload)
+        for other in gone:
+            self.state.add(other)
+        if not fits or self.placer is None:
+            return fits
+        return self.placer.fits(workload, [other.id for other in gone if other.id in self.running])
 
     def _for_bookings(self, now_s: int) -> list[Victim]:
         """Preemptible workloads that stand where a booking has begun."""
@@ -276,48 +405,37 @@ class Scheduler:
     def _shadow(
         self,
         workload: Workload,
-        resource: str,
+        lack: Lack,
         now_s: int,
         asked: set[str],
         starts: Sequence[Workload],
-        shadows: Sequence[_Shadow],
-    ) -> _Shadow | None:
-        """When the head can start, as running workloads and earlier heads end; None: never."""
-        later = self.state.clone()
-        ends = self._expected_ends(now_s, asked, starts)
-        for other in shadows:
-            later.add(other.workload)
-            ends.append((other.head.start_s + other.workload.duration_s, other.workload))
-        ends.sort(key=lambda each: (each[0], each[1].id))
-        index, count = 0, len(ends)
-        at_s = now_s
-        while True:
-            # The next moment at which something is given back, or a booking ends.
-            moments = [ends[index][0]] if index < count else []
-            moments += [each.end_s for each in later.calendar.bookings if each.end_s > at_s]
-            if not moments:
-                return None
-            at_s = min(moments)
-            while index < count and ends[index][0] <= at_s:
-                later.remove(ends[index][1])
-                index += 1
-            if later.lack(workload, at_s) is None:
-                break
-        later.add(workload)
-        return _Shadow(Head(workload.id, at_s, resource), workload, later)
+        shadows: Sequence[Shadow],
+    ) -> Shadow | None:
+        more = [(now_s + other.duration_s, other) for other in starts]
+        more += [(each.head.start_s + each.workload.duration_s, each.workload) for each in shadows]
+        shadow = shadow_of(
+            workload, lack[1], now_s, self.state, self._expected_ends(now_s, asked, more), shadows
+        )
+        if shadow is None or lack[0] is not Rule.PLACEMENT or not isinstance(self.placer, Keeper):
+            return shadow
+        room = self.room(workload, asked)
+        if room is None:
+            return None
+        start_s, gone = room
+        if start_s > shadow.head.start_s:
+            shadow.head = replace(shadow.head, start_s=start_s)
+        shadow.gone = gone
+        return shadow
+
+    def room(self, workload: Workload, asked: Iterable[str] = ()) -> tuple[int, tuple[str, ...]] | None:
+        """When the nodes will have room by the expected ends, and who is gone by then; None: not soon."""
+        assert self.placer is not None  # nobody asks for nodes without
+        return room_on_nodes(workload, self._expected_ends(self.now_s, asked, ()), self.placer)
 
     def _expected_ends(
-        self, now_s: int, asked: set[str], starts: Sequence[Workload]
-    ) -> list[tuple[int, Workload]]:
-        ends = []
-        for end_s, name in self._ends:
-            if name in asked:
-                end_s = min(end_s, now_s + self.policy.grace_s)
-            elif end_s <= now_s:
-                end_s = now_s + self.policy.overdue_s
-            ends.append((end_s, self.running[name].workload))
-        ends.extend((now_s + workload.duration_s, workload) for workload in starts)
-        return ends
+        self, now_s: int, asked: Iterable[str], more: Iterable[tuple[int, Workload]]
+    ) -> Iterator[End]:
+        return expected_ends(self._ends, self.running, now_s, self.policy, asked, more)
 
     def next_end(self) -> int:
         """When something is first expected to end, `FOREVER_S` if nothing runs."""

@@ -84,6 +84,28 @@ class State:
     def remove(self, workload: Workload) -> None:
         self._change(workload, -1)
 
+    def add_all(self, workloads: Iterable[Workload]) -> None:
+        """Add many at once."""
+        sums: dict[str, dict[str, int]] = {}
+        for workload in workloads:
+            team, amounts = workload.team, workload.amounts
+            total = sums.get(team)
+            if total is None:
+                total = sums[team] = {}
+            for resource, amount in amounts.items():
+                total[resource] = total.get(resource, 0) + amount
+            if self.teams[team].capped:
+                for resource in self.teams[team].caps_of(workload.user):
+                    if resource in amounts:
+                        key = (team, workload.user, resource)
+                        self.member_use[key] = self.member_use.get(key, 0) + amounts[resource]
+        for team, total in sums.items():
+            self.tree.add(team, total)
+            for resource, amount in total.items():
+                self.used[resource] = self.used.get(resource, 0) + amount
+                self.team_used[team, resource] = self.team_used.get((team, resource), 0) + amount
+        self._shares.clear()
+
     def _change(self, workload: Workload, sign: int) -> None:
         team = workload.team
         capped = self.teams[team].caps_of(workload.user)

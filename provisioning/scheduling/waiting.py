@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
 
 from provisioning.scheduling.model import Workload
 from provisioning.scheduling.state import State
@@ -102,30 +103,64 @@ class Waiting:
                 self._insert(self.items[workload_id], shape, OVERDUE)
 
     def pick(self, state: State, passed: set[Shape]) -> Iterator[Workload]:
-        """Each waiting request once, best first as shares stand then, without the shapes in `passed`."""
-        seen: dict[Shape, int] = dict.fromkeys(self._lists, 0)
-        # Starting one moves its list up: the caller removes after the iteration.
-        while True:
-            best: tuple[Rank, Shape] | None = None
-            for shape, index in seen.items():
-                keys = self._lists[shape]
-                if shape in passed or index >= len(keys):
-                    continue
-                band, priority, usual, created, name = keys[index]
-                share = state.share(shape[0]) if band == USUAL and usual == UNPROMISED else ()
-                rank = ((band, priority, usual, share, created, name), shape)
-                if best is None or rank[0] < best[0]:
-                    best = rank
-            if best is None:
-                return
-            seen[best[1]] += 1
-            yield self.items[best[0][5]]
+        """Each waiting request once, best first as shares stand then, without the shapes in `passed`.
 
-    def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
+        The caller may start what it is given (shares only grow by that), and removes after the iteration.
+        """
+        seen: dict[Shape, int] = dict.fromkeys(self._lists, 0)
+        # Shares only grow while the caller starts requests: a rank that still holds at the top is the best.
+        heap = [(self._rank(shape, 0, state), shape) for shape in seen]
+        heapify(heap)
+        while heap:
+            rank, shape = heap[0]
+            if shape in passed:
+                heappop(heap)
+                continue
+            index = seen[shape]
+            now = self._rank(shape, index, state)
+            if now != rank:
+                # Its team's share has grown since: it may not be the best any more.
+                heapreplace(heap, (now, shape))
+                continue
+            seen[shape] = index + 1
+            if index + 1 < len(self._lists[shape]):
+                heapreplace(heap, (self._rank(shape, index + 1, state), shape))
+            else:
+                heappop(heap)
+            yield self.items[rank[5]]
+
+    def _rank(self, shape: Shape, index: int, state: State) -> Rank:
+        band, priority, usual, created, name = self._lists[shape][index]
+        share = state.share(shape[0]) if band == USUAL and usual == UNPROMISED else ()
+        return (band, priority, usual, share, created, name)
+
+    def ranked(self, state: State) -> Iterator[tuple[Rank, Workload]]:
+        """All in their order as shares stand now, with their ranks."""
+        ranks = sorted(
+            self._rank(shape, index, state)
+            for shape, keys in self._lists.items()
+            for index in range(len(keys))
+        )
+        for rank in ranks:
+            yield rank, self.items[rank[5]]
+
+    def rank_of(self, workload: Workload, state: State) -> Rank:
+        """The rank of a request that is new, or of one that waits."""
+        if workload.id in self._keys:
+            band, priority, usual, created, name = self._keys[workload.id][1]
+        else:
+            band, priority, usual, created, name = self._key(workload, CLAIMED if workload.claimed else USUAL)
+        share = state.share(workload.team) if band == USUAL and usual == UNPROMISED else ()
+        return (band, priority, usual, share, created, name)
+
+    def _key(self, workload: Workload, band: int) -> Key:
         # Priority does not count for those who have waited too long: their age alone does.
         priority = 0 if band == OVERDUE else -workload.priority
-        usual = self._promised.get(workload.id, UNPROMISED) if band == USUAL else 0
-        key = (band, priority, usual, workload.created_s, workload.id)
+        promised = self._promised.get(workload.id) or workload.promised or UNPROMISED
+        return (band, priority, promised if band == USUAL else 0, workload.created_s, workload.id)
+
+    def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
+        key = self._key(workload, band)
         self._keys[workload.id] = (shape, key)
         insort(self._lists.setdefault(shape, []), key)
 

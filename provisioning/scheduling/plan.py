@@ -1,0 +1,336 @@
+"""When everybody who waits gets a turn: conservative back-fill over a grid of times.
+
+Each limit (the site's, each cohort's, each team's and capped member's own) is a row that says how much
+is left of it at each time. The waiting requests take their slots in the order of the queue: the first
+span in which all their rows have enough for as long as they run. What runs is taken to end as expected,
+and nobody new to come. The first ends of a small site are grid times; else times are within some 2 % of
+the time ahead.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from provisioning.scheduling.model import FOREVER_S, Cycle, Eta, Rule, Workload
+from provisioning.scheduling.quota import NO_LIMIT, Node
+from provisioning.scheduling.waiting import Rank
+
+if TYPE_CHECKING:
+    from provisioning.scheduling.scheduler import Scheduler
+
+GRID_RATIO = 1.03
+GRID_AHEAD_S = 2 * 365 * 86400
+EXACT_TIMES = 160
+"""So many of the expected ends are grid times themselves."""
+FINE_BITS = 6
+"""Durations count by their first so many bits and one more: within 1 %."""
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+FAR = Eta(None, "further away than can be told")
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What a request takes of which rows. The first `checked` rows are limits; the others say what a team
+    or cohort that keeps a part to itself holds. `amounts` has one column, or one for each time."""
+
+    rows: Rows
+    amounts: Ints
+    checked: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    need: _Need
+    first: int
+    after: int
+
+
+class Plan:
+    """The ETAs of a queue, as it and the running workloads were when this was made.
+
+    Nodes are not looked at: whom no single node can take waits longer.
+    """
+
+    def __init__(self, scheduler: Scheduler, cycle: Cycle | None = None) -> None:
+        """Plan for the waiting requests. `cycle` says who starts at once; without it, whom the slots let."""
+        self._scheduler = scheduler
+        self._state = scheduler.state
+        self._now_s = scheduler.now_s
+        self._basis = f"{len(scheduler.running)} running workloads end as expected, nobody new comes first"
+        self._row: dict[tuple[object, ...], int] = {}
+        self._held_row: dict[tuple[int, str], int] = {}
+        self._needs: dict[object, _Need] = {}
+        self._after: dict[int, Rows] = {}
+        self._kept: dict[tuple[str, str], Ints] = {}
+        self._etas: dict[str, Eta] = {}
+        self._ranks: list[Rank] = []
+        self._slots: list[_Slot | None] = []
+        self._read()
+        starts = cycle.starts if cycle is not None else ()
+        for name in starts:
+            workload = scheduler.waiting.items[name]
+            need = self._need(self._left, workload)
+            self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
+            self._etas[name] = Eta(self._now_s, "enough is free")
+        starting = frozenset(starts)
+        earliest = 0 if cycle is None else self._next
+        for rank, workload in scheduler.waiting.ranked(self._state):
+            if workload.id in starting:
+                continue
+            slot, eta = self._find(self._left, workload, earliest)
+            if slot is not None:
+                self._take(self._left, slot, -1)
+            self._ranks.append(rank)
+            self._slots.append(slot)
+            self._etas[workload.id] = eta
+
+    def eta(self, workload_id: str) -> Eta:
+        """Raises KeyError where it did not wait when the plan was made."""
+        return self._etas[workload_id]
+
+    def etas(self) -> dict[str, Eta]:
+        """The ETAs of all that waited."""
+        return dict(self._etas)
+
+    def insert(self, workload: Workload) -> Eta:
+        """The ETA of one more request at its place in the order, given that it does not start at once.
+
+        The plan stays as it is.
+        """
+        place = bisect_left(self._ranks, self._scheduler.waiting.rank_of(workload, self._state))
+        left = self._left
+        if place < len(self._slots):
+            left = left.copy()
+            for slot in self._slots[place:]:
+                if slot is not None:
+                    self._take(left, slot, 1)
+        return self._find(left, workload, self._next)[1]
+
+    # --- slots -----------------------------------------------------------------------------------------
+
+    def _find(self, left: Ints, workload: Workload, earliest: int) -> tuple[_Slot | None, Eta]:
+        never = self._state.never(workload)
+        if never is None and not self._state.teams[workload.team].funded:
+            never = (Rule.LEDGER, "")
+        if never is not None:
+            return None, Eta(None, f"not before a limit changes ({never[0].value})")
+        need = self._need(left, workload)
+        over = left[need.rows[: need.checked]] - need.amounts[: need.checked]
+        enough: Bools = np.all(over >= 0, axis=0)
+        begins = enough
+        if self._state.calendar.bookings:
+            unbooked = self._unbooked(left, workload)
+            begins = enough & unbooked
+            # Work that may have to leave only has to fit beside bookings when it starts.
+            enough = enough if workload.preemptible else begins
+        after = self._after_of(workload.duration_s)
+        short = np.zeros(len(enough) + 1, np.int64)
+        np.cumsum(~enough, out=short[1:])
+        fits = (short[after] == short[:-1]) & begins
+        first = earliest + int(fits[earliest:].argmax()) if earliest < len(fits) else 0
+        if earliest >= len(fits) or not fits[first]:
+            return None, FAR
+        return _Slot(need, first, int(after[first])), Eta(int(self._grid[first]), self._basis)
+
+    @staticmethod
+    def _take(left: Ints, slot: _Slot, sign: int) -> None:
+        amounts = slot.need.amounts
+        if amounts.shape[1] > 1:
+            amounts = amounts[:, slot.first : slot.after]
+        left[slot.need.rows, slot.first : slot.after] += sign * amounts
+
+    def _after_of(self, duration_s: int) -> Rows:
+        """For each grid time that of the end of what starts then: the nearest, one further at least."""
+        coarse = max(0, duration_s.bit_length() - FINE_BITS)
+        key = (duration_s >> coarse << coarse) + (1 << coarse >> 1)
+        after = self._after.get(key)
+        if after is None:
+            middles = (self._grid[1:] + self._grid[:-1]) // 2
+            after = np.searchsorted(middles, self._grid + key)
+            np.maximum(after, np.arange(1, len(self._grid) + 1), out=after)
+            self._after[key] = after
+        return after
+
+    def _need(self, left: Ints, workload: Workload) -> _Need:
+        state = self._state
+        user = workload.user if state.teams[workload.team].capped else ""
+        key = (workload.team, user, tuple(workload.amounts.items()))
+        need = self._needs.get(key)
+        if need is not None:
+            return need
+        limits: list[tuple[int, int | Ints]] = []
+        held: list[tuple[int, int | Ints]] = []
+        for resource, amount in workload.amounts.items():
+            if amount <= 0:
+                continue
+            for name in (("site", resource), ("member", workload.team, user, resource)):
+                if name in self._row:
+                    limits.append((self._row[name], amount))
+            node: Node | None = state.tree.teams[workload.team]
+            more: int | Ints = amount
+            while node is not None:
+                line = self._row.get((id(node), resource))
+                if line is not None:
+                    limits.append((line, more))
+                line = self._held_row.get((id(node), resource))
+                if line is not None:
+                    # The part that it keeps to itself is used first; only the rest comes from above.
+                    held.append((line, more))
+                    usage, keeps = -left[line], node.local[resource]
+                    more = np.maximum(0, usage + more - keeps) - np.maximum(0, usage - keeps)
+                node = node.parent
+        lines = [*limits, *held]
+        wide = bool(held)
+        amounts = np.empty((len(lines), len(self._grid) if wide else 1), np.int64)
+        for index, (_, value) in enumerate(lines):
+            amounts[index] = value
+        need = _Need(np.array([line for line, _ in lines], np.intp), amounts, len(limits))
+        if not wide:
+            self._needs[key] = need
+        return need
+
+    # --- rows ------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """What is left of each limit at each time, by what runs now."""
+        scheduler, state = self._scheduler, self._state
+        series = _Series()
+        overdue_s = self._now_s + scheduler.policy.overdue_s
+        capped = {name for name, team in state.teams.items() if team.capped}
+        for each in scheduler.running.values():
+            workload, end_s = each.workload, each.ends_s
+            if end_s <= self._now_s:
+                end_s = overdue_s
+            team = workload.team
+            for resource, amount in workload.amounts.items():
+                series.add((team, resource), end_s, amount)
+            if team in capped:
+                for resource in state.teams[team].caps_of(workload.user):
+                    series.add((team, workload.user, resource), end_s, workload.amounts.get(resource, 0))
+        moments = [
+            at_s
+            for each in state.calendar.bookings
+            for at_s in (each.start_s, each.end_s)
+            if at_s > self._now_s
+        ]
+        shortest_s = min((each.duration_s for each in scheduler.waiting.items.values()), default=FOREVER_S)
+        soonest = min((*series.ends, *moments, self._now_s + shortest_s))
+        self._grid = _grid(self._now_s, np.unique(np.array(series.ends, np.int64)), moments)
+        # Until something ends nothing changes: who does not start now starts then at the earliest.
+        self._next = min(max(1, int(np.searchsorted(self._grid, soonest))), len(self._grid) - 1)
+        held = series.profiles(self._grid)
+        nothing = np.zeros(len(self._grid), np.int64)
+        lines: list[Ints] = []
+        totals: dict[str, Ints] = {}
+        for key, profile in held.items():
+            if len(key) == 2:
+                total = totals.get(key[1])
+                totals[key[1]] = profile.copy() if total is None else np.add(total, profile, out=total)
+        for resource in {**state.capacity, **state.site_limits}:
+            both = (state.capacity, state.site_limits)
+            self._row["site", resource] = len(lines)
+            lines.append(
+                min(one[resource] for one in both if resource in one) - totals.get(resource, nothing)
+            )
+        waiting = ((each.team, each.user) for each in scheduler.waiting.items.values())
+        for team, user in dict.fromkeys([*waiting, *((key[0], key[1]) for key in held if len(key) == 3)]):
+            if team in capped:
+                for resource, cap in state.teams[team].caps_of(user).items():
+                    self._row["member", team, user, resource] = len(lines)
+                    lines.append(cap - held.get((team, user, resource), nothing))
+        for node in (*state.tree.cohorts.values(), *state.tree.teams.values()):
+            if node.parent is None:
+                for resource in node.root_names:
+                    self._read_node(node, resource, held, nothing, lines)
+        self._left = np.array(lines, np.int64).reshape(len(lines), len(self._grid))
+
+    def _read_node(
+        self, node: Node, resource: str, held: dict[tuple[str, ...], Ints], nothing: Ints, lines: list[Ints]
+    ) -> Ints:
+        """Add the rows of the node and those below it. Returns what it takes from above at each time."""
+        if self._state.tree.teams.get(node.name) is node:
+            usage = held.get((node.name, resource), nothing)
+        else:
+            usage = nothing.copy()
+            for child in node.children:
+                usage += self._read_node(child, resource, held, nothing, lines)
+        borrowing = node.limits.get(resource, NO_LIMIT).borrowing
+        if node.parent is None or borrowing is not None:
+            most = node.quota[resource] + (borrowing or 0 if node.parent is not None else 0)
+            self._row[id(node), resource] = len(lines)
+            lines.append(most - usage)
+        keeps = node.local[resource]
+        if node.parent is None or keeps <= 0:
+            return usage
+        self._held_row[id(node), resource] = len(lines)
+        lines.append(-usage)
+        return np.maximum(0, usage - keeps)
+
+    def _unbooked(self, left: Ints, workload: Workload) -> Bools:
+        """When the request fits beside what other teams have booked and do not use already."""
+        free = np.ones(len(self._grid), np.bool_)
+        for resource, amount in workload.amounts.items():
+            if amount > 0 and resource in self._state.capacity:
+                kept = self._kept.get((workload.team, resource))
+                if kept is None:
+                    calendar, state = self._state.calendar, self._state
+                    kept = np.array(
+                        [
+                            calendar.peak(resource, int(at_s), int(at_s) + 1, state, workload.team)
+                            for at_s in self._grid
+                        ],
+                        np.int64,
+                    )
+                    self._kept[workload.team, resource] = kept
+                free &= left[self._row["site", resource]] - kept >= amount
+        return free
+
+
+class _Series:
+    """What is held until when, by key."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[str, ...], int] = {}
+        self.ends: list[int] = []
+        self.amounts: list[int] = []
+        self.of: list[int] = []
+
+    def add(self, key: tuple[str, ...], end_s: int, amount: int) -> None:
+        number = self.numbers.get(key)
+        if number is None:
+            number = self.numbers[key] = len(self.numbers)
+        self.of.append(number)
+        self.ends.append(end_s)
+        self.amounts.append(amount)
+
+    def profiles(self, grid: Ints) -> dict[tuple[str, ...], Ints]:
+        """What is held at each grid time; it is given back at the first grid time from its end on."""
+        if not self.numbers:
+            return {}
+        gone = np.zeros((len(self.numbers), len(grid) + 1), np.int64)
+        of, amounts = np.array(self.of, np.intp), np.array(self.amounts, np.int64)
+        np.add.at(gone, (of, np.searchsorted(grid, np.array(self.ends, np.int64))), amounts)
+        total = gone.sum(axis=1, keepdims=True)
+        held = total - np.cumsum(gone, axis=1)[:, :-1]
+        return {key: held[number] for key, number in self.numbers.items()}
+
+
+def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
+    """Times from now on: ever longer steps, expected ends (all or evenly chosen), and what is booked."""
+    steps = int(np.log(GRID_AHEAD_S * (GRID_RATIO - 1) + 1) / np.log(GRID_RATIO)) + 1
+    ahead = (GRID_RATIO ** np.arange(steps) - 1) / (GRID_RATIO - 1)
+    if len(ends) > EXACT_TIMES:
+        ends = ends[np.linspace(0, len(ends) - 1, EXACT_TIMES).astype(np.intp)]
+    return np.unique(np.concatenate([now_s + ahead.astype(np.int64), ends, np.array(moments, np.int64)]))
+
+
+def plan(scheduler: Scheduler, cycle: Cycle | None = None) -> Plan:
+    """All ETAs of the queue in one go. `cycle` is what the scheduler decided last."""
+    return Plan(scheduler, cycle)
