@@ -1,0 +1,70 @@
+"""`python -m provisioning.gpu.check --uuid GPU-… --level quick`: one check, its report, an exit code.
+
+0 pass, 1 degraded, 2 fail, 3 inconclusive, 4 no driver or GPU, 5 hung, 64 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from provisioning.gpu.check.report import render
+from provisioning.gpu.check.runner import run_check
+from provisioning.gpu.check.types import EXIT_USAGE, Level, Progress
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+
+
+def _measures(path: str) -> dict[str, float]:
+    value = json.loads(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object of figures by name is needed")
+    return {str(name): float(figure) for name, figure in value.items()}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = _Parser(prog="python -m provisioning.gpu.check", description="Checks one GPU or MIG instance.")
+    parser.add_argument("--uuid", required=True, help="as nvidia-smi -L shows it: GPU-… or MIG-…")
+    parser.add_argument("--level", choices=[str(level) for level in Level], default="quick")
+    parser.add_argument("--json", action="store_true", help="the whole report as JSON")
+    parser.add_argument("--baseline", metavar="FILE", help="figures of earlier passes, as JSON")
+    parser.add_argument("--node-median", metavar="FILE", help="the neighbours' median figures, as JSON")
+    parser.add_argument(
+        "--peer", action="append", default=[], metavar="UUID", help="an idle peer to measure links to"
+    )
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="break off after this time")
+    args = parser.parse_args(argv)
+    if not args.uuid.startswith(("GPU-", "MIG-")):
+        parser.error(f"{args.uuid!r} is no UUID of a device: it starts with GPU- or MIG-")
+    if args.deadline is not None and not args.deadline > 0:
+        parser.error("--deadline must be more than 0")
+    try:
+        baseline = _measures(args.baseline) if args.baseline else None
+        median = _measures(args.node_median) if args.node_median else None
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(f"figures cannot be read: {error}")
+
+    def tell(progress: Progress) -> None:
+        if progress.phase == "start" and sys.stderr.isatty():
+            print(f"  [{progress.done + 1}/{progress.total}] {progress.test}", file=sys.stderr, flush=True)
+
+    report = run_check(
+        args.uuid, args.level, baseline=baseline, node_median=median, on_progress=tell,
+        deadline_s=args.deadline, peers=args.peer,
+    )  # fmt: skip
+    print(json.dumps(report.to_dict(), indent=2) if args.json else render(report))
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

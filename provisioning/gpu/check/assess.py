@@ -1,0 +1,155 @@
+"""From what the child measured to judged tests. Pure: it needs the plan, the facts and the raw results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from provisioning.gpu.check import thresholds
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.types import Facts, Judgement, Raw, Status, TestResult
+
+_PCIE = ("to_device_gb_s", "to_host_gb_s")
+# Tests whose point is a figure: without one they have measured nothing.
+_MEASURING: Mapping[str, tuple[str, ...]] = {
+    "copy": ("copy_gb_s",),
+    "memory": thresholds.MEMORY_METRICS,
+    "pcie": _PCIE,
+}
+_COVERED = frozenset({"residue", "address", "inversions", "modulo20", "bit_fade"})
+_COMPARING = (
+    frozenset({"canary", "exact", "burn", "power_steps", "copy", "memory", "pcie", "peers"}) | _COVERED
+)
+
+
+def judgements(
+    test: Test,
+    raw: Raw,
+    facts: Facts,
+    *,
+    baseline: Mapping[str, float] | None,
+    node_median: Mapping[str, float] | None,
+) -> tuple[Judgement, ...]:
+    """Every figure of a test that has, or should have, a floor."""
+    found = []
+    for metric, value in raw.measures.items():
+        if metric in thresholds.MEMORY_METRICS or metric.endswith("_tflops"):
+            found.append(thresholds.judge(metric, value, facts, baseline=baseline, node_median=node_median))
+        elif test.probe == "pcie" and metric in _PCIE:
+            found.append(thresholds.judge_pcie(metric, value, facts))
+        elif metric.startswith("peer_gb_s:"):
+            links = facts.links.get(metric.split(":", 1)[1], 0)
+            found.append(thresholds.judge_peer(metric, value, links, facts.compute_capability))
+    return tuple(found)
+
+
+def _problem(test: Test, raw: Raw, baseline: Mapping[str, float] | None) -> tuple[Status, str] | None:
+    """What settles a test before its figures are looked at."""
+    if raw.state == "hung":
+        return Status.HUNG, raw.reason
+    if raw.state == "skipped":
+        return Status.SKIPPED, f"Not run: {raw.reason}"
+    if raw.state == "error":
+        if raw.device_fault:
+            return Status.FAILED, f"The device failed: {raw.error}"
+        return Status.SKIPPED, f"Not run to its end: {raw.error}"
+    if raw.state != "done":
+        return Status.SKIPPED, f"Not run: it ended as {raw.state!r}"
+    if test.probe in _COMPARING and raw.errors is None:
+        return Status.SKIPPED, "It compared nothing"
+    if raw.errors:
+        if test.probe == "canary":
+            missed = ", ".join(map(str, raw.detail.get("missed", ())))
+            return Status.FAILED, f"A planted error was not found by: {missed}"
+        return Status.FAILED, f"{raw.errors} wrong words"
+    missing = [metric for metric in _MEASURING.get(test.probe, ()) if metric not in raw.measures]
+    if test.probe == "burn" and not any(metric.endswith("_tflops") for metric in raw.measures):
+        missing.append("TFLOP/s")
+    if missing:
+        return Status.SKIPPED, f"It measured no {', '.join(missing)}"
+    if test.probe in _COVERED:
+        covered = raw.measures.get("coverage", 0.0)
+        if covered < thresholds.COVERAGE:
+            return Status.SKIPPED, f"Only {covered:.1%} of the free memory could be tested"
+    before = (baseline or {}).get("free_mib")
+    if test.probe == "residue" and before is not None:
+        gone = before - raw.measures.get("free_mib", 0.0)
+        if gone > thresholds.LEAK_MIB:
+            return Status.FAILED, f"{gone:.0f} MiB of memory are missing although nobody uses the device"
+    return None
+
+
+def assess(
+    test: Test,
+    raw: Raw | None,
+    facts: Facts,
+    *,
+    link_state: str = "",
+    baseline: Mapping[str, float] | None = None,
+    node_median: Mapping[str, float] | None = None,
+) -> TestResult:
+    """One judged test. `raw` None: it was never reached. `link_state`: what is wrong with PCIe under load."""
+    if raw is None:
+        return TestResult(test.name, Status.SKIPPED, test.required, "Not reached")
+    judged = judgements(test, raw, facts, baseline=baseline, node_median=node_median)
+    settled = _problem(test, raw, baseline)
+    if settled is not None:
+        status, text = settled
+    else:
+        status, text = _of_figures(judged)
+        if test.probe == "pcie" and link_state and status in (Status.PASSED, Status.MEASURED):
+            status, text = Status.WARNED, f"The PCIe link ran at {link_state} under load"
+    return TestResult(
+        name=test.name,
+        status=status,
+        required=test.required,
+        text=text,
+        duration_ms=raw.duration_ms,
+        errors=raw.errors,
+        judgements=judged,
+        measures=raw.measures,
+        detail=raw.detail,
+    )
+
+
+def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
+    """The worst of the figures, told in words."""
+    for status in (Status.FAILED, Status.WARNED):
+        low = [j for j in judged if j.status == status]
+        if low:
+            return status, "; ".join(_told(j) for j in low)
+    open_ = [j for j in judged if j.status == Status.MEASURED and not j.advisory]
+    if open_:
+        return Status.MEASURED, "; ".join(f"{j.metric}: {j.text}" for j in open_)
+    return Status.PASSED, "; ".join(f"{j.metric} {j.value:g} {j.unit}" for j in judged) or "No error"
+
+
+def _told(j: Judgement) -> str:
+    floor = j.fail_below if j.status == Status.FAILED else j.warn_below
+    against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
+    return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against})"
+
+
+def raw_of(message: Mapping[str, Any]) -> Raw | None:
+    """A `result` message as `Raw`; None where its parts are not what they have to be."""
+    try:
+        errors = message.get("errors")
+        measures = {str(k): float(v) for k, v in dict(message.get("measures") or {}).items()}
+        if errors is not None and (not isinstance(errors, int) or isinstance(errors, bool) or errors < 0):
+            return None
+        # A figure that is no number compares false with every floor: it must not get that far.
+        if not all(0.0 <= v < 1e15 for v in measures.values()):
+            return None
+        return Raw(
+            test=str(message["test"]),
+            state=str(message["state"]),
+            errors=errors,
+            measures=measures,
+            detail=dict(message.get("detail") or {}),
+            reason=str(message.get("reason", "")),
+            error=str(message.get("error", "")),
+            device_fault=bool(message.get("device_fault", False)),
+            duration_ms=int(message.get("duration_ms", 0)),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

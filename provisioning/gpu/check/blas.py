@@ -1,0 +1,81 @@
+"""cuBLAS by ctypes, where the `gpu-blas` extra is installed: the figures that floors are held against."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from typing import Any
+
+_OP_N, _OP_T = 0, 1
+_R_32F, _R_64F, _R_16F, _R_16BF = 0, 1, 2, 14
+_COMPUTE_32F, _COMPUTE_64F, _COMPUTE_TF32 = 68, 70, 77
+# type of A and B, type of C, arithmetic
+_TYPES = {
+    "fp32": (_R_32F, _R_32F, _COMPUTE_32F),
+    "tf32": (_R_32F, _R_32F, _COMPUTE_TF32),
+    "fp16": (_R_16F, _R_32F, _COMPUTE_32F),
+    "bf16": (_R_16BF, _R_32F, _COMPUTE_32F),
+    "fp64": (_R_64F, _R_64F, _COMPUTE_64F),
+}
+
+
+class BlasError(Exception):
+    """A cuBLAS call failed: `cublasGemmEx: 13`."""
+
+
+def find() -> Any | None:
+    """The library, or None where it is not installed."""
+    try:
+        finder = importlib.import_module("cuda.pathfinder")
+        return ctypes.CDLL(str(finder.load_nvidia_dynamic_lib("cublas").abs_path))
+    except Exception:
+        # Not installed, or not loadable: then the own kernels measure, and the report says so.
+        return None
+
+
+class Blas:
+    """A handle on the current context and on `stream`."""
+
+    def __init__(self, library: Any, stream: int) -> None:
+        self._library = library
+        self._handle = ctypes.c_void_p()
+        self._call("cublasCreate_v2", ctypes.byref(self._handle))
+        self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream))
+        version = ctypes.c_int()
+        self._call("cublasGetVersion_v2", self._handle, ctypes.byref(version))
+        self.version = f"cublas {version.value // 10000}.{version.value // 100 % 100}"
+        self._scalars = {
+            _COMPUTE_64F: (ctypes.c_double(1.0), ctypes.c_double(0.0)),
+            _COMPUTE_32F: (ctypes.c_float(1.0), ctypes.c_float(0.0)),
+            _COMPUTE_TF32: (ctypes.c_float(1.0), ctypes.c_float(0.0)),
+        }
+
+    def _call(self, name: str, *args: Any) -> None:
+        status = getattr(self._library, name)(*args)
+        if status != 0:
+            raise BlasError(f"{name}: {status}")
+
+    @staticmethod
+    def knows(dtype: str) -> bool:
+        return dtype in _TYPES
+
+    def gemm(
+        self, dtype: str, a: int, b: int, c: int, side: int, depth: int, *, narrow: bool = False
+    ) -> None:
+        """Queues C = A B^T, all row-major; seen column by column that is C^T = B A^T.
+
+        `narrow`: C in the type of A, as training uses it, and not in the type of the sums.
+        """
+        inner, outer, compute = _TYPES[dtype]
+        one, zero = self._scalars[compute]
+        self._call(
+            "cublasGemmEx", self._handle, ctypes.c_int(_OP_T), ctypes.c_int(_OP_N),
+            ctypes.c_int(side), ctypes.c_int(side), ctypes.c_int(depth), ctypes.byref(one),
+            ctypes.c_void_p(b), ctypes.c_int(inner), ctypes.c_int(depth),
+            ctypes.c_void_p(a), ctypes.c_int(inner), ctypes.c_int(depth), ctypes.byref(zero),
+            ctypes.c_void_p(c), ctypes.c_int(inner if narrow else outer), ctypes.c_int(side),
+            ctypes.c_int(compute), ctypes.c_int(-1),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._library.cublasDestroy_v2(self._handle)

@@ -1,0 +1,54 @@
+"""Builds the cubins that are shipped for machines without NVRTC: `python -m provisioning.gpu.check.build`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+
+from provisioning.gpu.check.compiler import (
+    ARCHITECTURES,
+    CUBINS,
+    UNITS,
+    Unbuildable,
+    arch_name,
+    compile_unit,
+    nvrtc_version,
+    source_hash,
+)
+
+LIMIT_BYTES = 2 * 1024 * 1024
+
+
+def main() -> int:
+    """0 when all are written; 1 with the reason when one cannot be built or they grow past the limit."""
+    built: dict[str, bytes] = {}
+    try:
+        for unit in UNITS:
+            for capability in ARCHITECTURES:
+                built[f"{unit}.{arch_name(capability)}.cubin"] = compile_unit(unit, capability)
+    except Unbuildable as error:
+        print(error, file=sys.stderr)
+        return 1
+    total = sum(map(len, built.values()))
+    if total >= LIMIT_BYTES:
+        print(f"{total} bytes of cubins are too many to ship (limit {LIMIT_BYTES}).", file=sys.stderr)
+        return 1
+    CUBINS.mkdir(exist_ok=True)
+    for old in CUBINS.glob("*.cubin"):
+        if old.name not in built:
+            old.unlink()
+    for name, code in built.items():
+        (CUBINS / name).write_bytes(code)
+    manifest = {
+        "nvrtc": nvrtc_version(),
+        "sources": {unit: source_hash(unit) for unit in UNITS},
+        "cubins": {name: hashlib.sha256(code).hexdigest() for name, code in sorted(built.items())},
+    }
+    (CUBINS / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    print(f"{len(built)} cubins, {total} bytes, by NVRTC {nvrtc_version()}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

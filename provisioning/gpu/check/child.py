@@ -1,0 +1,164 @@
+"""The process that touches the device. It measures, tells what it saw line by line, and judges nothing.
+
+Started by the runner in a session of its own, with `CUDA_VISIBLE_DEVICES` set. Messages: `hello`, then for
+each test `start`, any number of `beat`, `result`; at the end `end` with the nonce and the number of tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from provisioning.gpu.check.blas import Blas, BlasError, find
+from provisioning.gpu.check.compiler import Unbuildable
+from provisioning.gpu.check.device import CudaError, Device, GateGaveUp, open_driver, same_device
+from provisioning.gpu.check.probes import bandwidth, compute, memory
+from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, sizes_for
+from provisioning.gpu.check.wire import Out, die_with_parent
+
+PROBES: Mapping[str, Callable[[Bench], Outcome]] = {
+    "canary": memory.canary,
+    "residue": memory.residue,
+    "address": memory.address,
+    "inversions": memory.inversions,
+    "modulo20": memory.modulo20,
+    "bit_fade": memory.bit_fade,
+    "exact": compute.exact,
+    "burn": compute.burn,
+    "power_steps": compute.power_steps,
+    "copy": bandwidth.copy,
+    "memory": bandwidth.memory,
+    "pcie": bandwidth.pcie,
+    "peers": bandwidth.peers,
+}
+
+
+def _unavailable(out: Out, nonce: str, text: str, library: str, fix: str) -> None:
+    out.send("unavailable", nonce=nonce, text=text, library=library, fix=fix)
+
+
+def _open(out: Out, config: dict[str, Any]) -> Device | None:
+    """The device, its kernels loaded; None after having said why not."""
+    nonce = config["nonce"]
+    simulate = config.get("simulate", "")
+    try:
+        driver = importlib.import_module(simulate).driver() if simulate else open_driver()
+    except ImportError as error:
+        out.send("cannot", nonce=nonce, text=f"{error}. Install the `gpu` extra: pip install 'berth[gpu]'.")
+        return None
+    try:
+        device = Device(driver)
+    except CudaError as error:
+        if error.name in ("CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_INVALID_DEVICE"):
+            text = f"CUDA sees no device {config['uuid']}."
+            _unavailable(
+                out, nonce, text, "device", "Compare with nvidia-smi -L; look at dmesg for NVRM lines."
+            )
+        else:
+            out.send("broken", nonce=nonce, error=str(error), device_fault=error.blames_device)
+        return None
+    except Exception as error:
+        # cuda-bindings looks its library up at the first call.
+        if type(error).__name__ != "DynamicLibNotFoundError":
+            raise
+        fix = "Install the NVIDIA driver (libcuda.so.1 comes with it)."
+        _unavailable(out, nonce, "The CUDA driver library is missing.", "libcuda.so.1", fix)
+        return None
+    if not same_device(config["uuid"], device.uuid):
+        out.send("cannot", nonce=nonce, text=f"CUDA opened {device.uuid}, and not {config['uuid']}.")
+        return None
+    try:
+        device.load()
+    except Unbuildable as error:
+        out.send("cannot", nonce=nonce, text=str(error))
+        return None
+    except CudaError as error:
+        out.send("broken", nonce=nonce, error=str(error), device_fault=error.blames_device)
+        return None
+    return device
+
+
+def _blas(device: Device, simulate: str) -> Blas | None:
+    library = importlib.import_module(simulate).cublas() if simulate else find()
+    if library is None:
+        return None
+    try:
+        return Blas(library, int(device.stream))
+    except BlasError:
+        return None
+
+
+def run(out: Out, config: dict[str, Any]) -> None:
+    """All tests of the plan, one after another; a failure of one is told and does not stop the next."""
+    started = time.monotonic()
+    device = _open(out, config)
+    if device is None:
+        return
+    simulate = config.get("simulate", "")
+    blas = _blas(device, simulate)
+    sizes = importlib.import_module(simulate).sizes() if simulate else sizes_for(device, config["level"])
+    out.send(
+        "hello", nonce=config["nonce"], pid=os.getpid(), name=device.name, sms=device.sms,
+        compute_capability=list(device.capability), kernels=device.kernel_origin,
+        blas=blas.version if blas is not None else "", simulated=bool(simulate),
+        started_ms=round((time.monotonic() - started) * 1000),
+    )  # fmt: skip
+    lost = ""
+    for test in config["tests"]:
+        name = test["name"]
+        out.send("start", test=name)
+        if lost:
+            out.send("result", test=name, state="skipped", reason=f"The context was lost: {lost}.")
+            continue
+        last = [0.0]
+
+        def beat(done: int, of: int, name: str = name, last: list[float] = last) -> None:
+            now = time.monotonic()
+            if now - last[0] >= 0.25:
+                last[0] = now
+                out.send("beat", test=name, done=done, of=of)
+
+        params = test.get("params", {})
+        bench = Bench(device, sizes, config["seed"], beat, blas, params)
+        begun = time.monotonic()
+        try:
+            outcome = PROBES[test["probe"]](bench)
+            message: dict[str, Any] = {
+                "state": "done",
+                "errors": outcome.errors,
+                "measures": dict(outcome.measures),
+                "detail": dict(outcome.detail),
+            }
+        except Skip as skip:
+            message = {"state": "skipped", "reason": str(skip)}
+        except GateGaveUp as error:
+            message = {"state": "skipped", "reason": str(error)}
+        except CudaError as error:
+            message = {"state": "error", "error": str(error), "device_fault": error.blames_device}
+            if error.blames_device:
+                lost = str(error)
+        except BlasError as error:
+            message = {"state": "error", "error": str(error), "device_fault": False}
+        out.send("result", test=name, duration_ms=round((time.monotonic() - begun) * 1000), **message)
+    out.send("end", nonce=config["nonce"], tests=len(config["tests"]))
+
+
+def main(argv: list[str]) -> int:
+    die_with_parent()
+    run(Out(int(argv[2])), json.loads(argv[1]))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv)
+    except BrokenPipeError:
+        code = 1
+    sys.stderr.flush()
+    # The context goes with the process; the driver's exit handlers could block on a broken device.
+    os._exit(code)

@@ -1,0 +1,359 @@
+"""The course of one check: watcher, a look, child, deadlines, the end. What it saw is in its inbox."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import selectors
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from provisioning.gpu.check import health, thresholds, verdict
+from provisioning.gpu.check.assess import assess
+from provisioning.gpu.check.inbox import Inbox
+from provisioning.gpu.check.plan import START_S, Test, plan_for
+from provisioning.gpu.check.process import Process
+from provisioning.gpu.check.types import (
+    Action,
+    Facts,
+    Finding,
+    Level,
+    Progress,
+    Raw,
+    Severity,
+    TestResult,
+)
+from provisioning.gpu.check.wire import Broken
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """Stand-ins for the CUDA driver and NVML, as module names. What they show says nothing about a device."""
+
+    driver: str
+    nvml: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long to wait for what, in seconds."""
+
+    watcher_start_s: float = 60.0
+    watcher_silent_s: float = 15.0
+    watcher_end_s: float = 20.0
+    child_start_s: float = START_S
+    between_s: float = 10.0
+    exit_s: float = 5.0
+    term_s: float = 2.0
+    kill_s: float = 10.0
+
+
+class _Stop(Exception):
+    """The run is over; why stands in the findings."""
+
+
+class Check:
+    """One run. `run()` fills `state`, `judge()` says what it is worth."""
+
+    def __init__(
+        self,
+        uuid: str,
+        level: Level,
+        *,
+        peers: tuple[str, ...],
+        deadline_s: float,
+        tell: Callable[[Progress], object] | None,
+        simulation: Simulation | None,
+        child: Sequence[str],
+        watcher: Sequence[str],
+        timing: Timing,
+        plan: Sequence[Test] | None,
+    ) -> None:
+        self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
+        self.state = Inbox(Facts(uuid), self.tell)
+        self._tell, self._given_plan = tell, plan
+        self._child_argv, self._watcher_argv = child, watcher
+        self._begun = time.monotonic()
+        self._deadline = self._begun + deadline_s
+        self._selector = selectors.DefaultSelector()
+        self._watcher: Process | None = None
+        self._child: Process | None = None
+
+    # --- the course of a check ---
+    def run(self) -> None:
+        """Fills the state. Raises whatever is unforeseen; no process is left behind in any case."""
+        try:
+            with contextlib.suppress(_Stop):
+                self._start_watcher()
+                self._look_first()
+                self._start_child()
+                self._follow_child()
+        finally:
+            try:
+                with contextlib.suppress(_Stop):
+                    self._end_child()
+                    self._end_watcher()
+            finally:
+                self._end(self._child)
+                self._end(self._watcher)
+                self._selector.close()
+
+    def _start_watcher(self) -> None:
+        self.tell(Progress("prepare", text="Looking at the device."))
+        config = {"nonce": self.state.nonce, "uuid": self.state.facts.uuid, "peers": list(self.peers)}
+        if self.simulation is not None:
+            config["nvml"] = self.simulation.nvml
+        self._watcher = Process("watcher", self._watcher_argv, config, {})
+        self._watcher.register(self._selector)
+        until = time.monotonic() + self.timing.watcher_start_s
+        while self.state.before is None:
+            self._pump(until)
+            if self.state.unavailable is not None or self.state.lost:
+                self._check_lost()
+                raise _Stop
+            if self.state.before is None and self._watcher.closed:
+                self._stop(
+                    "watcher_died",
+                    Severity.INCONCLUSIVE,
+                    f"NVML could not be read. {self._last_words(self._watcher)}",
+                )
+            if time.monotonic() >= until:
+                text = f"NVML did not answer within {self.timing.watcher_start_s:.0f} s."
+                self._stop("nvml_hung", Severity.HUNG, text, Action.REBOOT)
+
+    def _look_first(self) -> None:
+        """Before any load: a device that already asks for help, or that somebody uses, gets none."""
+        before = self.state.before or {}
+        self.state.findings += health.state(before)
+        self.state.findings += health.strangers(before.get("processes"))
+        if before.get("processes") is None and not self.state.facts.vgpu:
+            text = "NVML does not tell who uses the device, so nobody knows whether it may be loaded."
+            self.state.find("processes_unknown", Severity.INCONCLUSIVE, text, Action.INSPECT)
+        if not self.state.xid_events and not self.state.facts.vgpu:
+            text = "XID events cannot be watched here, so a fault could pass unseen."
+            self.state.find("xids_unknown", Severity.INCONCLUSIVE, text, Action.INSPECT)
+        if any(f.severity in (Severity.FAIL, Severity.INCONCLUSIVE) for f in self.state.findings):
+            raise _Stop
+
+    def _start_child(self) -> None:
+        state = self.state
+        state.plan = tuple(self._given_plan or plan_for(self.level, state.facts, self.peers))
+        config: dict[str, Any] = {
+            "nonce": state.nonce,
+            "uuid": state.facts.uuid,
+            "level": str(self.level),
+            "seed": random.getrandbits(48),
+            "tests": [{"name": t.name, "probe": t.probe, "params": dict(t.params)} for t in state.plan],
+        }
+        if self.simulation is not None:
+            config["simulate"] = self.simulation.driver
+        visible = ",".join(
+            (state.facts.uuid, *(self.peers if any(t.probe == "peers" for t in state.plan) else ()))
+        )
+        env = {
+            "CUDA_VISIBLE_DEVICES": visible,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_MODULE_LOADING": "EAGER",
+            "CUDA_CACHE_DISABLE": "1",
+        }
+        self._child = Process("child", self._child_argv, config, env)
+        state.child_pid = self._child.pid
+        self._child.register(self._selector)
+        state.since = time.monotonic()
+
+    def _follow_child(self) -> None:
+        state, child = self.state, self._child
+        assert child is not None
+        while not state.ended:
+            self._pump(self._next_deadline()[0])
+            self._check_lost()
+            self._check_watcher()
+            if state.refused:
+                raise _Stop
+            if state.ended:
+                return
+            if child.closed:
+                self._died(child)
+            due, late = self._next_deadline()
+            if time.monotonic() >= due:
+                late()
+
+    def _next_deadline(self) -> tuple[float, Callable[[], None]]:
+        """When patience ends, and what to say then."""
+        state, timing = self.state, self.timing
+        if state.running is not None:
+            mine = (state.since + state.running.deadline_s, self._test_hung)
+        elif state.hello:
+            mine = (
+                state.since + timing.between_s,
+                lambda: self._silent("The check stopped between two tests."),
+            )
+        else:
+            text = f"No CUDA context within {timing.child_start_s:.0f} s."
+            mine = (state.since + timing.child_start_s, lambda: self._silent(text))
+        return min(mine, (self._deadline, self._out_of_time), key=lambda pair: pair[0])
+
+    def _test_hung(self) -> None:
+        test = self.state.running
+        assert test is not None
+        text = f"No end after {test.deadline_s:g} s"
+        took = round((time.monotonic() - self.state.since) * 1000)
+        self.state.results[test.name] = Raw(test.name, "hung", reason=text, duration_ms=took)
+        self.state.running = None
+        raise _Stop
+
+    def _silent(self, text: str) -> None:
+        self._stop("check_hung", Severity.HUNG, text, Action.REBOOT)
+
+    def _out_of_time(self) -> None:
+        self._stop("deadline", Severity.INCONCLUSIVE, "The check ran out of its time.", Action.RETRY)
+
+    def _died(self, child: Process) -> None:
+        """Its pipe is closed and no `end` has come."""
+        child.wait(1.0)
+        code = child.code
+        how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
+        cut = " in the middle of a message" if child.cut_off else ""
+        text = (
+            f"The check's process ended {how}{cut}, before its report was complete. {self._last_words(child)}"
+        )
+        self._stop("incomplete", Severity.INCONCLUSIVE, text.strip(), Action.RETRY)
+
+    def _check_lost(self) -> None:
+        if self.state.lost and not any(f.code == "lost" for f in self.state.findings):
+            self._stop("lost", Severity.FAIL, "The device has fallen off the bus.", Action.REBOOT)
+
+    def _check_watcher(self) -> None:
+        watcher = self._watcher
+        assert watcher is not None
+        if watcher.closed:
+            self._stop(
+                "watcher_died",
+                Severity.INCONCLUSIVE,
+                f"NVML could not be watched to the end. {self._last_words(watcher)}",
+            )
+        if time.monotonic() - self.state.watched_at > self.timing.watcher_silent_s:
+            self._stop("nvml_hung", Severity.HUNG, "NVML stopped answering under load.", Action.REBOOT)
+        if self.state.crowded >= 2:
+            raise _Stop
+
+    # --- the end ---
+    def _end_child(self) -> None:
+        child = self._child
+        if child is None:
+            return
+        if self.state.ended:
+            child.wait(self.timing.exit_s)
+        self._end(child)
+        self._child = None
+
+    def _end_watcher(self) -> None:
+        watcher = self._watcher
+        if watcher is None or self.state.before is None or self.state.lost:
+            return
+        watcher.finish()
+        until = time.monotonic() + self.timing.watcher_end_s
+        while (
+            self.state.after is None
+            and not watcher.closed
+            and not self.state.lost
+            and time.monotonic() < until
+        ):
+            self._pump(until)
+        self._check_lost()
+        if self.state.after is None and not any(
+            f.code in ("watcher_died", "nvml_hung") for f in self.state.findings
+        ):
+            text = "The device's health after the check is not known."
+            if watcher.closed:
+                self.state.find(
+                    "watcher_died",
+                    Severity.INCONCLUSIVE,
+                    f"{text} {self._last_words(watcher)}".strip(),
+                    Action.RETRY,
+                )
+            else:
+                self.state.find("nvml_hung", Severity.HUNG, f"{text} NVML does not answer.", Action.REBOOT)
+
+    def _end(self, process: Process | None) -> None:
+        """Ends a process; one that the kernel does not let go is abandoned, and that is told."""
+        if process is None or process.pid < 0:
+            return
+        process.unregister(self._selector)
+        if process is self._child:
+            self._child = None
+        if process is self._watcher:
+            self._watcher = None
+        if not process.end(self.timing.term_s, self.timing.kill_s):
+            self.state.abandoned = True
+            waits = process.state() or "?"
+            text = (
+                f"Process {process.pid} ({process.name}, state {waits}) cannot be ended: the driver holds it."
+            )
+            self.state.find("abandoned", Severity.HUNG, text, Action.REBOOT)
+
+    # --- messages ---
+    def _pump(self, until: float) -> None:
+        """Waits for messages, for a moment at most, and takes them in."""
+        wait = max(0.0, min(0.1, until - time.monotonic()))
+        if not self._selector.get_map():
+            time.sleep(wait)
+            return
+        for key, _ in self._selector.select(wait):
+            process, stream = key.data
+            try:
+                for message in process.read(stream, self._selector):
+                    self._take(process, message)
+            except Broken as error:
+                if process is self._child:
+                    self.state.distrust(str(error))
+
+    def _take(self, process: Process, message: dict[str, Any]) -> None:
+        if process is self._watcher:
+            self.state.from_watcher(message)
+        elif process is self._child and not self.state.refused and not self.state.ended:
+            self.state.from_child(message)
+
+    # --- words ---
+    def _stop(self, code: str, severity: Severity, text: str, action: Action = Action.RETRY) -> None:
+        self.state.find(code, severity, text.strip(), action)
+        raise _Stop
+
+    def _last_words(self, process: Process) -> str:
+        lines = process.stderr.decode(errors="replace").strip().splitlines()
+        return f"It said: {lines[-1][:300]}" if lines else ""
+
+    def tell(self, progress: Progress) -> None:
+        """To whoever watches. What goes wrong there does not concern the check."""
+        if self._tell is None:
+            return
+        with contextlib.suppress(Exception):
+            self._tell(replace(progress, elapsed_ms=round((time.monotonic() - self._begun) * 1000)))
+
+    # --- judging ---
+    def judge(
+        self, baseline: Mapping[str, float] | None, node_median: Mapping[str, float] | None
+    ) -> tuple[tuple[TestResult, ...], list[Finding]]:
+        """The judged tests, and all findings."""
+        state = self.state
+        link = thresholds.judge_link_state(state.facts, state.link)
+        tests = tuple(
+            assess(
+                test, state.results.get(test.name), state.facts,
+                link_state=link, baseline=baseline, node_median=node_median,
+            )
+            for test in state.plan
+        )  # fmt: skip
+        findings = list(state.findings)
+        if state.before is not None and state.after is not None:
+            known = {f.code for f in findings}
+            findings += [f for f in health.state(state.after) if f.code not in known]
+            findings += health.changes(state.before, state.after)
+        findings += health.xids(state.xids)
+        findings += health.throttling(state.samples)
+        if state.ended and not state.samples:
+            text = "NVML was not sampled during the load."
+            findings.append(Finding("unwatched", Severity.INCONCLUSIVE, text, Action.RETRY))
+        return tests, findings + verdict.of_tests(tests)

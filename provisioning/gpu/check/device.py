@@ -1,0 +1,301 @@
+"""One CUDA device through the driver API: memory, kernels, streams, timing.
+
+`driver` is `cuda.bindings.driver` (or a stand-in with the same functions). Sizes are in bytes, times in
+milliseconds. Every failed call raises `CudaError` with the driver's own name for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from provisioning.gpu.check.compiler import UNITS, cubin
+
+MIB = 1024 * 1024
+CHUNK_MIN = 2 * MIB
+THREADS = 256
+GATE_NS = 3_000_000_000
+
+# Failures that speak against the device itself, and not against the host or the check.
+DEVICE_FAULTS = frozenset({
+    "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_NVLINK_UNCORRECTABLE", "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_INVALID_ADDRESS_SPACE", "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_CONTAINED", "CUDA_ERROR_DEVICE_UNAVAILABLE",
+})  # fmt: skip
+
+
+class CudaError(Exception):
+    """A driver call failed. `name` is like `CUDA_ERROR_OUT_OF_MEMORY`."""
+
+    def __init__(self, call: str, name: str) -> None:
+        super().__init__(f"{call}: {name}")
+        self.call = call
+        self.name = name
+
+    @property
+    def blames_device(self) -> bool:
+        return self.name in DEVICE_FAULTS
+
+    @property
+    def out_of_memory(self) -> bool:
+        return self.name == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+class GateGaveUp(Exception):
+    """The gate in front of a measurement timed out: its figure would include the queueing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of the tested memory; `base` is the index of its first word in the whole."""
+
+    address: int
+    size: int
+    base: int
+
+    @property
+    def words(self) -> int:
+        return self.size // 8
+
+
+class ErrorLog(ctypes.Structure):
+    """The same layout as `ErrorLog` in common.cuh."""
+
+    _fields_ = (
+        ("count", ctypes.c_uint64),
+        ("first", ctypes.c_uint64),
+        ("bits", ctypes.c_uint64),
+        ("kept", ctypes.c_uint64),
+        ("index", ctypes.c_uint64 * 16),
+        ("got", ctypes.c_uint64 * 16),
+        ("want", ctypes.c_uint64 * 16),
+    )
+
+
+def u64(value: int) -> ctypes.c_uint64:
+    return ctypes.c_uint64(value & 0xFFFFFFFFFFFFFFFF)
+
+
+def u32(value: int) -> ctypes.c_uint32:
+    return ctypes.c_uint32(value)
+
+
+def ptr(address: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(address)
+
+
+class Device:
+    """The first visible device, with a context of its own process. `close()` gives everything back."""
+
+    def __init__(self, driver: Any, ordinal: int = 0) -> None:
+        self._driver = driver
+        self._blocks: set[int] = set()
+        self._functions: dict[str, Any] = {}
+        self.kernel_origin: dict[str, str] = {}
+        self.call("cuInit", 0)
+        self.driver_version: int = self.call("cuDriverGetVersion")
+        self.count: int = self.call("cuDeviceGetCount")
+        if self.count == 0:
+            raise CudaError("cuDeviceGetCount", "CUDA_ERROR_NO_DEVICE")
+        self.handle = self.call("cuDeviceGet", ordinal)
+        attribute = driver.CUdevice_attribute
+        self.capability: tuple[int, int] = (
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            self._attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        )
+        self.sms = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.l2_bytes = self._attribute(attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)
+        name: bytes = self.call("cuDeviceGetName", 256, self.handle)
+        self.name = name.split(b"\0")[0].decode(errors="replace")
+        self.uuid = uuid_text(self.call("cuDeviceGetUuid", self.handle).bytes)
+        self.context = self.call("cuDevicePrimaryCtxRetain", self.handle)
+        self.call("cuCtxSetCurrent", self.context)
+        self.stream = self.call("cuStreamCreate", 0)
+        self._log = self.alloc(ctypes.sizeof(ErrorLog))
+        self._flag_host: int = self.call("cuMemHostAlloc", 64, driver.CU_MEMHOSTALLOC_DEVICEMAP)
+        self._flag = int(self.call("cuMemHostGetDevicePointer", self._flag_host, 0))
+
+    def call(self, function: str, *args: Any) -> Any:
+        """One driver call; its result without the status. Raises `CudaError`."""
+        status, *values = getattr(self._driver, function)(*args)
+        if int(status) != 0:
+            raise CudaError(function, getattr(status, "name", str(status)))
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def _attribute(self, which: Any) -> int:
+        return int(self.call("cuDeviceGetAttribute", which, self.handle))
+
+    # --- memory ---
+    def memory(self) -> tuple[int, int]:
+        """(free, total)"""
+        free, total = self.call("cuMemGetInfo")
+        return int(free), int(total)
+
+    def alloc(self, size: int) -> int:
+        address = int(self.call("cuMemAlloc", size))
+        self._blocks.add(address)
+        return address
+
+    def free(self, address: int) -> None:
+        self._blocks.discard(address)
+        self.call("cuMemFree", address)
+
+    @contextmanager
+    def buffers(self, *sizes: int) -> Iterator[list[int]]:
+        """Buffers that are given back at the end, whatever happens in between."""
+        held: list[int] = []
+        try:
+            for size in sizes:
+                held.append(self.alloc(size))
+            yield held
+        finally:
+            for address in held:
+                self.free(address)
+
+    @contextmanager
+    def whole_memory(self) -> Iterator[tuple[list[Chunk], int]]:
+        """All the memory that is free, in chunks that halve down to 2 MiB, and what was free before."""
+        free_before, _ = self.memory()
+        chunks: list[Chunk] = []
+        size = CHUNK_MIN
+        while size * 2 <= free_before:
+            size *= 2
+        base = 0
+        try:
+            while size >= CHUNK_MIN:
+                try:
+                    chunks.append(Chunk(self.alloc(size), size, base))
+                    base += size // 8
+                except CudaError as error:
+                    if not error.out_of_memory:
+                        raise
+                    size //= 2
+            yield chunks, free_before
+        finally:
+            for chunk in chunks:
+                self.free(chunk.address)
+
+    def clear(self, address: int, size: int) -> None:
+        self.call("cuMemsetD8Async", address, 0, size, self.stream)
+
+    def write(self, address: int, data: Any) -> None:
+        """`data`: a ctypes object."""
+        self.call("cuMemcpyHtoDAsync", address, ctypes.addressof(data), ctypes.sizeof(data), self.stream)
+        self.sync()
+
+    def read(self, data: Any, address: int) -> None:
+        self.call("cuMemcpyDtoHAsync", ctypes.addressof(data), address, ctypes.sizeof(data), self.stream)
+        self.sync()
+
+    @contextmanager
+    def pinned(self, size: int) -> Iterator[int]:
+        address: int = self.call("cuMemHostAlloc", size, 0)
+        try:
+            yield address
+        finally:
+            self.call("cuMemFreeHost", address)
+
+    # --- kernels ---
+    def load(self, units: tuple[str, ...] = UNITS) -> None:
+        """Builds and loads the kernels for this device. Raises `Unbuildable`."""
+        for unit in units:
+            built = cubin(unit, self.capability)
+            self.kernel_origin[unit] = built.origin
+            self._functions[unit] = self.call("cuModuleLoadData", built.code)
+
+    def _function(self, unit: str, kernel: str) -> Any:
+        key = f"{unit}.{kernel}"
+        if key not in self._functions:
+            self._functions[key] = self.call("cuModuleGetFunction", self._functions[unit], kernel.encode())
+        return self._functions[key]
+
+    def launch(
+        self, unit: str, kernel: str, *args: Any, grid: tuple[int, int] | None = None, threads: int = THREADS
+    ) -> None:
+        """Queues a kernel. Arguments are ctypes values; without `grid` it strides over the whole device."""
+        gx, gy = grid or (self.sms * 8, 1)
+        cells = (ctypes.c_void_p * len(args))(*[ctypes.addressof(arg) for arg in args])
+        self.call("cuLaunchKernel", self._function(unit, kernel), gx, gy, 1, threads, 1, 1, 0, self.stream,
+                  ctypes.addressof(cells), 0)  # fmt: skip
+
+    def sync(self) -> None:
+        self.call("cuStreamSynchronize", self.stream)
+
+    def fresh_log(self) -> ctypes.c_void_p:
+        """The error log, empty, as a kernel argument."""
+        empty = ErrorLog(first=0xFFFFFFFFFFFFFFFF)
+        self.write(self._log, empty)
+        return ptr(self._log)
+
+    def log(self) -> ErrorLog:
+        """What the kernels since `fresh_log` have found; waits for them."""
+        found = ErrorLog()
+        self.read(found, self._log)
+        return found
+
+    # --- timing ---
+    def timed(self, work: Callable[[], None]) -> float:
+        """How long the device took for what `work` queues, in ms, without the queueing.
+
+        At most a few hundred launches: the queue behind the gate has an end. Raises `GateGaveUp`.
+        """
+        flag = (ctypes.c_uint32 * 2).from_address(self._flag_host)
+        flag[0] = flag[1] = 0
+        start, end = self.call("cuEventCreate", 0), self.call("cuEventCreate", 0)
+        try:
+            self.launch(
+                "bandwidth",
+                "gate",
+                ptr(self._flag),
+                u64(GATE_NS),
+                ptr(self._flag + 4),
+                grid=(1, 1),
+                threads=1,
+            )
+            self.call("cuEventRecord", start, self.stream)
+            try:
+                work()
+                self.call("cuEventRecord", end, self.stream)
+            finally:
+                flag[0] = 1
+            self.call("cuEventSynchronize", end)
+            if flag[1] != 1:
+                raise GateGaveUp("Queueing took longer than the gate waits.")
+            return float(self.call("cuEventElapsedTime", start, end))
+        finally:
+            self.call("cuEventDestroy", start)
+            self.call("cuEventDestroy", end)
+
+    def close(self) -> None:
+        """Gives memory and context back; a broken context does not stop it."""
+        steps: list[Callable[[], Any]] = [lambda a=a: self.call("cuMemFree", a) for a in self._blocks]  # type: ignore[misc]
+        steps.append(lambda: self.call("cuMemFreeHost", self._flag_host))
+        steps.append(lambda: self.call("cuStreamDestroy", self.stream))
+        steps.append(lambda: self.call("cuDevicePrimaryCtxRelease", self.handle))
+        for step in steps:
+            try:
+                step()
+            except CudaError:
+                continue
+        self._blocks.clear()
+
+
+def uuid_text(raw: bytes) -> str:
+    """The 16 bytes as NVML writes them, without `GPU-` in front."""
+    text = bytes(raw).hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:32]))
+
+
+def same_device(wanted: str, seen: str) -> bool:
+    """Whether the UUID NVML knows (`GPU-…`, `MIG-…`) is the one that CUDA opened."""
+    return wanted.lower().split("-", 1)[-1] == seen.lower()
+
+
+def open_driver() -> Any:
+    """`cuda.bindings.driver`. Raises `ImportError` where the `gpu` extra is not installed."""
+    return importlib.import_module("cuda.bindings.driver")

@@ -1,0 +1,159 @@
+"""What NVML's values before, during and after a run say about a device. Pure: values in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from provisioning.gpu.check.types import Action, Finding, Severity
+
+# XIDs that speak against the device, with what brings it back.
+XID_FAIL: Mapping[int, tuple[str, Action]] = {
+    48: ("uncorrectable double-bit ECC error", Action.DRAIN_AND_RESET),
+    62: ("internal micro-controller halt", Action.RESET),
+    64: ("row remapper failure", Action.REPLACE),
+    74: ("NVLink error", Action.RESET),
+    79: ("the device has fallen off the bus", Action.REBOOT),
+    95: ("uncontained memory error", Action.DRAIN_AND_RESET),
+    109: ("context switch time-out", Action.RESET),
+    119: ("GSP does not answer", Action.RESET),
+    120: ("GSP error", Action.RESET),
+    136: ("link training failed", Action.REBOOT),
+    140: ("unrecovered ECC error", Action.DRAIN_AND_RESET),
+    143: ("GPU initialisation error", Action.RESET),
+    158: ("fatal time-out", Action.RESET),
+}
+# Contained: the process was hit, the device is good for another try.
+XID_RETRY = frozenset({94})
+# An application causes these.
+XID_IGNORED = frozenset({13, 31, 43, 45, 68})
+
+THROTTLE_POWER_CAP = 0x04
+THROTTLE_THERMAL = 0x20 | 0x40
+THROTTLE_POWER_BRAKE = 0x80
+THROTTLE_FAIL = 0.10
+# Growth during one check that is worth a look.
+CORRECTED_WARN = 64
+REPLAYS_WARN = 8
+
+_RECOVERY: Mapping[str, Action] = {
+    "gpu_reset": Action.RESET,
+    "bus_reset": Action.RESET,
+    "drain_p2p": Action.DRAIN_AND_RESET,
+    "drain_and_reset": Action.DRAIN_AND_RESET,
+    "node_reboot": Action.REBOOT,
+    "system_reboot": Action.REBOOT,
+}
+
+
+def _grown(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> int:
+    """By how much a counter grew; 0 where one of the two is not offered. A reset counter counts from 0."""
+    a, b = before.get(name), after.get(name)
+    if a is None or b is None:
+        return 0
+    return int(b - a) if b >= a else int(b)
+
+
+def _fail(code: str, text: str, action: Action) -> Finding:
+    return Finding(code, Severity.FAIL, text, action)
+
+
+def state(snapshot: Mapping[str, Any]) -> list[Finding]:
+    """What one snapshot says by itself. Good before a run (then no load is needed) and after it."""
+    found = []
+    if snapshot.get("remap_failure"):
+        found.append(_fail("remap_failure", "A memory row could not be remapped.", Action.REPLACE))
+    if snapshot.get("remap_pending"):
+        found.append(_fail("remap_pending", "A row remapping waits for a reset.", Action.DRAIN_AND_RESET))
+    if snapshot.get("retired_pending"):
+        found.append(_fail("retired_pending", "A page retirement waits for a reset.", Action.DRAIN_AND_RESET))
+    if snapshot.get("sram_threshold_exceeded"):
+        found.append(_fail("sram_threshold", "SRAM errors are past the vendor's threshold.", Action.REPLACE))
+    wanted = snapshot.get("recovery_action")
+    if wanted is not None and wanted != "none":
+        text = f"The driver asks for a recovery: {wanted.replace('_', ' ')}."
+        found.append(_fail("recovery_action", text, _RECOVERY.get(wanted, Action.INSPECT)))
+    return found
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Finding]:
+    """What grew or broke between two snapshots."""
+    found = []
+    for name, what in (
+        ("ecc_uncorrected", "since the last reset"),
+        ("ecc_uncorrected_aggregate", "of its life"),
+    ):
+        if grown := _grown(before, after, name):
+            text = f"{grown} uncorrectable ECC errors were added to those {what}."
+            found.append(_fail(name, text, Action.DRAIN_AND_RESET))
+    if grown := _grown(before, after, "remapped_uncorrected"):
+        found.append(_fail("remapped", f"{grown} rows failed and were remapped.", Action.DRAIN_AND_RESET))
+    if (grown := _grown(before, after, "ecc_corrected")) > CORRECTED_WARN:
+        text = f"{grown} ECC errors were corrected during the check."
+        found.append(Finding("ecc_corrected", Severity.DEGRADED, text, Action.INSPECT))
+    if (grown := _grown(before, after, "pcie_replays")) > REPLAYS_WARN:
+        text = f"The PCIe link repeated {grown} packets."
+        found.append(Finding("pcie_replays", Severity.DEGRADED, text, Action.INSPECT))
+    links = {link["link"]: link for link in before.get("nvlinks") or ()}
+    for link in after.get("nvlinks") or ():
+        earlier = links.get(link["link"])
+        if earlier is None:
+            continue
+        if earlier["active"] and not link["active"]:
+            found.append(_fail("nvlink_down", f"NVLink {link['link']} went down.", Action.RESET))
+        if grown := _grown(earlier, link, "errors"):
+            text = f"NVLink {link['link']} counted {grown} errors."
+            found.append(Finding("nvlink_errors", Severity.DEGRADED, text, Action.INSPECT))
+    return found
+
+
+def xids(seen: Iterable[int]) -> list[Finding]:
+    """The XIDs of the run, each once."""
+    found = []
+    for xid in sorted(set(seen)):
+        if xid in XID_FAIL:
+            what, action = XID_FAIL[xid]
+            found.append(_fail(f"xid_{xid}", f"XID {xid}: {what}.", action))
+        elif xid in XID_RETRY:
+            text = f"XID {xid}: a contained memory error ended the check; it can be tried again."
+            found.append(Finding(f"xid_{xid}", Severity.INCONCLUSIVE, text, Action.RETRY))
+        elif xid in XID_IGNORED:
+            found.append(Finding(f"xid_{xid}", Severity.INFO, f"XID {xid}: caused by an application."))
+        else:
+            text = f"XID {xid} was reported; it is in no list of this check."
+            found.append(Finding(f"xid_{xid}", Severity.DEGRADED, text, Action.INSPECT))
+    return found
+
+
+def throttling(samples: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """How often the clocks were held down, and by what. Samples without the value do not count."""
+    reasons = [s["throttle"] for s in samples if s.get("throttle") is not None]
+    found = []
+    for code, mask, what in (
+        ("thermal_throttling", THROTTLE_THERMAL, "heat"),
+        ("power_brake", THROTTLE_POWER_BRAKE, "the power brake"),
+    ):
+        share = sum(1 for r in reasons if r & mask) / len(reasons) if reasons else 0.0
+        if share > THROTTLE_FAIL:
+            text = f"Clocks were held down by {what} in {share:.0%} of the samples."
+            found.append(_fail(code, text, Action.INSPECT))
+        elif share > 0:
+            found.append(Finding(code, Severity.INFO, f"Clocks were held down by {what} in {share:.0%}."))
+    if any(r & THROTTLE_POWER_CAP for r in reasons):
+        found.append(Finding("power_cap", Severity.INFO, "The software power cap was reached."))
+    return found
+
+
+def strangers(processes: Sequence[Mapping[str, Any]] | None, own: int | None = None) -> list[Finding]:
+    """Processes on the device beside the check's own. `own` None: before the check has one.
+
+    In a container NVML's process numbers are of another namespace, so one process of any number is taken
+    for the check's own where its number is not among them.
+    """
+    pids = [int(p["pid"]) for p in processes or ()]
+    allowed = 0 if own is None else 1
+    if len(pids) <= allowed:
+        return []
+    others = [pid for pid in pids if pid != own]
+    text = f"Other processes compute on the device: {', '.join(map(str, sorted(others)[:8]))}."
+    return [Finding("busy", Severity.INCONCLUSIVE, text, Action.RETRY)]

@@ -1,0 +1,167 @@
+"""The messages of a check's two processes, and what they add up to."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from provisioning.gpu.check import health
+from provisioning.gpu.check.assess import raw_of
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Unavailable
+from provisioning.gpu.check.types import Action, Facts, Finding, Progress, Raw, Severity
+
+
+@dataclass(slots=True)
+class Inbox:
+    """What watcher and child have told so far. Bad manners of the child cost it all it has said."""
+
+    facts: Facts
+    tell: Callable[[Progress], object]
+    child_pid: int | None = None
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    xid_events: bool = False
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    link: list[tuple[int | None, int | None]] = field(default_factory=list)
+    xids: list[int] = field(default_factory=list)
+    lost: bool = False
+    watched_at: float = 0.0
+    crowded: int = 0
+    plan: tuple[Test, ...] = ()
+    hello: bool = False
+    running: Test | None = None
+    since: float = 0.0
+    results: dict[str, Raw] = field(default_factory=dict)
+    ended: bool = False
+    refused: bool = False
+    software: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    unavailable: Unavailable | None = None
+    abandoned: bool = False
+
+    # --- from the watcher ---
+    def from_watcher(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        self.watched_at = time.monotonic()
+        if "nonce" in message and message["nonce"] != self.nonce:
+            return
+        if kind == "ready":
+            self.facts = facts_of(message["facts"])
+            self.before, self.xid_events = message["before"], message["xid_events"]
+        elif kind == "unavailable":
+            self.unavailable = Unavailable(message["text"], message["library"], message["fix"])
+        elif kind == "lost":
+            self.lost = True
+        elif kind == "xid":
+            self.xids.append(int(message["xid"]))
+        elif kind == "after":
+            self.after = message["after"]
+        elif kind == "sample" and self.hello and not self.ended:
+            processes = message.pop("processes", None)
+            self.samples.append(message)
+            if self.running is not None and self.running.probe == "pcie":
+                self.link.append((message.get("pcie_gen"), message.get("pcie_width")))
+            strange = health.strangers(processes, self.child_pid)
+            if strange:
+                self.crowded += 1
+                if self.crowded == 2:
+                    self.findings += strange
+
+    # --- from the child ---
+    def from_child(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if "nonce" in message and message["nonce"] != self.nonce:
+            return self.distrust("an answer to another check (wrong nonce)")
+        if kind == "unavailable" and "nonce" in message:
+            self.unavailable = Unavailable(message["text"], message["library"], message["fix"])
+            self.refused = True
+        elif kind == "cannot" and "nonce" in message:
+            self.find(
+                "cannot",
+                Severity.INCONCLUSIVE,
+                str(message.get("text", "")) or "It cannot run.",
+                Action.INSPECT,
+            )
+            self.refused = True
+        elif kind == "broken" and "nonce" in message:
+            worst = Severity.FAIL if message.get("device_fault") else Severity.INCONCLUSIVE
+            self.find("no_context", worst, f"No CUDA context: {message.get('error')}.", Action.RESET)
+            self.refused = True
+        elif kind == "hello" and not self.hello and "nonce" in message:
+            self._greeted(message)
+        elif not self.hello:
+            return self.distrust(f"{kind} before its greeting")
+        elif kind == "start":
+            self._started(str(message.get("test")))
+        elif kind == "beat":
+            if self.running is not None:
+                self.progress("beat", text=f"{message.get('done')}/{message.get('of')}")
+        elif kind == "result":
+            self._resulted(message)
+        elif kind == "end" and "nonce" in message:
+            if self.running is not None or message.get("tests") != len(self.results):
+                return self.distrust("an end with tests missing")
+            self.ended = True
+        else:
+            self.distrust(f"an unknown message {kind[:40]!r}")
+        return None
+
+    def _greeted(self, message: dict[str, Any]) -> None:
+        known = self.facts
+        self.hello, self.since = True, time.monotonic()
+        capability = message.get("compute_capability")
+        if known.compute_capability is None and isinstance(capability, list) and len(capability) == 2:
+            self.facts = replace(self.facts, compute_capability=(int(capability[0]), int(capability[1])))
+        if known.sms is None and isinstance(message.get("sms"), int):
+            self.facts = replace(self.facts, sms=message["sms"])
+        kernels = message.get("kernels")
+        origins = sorted({str(v) for v in kernels.values()}) if isinstance(kernels, dict) else []
+        self.software = {"kernels": ", ".join(origins), "blas": str(message.get("blas") or "own kernels")}
+
+    def _started(self, name: str) -> None:
+        expected = self.plan[len(self.results)].name if len(self.results) < len(self.plan) else None
+        if self.running is not None or name != expected:
+            return self.distrust(f"test {name[:40]!r} out of turn")
+        self.running, self.since = self.plan[len(self.results)], time.monotonic()
+        return self.progress("start")
+
+    def _resulted(self, message: dict[str, Any]) -> None:
+        raw = raw_of(message)
+        if raw is None or self.running is None or raw.test != self.running.name:
+            return self.distrust("a result that fits no test")
+        if raw.state not in ("done", "skipped", "error"):
+            return self.distrust("a result of an unknown state")
+        # Its duration is measured here: a child's clock is not needed.
+        self.results[raw.test] = replace(raw, duration_ms=round((time.monotonic() - self.since) * 1000))
+        self.progress("result")
+        self.running, self.since = None, time.monotonic()
+        return None
+
+    def distrust(self, what: str) -> None:
+        """Nothing that a child says counts any more, not even what it said before."""
+        self.results.clear()
+        self.running = None
+        self.refused = True
+        text = f"The check's process sent {what}; its results do not count."
+        self.find("untrusted", Severity.INCONCLUSIVE, text, Action.RETRY)
+
+    def find(self, code: str, severity: Severity, text: str, action: Action = Action.RETRY) -> None:
+        self.findings.append(Finding(code, severity, text, action))
+
+    def progress(self, phase: str, text: str = "") -> None:
+        name = self.running.name if self.running is not None else ""
+        self.tell(Progress(phase, name, len(self.results), len(self.plan), text=text))
+
+
+def facts_of(value: Mapping[str, Any]) -> Facts:
+    """`Facts` from the watcher's message."""
+    names = Facts.__slots__
+    known = {name: value[name] for name in names if value.get(name) is not None}
+    if "compute_capability" in known:
+        known["compute_capability"] = tuple(known["compute_capability"])
+    return Facts(**known)

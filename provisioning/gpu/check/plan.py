@@ -1,0 +1,79 @@
+"""Which tests a level has, which of them are required, and how long each may take.
+
+Deadlines are for killing what hangs, not for judging what is slow: they are several times what the
+slowest supported device needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioning.gpu.check.types import Facts, Level
+
+# Data types by the compute capability that brings them; `probes.compute` has the same table in CUDA's terms.
+SINCE: Mapping[str, tuple[int, int]] = {
+    "fp32": (7, 0),
+    "fp64": (7, 0),
+    "fp16": (7, 5),
+    "bf16": (8, 0),
+    "tf32": (8, 0),
+    "fp8": (8, 9),
+}
+# How long a whole check may take before it is broken off, in seconds.
+DEADLINE_S: Mapping[Level, float] = {Level.QUICK: 60.0, Level.STANDARD: 300.0, Level.EXTENDED: 2400.0}
+# Until the child has a context and its kernels.
+START_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One step. `probe` is the function that does it; `deadline_s` counts from its start message."""
+
+    __test__ = False
+
+    name: str
+    probe: str
+    deadline_s: float
+    required: bool = True
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+def dtypes(capability: tuple[int, int] | None) -> tuple[str, ...]:
+    """All types that a device has; all there are where nobody knows (the child skips what it lacks)."""
+    if capability is None:
+        return tuple(SINCE)
+    return tuple(name for name, since in SINCE.items() if capability >= since)
+
+
+def plan_for(level: Level, facts: Facts, peers: Sequence[str] = ()) -> tuple[Test, ...]:
+    """The tests of a level, in order: correctness first, for a wrong device needs no figures."""
+    known = dtypes(facts.compute_capability)
+    tests = [
+        Test("canary", "canary", 15.0),
+        Test("residue", "residue", 30.0),
+        Test("address", "address", 30.0),
+        *(Test(f"exact_{name}", "exact", 15.0, params={"dtype": name}) for name in known),
+    ]
+    if level == Level.QUICK:
+        return (*tests, Test("copy", "copy", 15.0), Test("pcie", "pcie", 15.0))
+    main = "bf16" if "bf16" in known else "fp16"
+    burns = (main, "fp32") if level == Level.STANDARD else known
+    full = level == Level.EXTENDED
+    tests += [
+        Test("inversions", "inversions", 240.0 if full else 120.0, params={"full": full}),
+        Test("bandwidth", "memory", 30.0),
+        Test("pcie", "pcie", 30.0, params={"seconds": 1.0}),
+        *(Test(f"burn_{name}", "burn", 45.0, params={"dtype": name, "seconds": 10.0}) for name in burns),
+    ]
+    if peers and not facts.mig:
+        tests.append(Test("peers", "peers", 60.0))
+    if full:
+        tests += [
+            Test("modulo20", "modulo20", 180.0),
+            Test("bit_fade", "bit_fade", 240.0, params={"seconds": 60.0}),
+            Test("steady", "burn", 240.0, params={"dtype": main, "seconds": 120.0}),
+            Test("power_steps", "power_steps", 90.0, params={"cycles": 10, "seconds": 1.0}),
+        ]
+    return tuple(tests)

@@ -1,0 +1,1 @@
+"""The tests themselves, as the child process runs them. They measure and compare; they never judge."""

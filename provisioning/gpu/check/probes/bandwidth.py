@@ -1,0 +1,180 @@
+"""How fast memory, the PCIe link and peer links are; every byte that was moved is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from provisioning.gpu.check.device import GateGaveUp, u64, uuid_text
+from provisioning.gpu.check.device import ptr as p
+from provisioning.gpu.check.probes.base import Bench, Outcome, Skip, Tally, rate_of, until
+
+
+def _samples(bench: Bench, work: Callable[[], None], moved: int, count: int) -> list[float]:
+    """GB/s (10^9 bytes) of `count` timings after three warm-ups."""
+    for _ in range(3):
+        work()
+    bench.device.sync()
+    values: list[float] = []
+    gave_up = 0
+    while len(values) < count and gave_up < count:
+        try:
+            values.append(moved / bench.device.timed(work) / 1e6)
+        except GateGaveUp:
+            gave_up += 1
+        bench.beat(len(values), count)
+    if len(values) < (count + 1) // 2:
+        raise Skip("The host queues too slowly for a measurement; try again on a quieter machine.")
+    return values
+
+
+def _wide_grid(size: int) -> tuple[int, int]:
+    """One thread for each 64 bytes, four loads a thread."""
+    return (max(1, min(size // 64 // 256, 2**31 - 1)), 1)
+
+
+def _fill(bench: Bench, address: int, words: int) -> None:
+    bench.device.launch("memory", "fill_mix", p(address), u64(words), u64(0), u64(bench.seed), u64(0))
+
+
+def _check(bench: Bench, address: int, words: int, tally: Tally, what: str) -> None:
+    """What `_fill` has written must have arrived here."""
+    device, log = bench.device, bench.device.fresh_log()
+    device.launch("memory", "check_mix", p(address), u64(words), u64(0), u64(bench.seed), u64(0), log)
+    tally.take(device.log(), what)
+
+
+def copy(bench: Bench) -> Outcome:
+    """Device to device, by the own kernel and by the driver's copy; the better of the two is the memory's."""
+    return _memory(bench, everything=False)
+
+
+def memory(bench: Bench) -> Outcome:
+    """Copy, read and write, the median of ten each."""
+    return _memory(bench, everything=True)
+
+
+def _memory(bench: Bench, *, everything: bool) -> Outcome:
+    device, size, times, tally = bench.device, bench.sizes.copy_bytes, bench.sizes.copies, Tally()
+    words, grid = size // 8, _wide_grid(size)
+    measures: dict[str, float] = {"working_set_mib": 2 * size // 2**20}
+    with device.buffers(size, size, 8) as (source, target, out):
+        _fill(bench, source, words)
+
+        def by_kernel() -> None:
+            for _ in range(times):
+                device.launch("bandwidth", "copy16", p(target), p(source), u64(size // 16), grid=grid)
+
+        def by_driver() -> None:
+            for _ in range(times):
+                device.call("cuMemcpyDtoDAsync", target, source, size, device.stream)
+
+        best = 0.0
+        for name, work in (("kernel", by_kernel), ("driver", by_driver)):
+            device.clear(target, size)
+            found = rate_of(f"copy_{name}_gb_s", _samples(bench, work, 2 * size * times, 10))
+            measures |= found
+            best = max(best, found[f"copy_{name}_gb_s"])
+            _check(bench, target, words, tally, f"copy by {name}")
+        measures["copy_gb_s"] = best
+        if everything:
+            device.clear(out, 8)
+
+            def reading() -> None:
+                for _ in range(times):
+                    device.launch("bandwidth", "read16", p(source), u64(size // 16), p(out), grid=grid)
+
+            measures |= rate_of("read_gb_s", _samples(bench, reading, size * times, 10))
+            value = u64(1)
+            device.read(value, out)
+            # An even number of passes over the same words: their XOR is nothing.
+            read_wrong = value.value != 0
+
+            def writing() -> None:
+                for _ in range(times):
+                    device.launch(
+                        "bandwidth", "write16", p(target), u64(size // 16), u64(bench.seed), grid=grid
+                    )
+
+            measures |= rate_of("write_gb_s", _samples(bench, writing, size * times, 10))
+            tally.errors += read_wrong
+            tally.errors += read_wrong
+            log = device.fresh_log()
+            device.launch("bandwidth", "check16", p(target), u64(size // 16), u64(bench.seed), log)
+            tally.take(device.log(), "write")
+    return Outcome(errors=tally.errors, measures=measures, detail=tally.detail())
+
+
+def pcie(bench: Bench) -> Outcome:
+    """To the device and back through pinned memory, long enough to see the link's state under load."""
+    device, size, tally = bench.device, bench.sizes.pcie_bytes, Tally()
+    words = size // 8
+    down: list[float] = []
+    up: list[float] = []
+    with device.pinned(size) as host, device.buffers(size, size) as (source, target):
+        _fill(bench, source, words)
+        device.clear(target, size)
+
+        def to_host() -> None:
+            device.call("cuMemcpyDtoHAsync", host, source, size, device.stream)
+
+        def to_device() -> None:
+            device.call("cuMemcpyHtoDAsync", target, host, size, device.stream)
+
+        to_host()
+        to_device()
+        device.sync()
+        going = until(bench.seconds(0.5))
+        while True:
+            up.append(size / device.timed(to_host) / 1e6)
+            down.append(size / device.timed(to_device) / 1e6)
+            bench.beat(len(up), 0)
+            if len(up) >= 3 and not going():
+                break
+        _check(bench, target, words, tally, "host and back")
+    measures = {**rate_of("to_device_gb_s", down), **rate_of("to_host_gb_s", up), "buffer_mib": size // 2**20}
+    return Outcome(errors=tally.errors, measures=measures, detail=tally.detail())
+
+
+def peers(bench: Bench) -> Outcome:
+    """To every peer and back; the slower direction counts. A peer is another visible device."""
+    device, size, tally = bench.device, bench.sizes.copy_bytes // 2, Tally()
+    if device.count < 2:
+        raise Skip("No peer is visible.")
+    words = size // 8
+    measures: dict[str, float] = {}
+    with device.buffers(size, size) as (source, target):
+        for ordinal in range(1, device.count):
+            handle = device.call("cuDeviceGet", ordinal)
+            uuid = uuid_text(device.call("cuDeviceGetUuid", handle).bytes)
+            if not device.call("cuDeviceCanAccessPeer", device.handle, handle):
+                raise Skip(f"There is no peer access to {uuid}.")
+            context = device.call("cuDevicePrimaryCtxRetain", handle)
+            try:
+                device.call("cuCtxSetCurrent", context)
+                there = int(device.call("cuMemAlloc", size))
+                device.call("cuCtxSetCurrent", device.context)
+                try:
+                    device.call("cuCtxEnablePeerAccess", context, 0)
+
+                    def go(there: int = there, context: object = context) -> None:
+                        device.call(
+                            "cuMemcpyPeerAsync", there, context, source, device.context, size, device.stream
+                        )
+
+                    def come(there: int = there, context: object = context) -> None:
+                        device.call(
+                            "cuMemcpyPeerAsync", target, device.context, there, context, size, device.stream
+                        )
+
+                    _fill(bench, source, words)
+                    device.clear(target, size)
+                    out, back = (rate_of("x", _samples(bench, w, size, 10))["x"] for w in (go, come))
+                    _check(bench, target, words, tally, f"peer {uuid}")
+                    measures[f"peer_gb_s:GPU-{uuid}"] = min(out, back)
+                finally:
+                    device.call("cuCtxSetCurrent", context)
+                    device.call("cuMemFree", there)
+                    device.call("cuCtxSetCurrent", device.context)
+            finally:
+                device.call("cuDevicePrimaryCtxRelease", handle)
+    return Outcome(errors=tally.errors, measures=measures, detail=tally.detail())

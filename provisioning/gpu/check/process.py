@@ -1,0 +1,190 @@
+"""A child process that may hang, lie or flood: in a session of its own, never waited for without an end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from provisioning.gpu.check.wire import Broken, Lines
+
+TERM_S = 2.0
+KILL_S = 10.0
+STDERR_KEEP = 4096
+_ROOT = Path(__file__).resolve().parents[3]
+_PASSED_ON = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CUDA_PATH",
+    "CUDA_HOME",
+)
+
+# Processes that could not be ended. They are kept, so that they can be reaped when the kernel lets them go.
+_abandoned: list[subprocess.Popen[bytes]] = []
+
+
+def reap_abandoned() -> int:
+    """Reaps those that have gone since; how many are still there."""
+    _abandoned[:] = [process for process in _abandoned if process.poll() is None]
+    return len(_abandoned)
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """What a child needs and no more: no secret of the worker, no CUDA switch of the host."""
+    env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {
+        **env,
+        "PYTHONPATH": str(_ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "BERTH_CHECK_PARENT": str(os.getpid()),
+        **extra,
+    }
+
+
+class Process:
+    """`argv` gets two more arguments: the configuration as JSON, and the descriptor to write messages to.
+
+    Its standard input is a pipe that `finish()` closes: a polite request to end.
+    """
+
+    def __init__(
+        self, name: str, argv: Sequence[str], config: Mapping[str, Any], env: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.stderr = b""
+        self.closed = False
+        self._lines = Lines()
+        reading, writing = os.pipe()
+        try:
+            self._popen = subprocess.Popen(
+                [*argv, json.dumps(dict(config)), str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=(writing,),
+                env=environment(env),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        self._fd = reading
+        assert self._popen.stderr is not None
+        self._err = self._popen.stderr.fileno()
+        os.set_blocking(reading, False)
+        os.set_blocking(self._err, False)
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        return self._popen.poll()
+
+    @property
+    def cut_off(self) -> bool:
+        return self._lines.cut_off
+
+    def register(self, selector: selectors.BaseSelector) -> None:
+        selector.register(self._fd, selectors.EVENT_READ, (self, "out"))
+        selector.register(self._err, selectors.EVENT_READ, (self, "err"))
+
+    def unregister(self, selector: selectors.BaseSelector) -> None:
+        for fd in (self._fd, self._err):
+            with contextlib.suppress(KeyError, ValueError):
+                selector.unregister(fd)
+
+    def read(self, stream: str, selector: selectors.BaseSelector) -> list[dict[str, Any]]:
+        """Whole messages that have come since. Raises `Broken`."""
+        fd = self._fd if stream == "out" else self._err
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            selector.unregister(fd)
+            if stream == "out":
+                self.closed = True
+            return []
+        if stream == "err":
+            self.stderr = (self.stderr + data)[-STDERR_KEEP:]
+            return []
+        try:
+            return self._lines.feed(data)
+        except Broken:
+            selector.unregister(fd)
+            self.closed = True
+            raise
+
+    def finish(self) -> None:
+        """Asks for the end by closing its standard input."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is gone within this time. Polls, so that it never blocks in the kernel."""
+        end = time.monotonic() + seconds
+        while self._popen.poll() is None:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def state(self) -> str:
+        """The kernel's letter for it, `D` for one that waits for a device; empty when it is gone."""
+        try:
+            text = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return text.rpartition(")")[2].split()[0]
+
+    def end(self, term_s: float = TERM_S, kill_s: float = KILL_S) -> bool:
+        """TERM to its whole session, then KILL. False when it is there even after that: it is abandoned."""
+        self.finish()
+        gone = self._popen.poll() is not None
+        for number, seconds in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
+            # The group is signalled even when its leader is gone: a helper of it may still hold the device.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+            gone = gone or self.wait(seconds)
+            if gone and number == signal.SIGTERM:
+                continue
+        if not gone:
+            _abandoned.append(self._popen)
+        self.release()
+        return gone
+
+    def release(self) -> None:
+        """Closes the pipes; for a process that is gone or given up."""
+        self.finish()
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
+        self._fd = -1
+        if self._popen.stderr is not None:
+            self._popen.stderr.close()
+
+
+def python(module: str) -> tuple[str, ...]:
+    """The argument vector of one of the check's own processes."""
+    return (sys.executable, "-m", module)

@@ -1,0 +1,102 @@
+"""Runs a check: a child that works on the device, a watcher at NVML, deadlines, and one report at the end.
+
+`run_check` never raises and never hangs: whatever a process or a driver does, it ends with a report.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from provisioning.gpu.check import verdict
+from provisioning.gpu.check.course import Check, Simulation, Timing
+from provisioning.gpu.check.plan import DEADLINE_S, Test
+from provisioning.gpu.check.process import python, reap_abandoned
+from provisioning.gpu.check.report import Report, summarise, summary_of
+from provisioning.gpu.check.types import (
+    Action,
+    Finding,
+    Level,
+    Progress,
+    Severity,
+    TestResult,
+    Verdict,
+)
+
+
+def run_check(
+    uuid: str,
+    level: str,
+    *,
+    baseline: Mapping[str, float] | None = None,
+    node_median: Mapping[str, float] | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
+    deadline_s: float | None = None,
+    peers: Sequence[str] = (),
+    simulation: Simulation | None = None,
+    child: Sequence[str] = (),
+    watcher: Sequence[str] = (),
+    timing: Timing | None = None,
+    plan: Sequence[Test] | None = None,
+) -> Report:
+    """Checks one device or MIG instance and says what it is worth.
+
+    `level`: quick, standard, extended. `baseline` and `node_median`: `Report.measures` of earlier passes of
+    this device (or model), and the median of its neighbours. `peers`: UUIDs of idle devices whose links are
+    to be measured (standard and extended). `deadline_s`: for the whole; beyond it the check is broken off.
+    The rest is for tests. Blocks until the report is there; the reports of two devices may be asked for from
+    two threads. Only `KeyboardInterrupt` and its like leave it, after the processes have been ended.
+    """
+    reap_abandoned()
+    started = datetime.now(UTC)
+    try:
+        wanted = Level(level)
+    except ValueError:
+        return _refusal(uuid, started, f"There is no level {level!r}: quick, standard or extended.")
+    timing = timing or Timing()
+    check = Check(
+        uuid, wanted,
+        peers=tuple(peers), deadline_s=deadline_s or DEADLINE_S[wanted], tell=on_progress,
+        simulation=simulation,
+        child=child or python("provisioning.gpu.check.child"),
+        watcher=watcher or python("provisioning.gpu.check.watch"),
+        timing=timing, plan=plan,
+    )  # fmt: skip
+    tests: tuple[TestResult, ...] = ()
+    try:
+        check.run()
+    except Exception as error:
+        text = f"The check itself failed: {type(error).__name__}: {error}"[:500]
+        check.state.findings.append(Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT))
+    try:
+        tests, findings = check.judge(baseline, node_median)
+    except Exception as error:
+        text = f"The results could not be judged: {type(error).__name__}: {error}"[:500]
+        findings = [*check.state.findings, Finding("internal", Severity.INCONCLUSIVE, text, Action.INSPECT)]
+    state = check.state
+    simulated = simulation is not None
+    if state.unavailable is not None:
+        decided, action = Verdict.INCONCLUSIVE, Action.INSPECT
+        summary = state.unavailable.text
+    else:
+        decided, action = verdict.decide(findings, tests, simulated=simulated)
+        summary = summary_of(decided, findings, tests, simulated)
+    check.tell(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
+    return Report(
+        uuid=uuid, level=wanted, verdict=decided, action=action, summary=summary,
+        findings=tuple(findings), tests=tests, started_at=started, finished_at=datetime.now(UTC),
+        nonce=state.nonce, simulated=simulated, abandoned=state.abandoned, unavailable=state.unavailable,
+        facts=state.facts if state.before is not None else None,
+        health_before=state.before, health_after=state.after, samples=summarise(state.samples),
+        xids=tuple(state.xids), software=state.software,
+    )  # fmt: skip
+
+
+def _refusal(uuid: str, started: datetime, text: str) -> Report:
+    finding = Finding("usage", Severity.INCONCLUSIVE, text, Action.NONE)
+    return Report(
+        uuid=uuid, level=Level.QUICK, verdict=Verdict.INCONCLUSIVE, action=Action.NONE, summary=text,
+        findings=(finding,), tests=(), started_at=started, finished_at=datetime.now(UTC),
+        nonce=secrets.token_hex(16),
+    )  # fmt: skip

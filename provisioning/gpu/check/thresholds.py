@@ -1,0 +1,264 @@
+"""Floors: the datasheets' peaks, the fractions of them that a healthy device reaches, and how to compare.
+
+Units: GB/s (10^9 bytes a second), TFLOP/s (10^12, dense). Every floor is linted when this module is
+imported: one below 0.3 of the peak could not fail, one above 0.95 could not pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from provisioning.gpu.check.types import Facts, Judgement, Status
+
+LOWEST, HIGHEST = 0.3, 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A model as its datasheet has it. `names` as NVML says them, without the maker.
+
+    `bounded`: its power limit keeps it well below its arithmetic peak.
+    """
+
+    names: tuple[str, ...]
+    sms: int
+    memory_gb_s: float
+    hbm: bool
+    tflops: Mapping[str, float]
+    bounded: bool = False
+    slices: int = 8
+
+
+def _t(
+    fp64: float, fp32: float, tf32: float = 0, half: float = 0, fp8: float = 0, *, bf16: bool = True
+) -> dict[str, float]:
+    all_types = {
+        "fp64": fp64,
+        "fp32": fp32,
+        "tf32": tf32,
+        "fp16": half,
+        "bf16": half if bf16 else 0,
+        "fp8": fp8,
+    }
+    return {name: peak for name, peak in all_types.items() if peak}
+
+
+# FP64 of the tensor cores where cuBLAS uses them.
+PEAKS: tuple[Peak, ...] = (
+    Peak(("T4",), 40, 320, False, _t(0.25, 8.1, half=65, bf16=False), bounded=True),
+    Peak(
+        ("V100-SXM2-16GB", "V100-SXM2-32GB"), 80, 900, True, _t(7.8, 15.7, half=125, bf16=False)
+    ),
+    Peak(("A10",), 72, 600, False, _t(0.49, 31.2, 62.5, 125), bounded=True),
+    Peak(("A30",), 56, 933, True, _t(10.3, 10.3, 82, 165), bounded=True, slices=4),
+    Peak(("A100-SXM4-40GB", "A100-PCIE-40GB"), 108, 1555, True, _t(19.5, 19.5, 156, 312)),
+    Peak(("A100 80GB PCIe",), 108, 1935, True, _t(19.5, 19.5, 156, 312)),
+    Peak(("A100-SXM4-80GB",), 108, 2039, True, _t(19.5, 19.5, 156, 312)),
+    Peak(("L4",), 58, 300, False, _t(0.47, 30.3, 60, 121, 242), bounded=True),
+    Peak(("L40S",), 142, 864, False, _t(1.4, 91.6, 183, 362, 733), bounded=True),
+    Peak(("H100 PCIe",), 114, 2039, True, _t(51, 51, 378, 756, 1513), bounded=True),
+    Peak(("H100 80GB HBM3",), 132, 3350, True, _t(67, 67, 495, 989, 1979)),
+    Peak(("H200",), 132, 4800, True, _t(67, 67, 495, 989, 1979)),
+    Peak(("B200",), 148, 7700, True, _t(37, 75, 1100, 2250, 4500)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Fractions of a peak: below `fail` is broken, below `warn` is worth a look."""
+
+    fail: float
+    warn: float
+
+
+# Starting values, to be calibrated on real devices.
+MEMORY_HBM = Floor(0.72, 0.80)
+MEMORY_GDDR = Floor(0.65, 0.72)
+GEMM = Floor(0.60, 0.70)
+GEMM_BOUNDED = Floor(0.40, 0.50)
+# Ordinary cores: a library's product of fp32 reaches less of the peak than the tensor cores' do.
+GEMM_PLAIN = Floor(0.50, 0.60)
+BASELINE = Floor(0.85, 0.92)
+NODE_MEDIAN = Floor(0.85, 0.85)
+PEER = Floor(0.75, 0.80)
+
+# PCIe x16 by generation: what the link carries, and the floor for pinned copies. GB/s.
+PCIE_PEAK = {3: 15.75, 4: 31.5, 5: 63.0}
+PCIE_FAIL = {3: 10.0, 4: 21.0, 5: 48.0}
+NVLINK_GB_S = 25.0
+NVLINK5_GB_S = 50.0
+
+COVERAGE = 0.98
+# Memory that is gone with nobody using it; contexts differ by less between two runs on one driver.
+LEAK_MIB = 64
+
+MEMORY_METRICS = ("copy_gb_s", "read_gb_s", "write_gb_s")
+_MAKER = re.compile(r"^(NVIDIA|Tesla)\s+|\s+MIG\s+.*$")
+
+
+class BadThreshold(ValueError):
+    """A floor that cannot fail, or cannot be reached."""
+
+
+def lint(fraction: float, what: str) -> float:
+    """`fraction` of a peak, if a floor may lie there. Raises `BadThreshold`."""
+    if not LOWEST <= fraction <= HIGHEST:
+        raise BadThreshold(f"{what}: {fraction:.2f} of the peak is not between {LOWEST} and {HIGHEST}")
+    return fraction
+
+
+def lint_floor(floor: Floor, what: str) -> None:
+    """Raises `BadThreshold` also for a warning that comes only after the failure."""
+    lint(floor.fail, f"{what} fail")
+    lint(floor.warn, f"{what} warn")
+    if floor.warn < floor.fail:
+        raise BadThreshold(f"{what}: warns at {floor.warn}, after it failed at {floor.fail}")
+
+
+def lint_all() -> None:
+    """Every floor there is."""
+    for floor, what in (
+        (MEMORY_HBM, "HBM"), (MEMORY_GDDR, "GDDR"), (GEMM, "product"), (GEMM_BOUNDED, "bounded product"),
+        (GEMM_PLAIN, "plain product"), (BASELINE, "baseline"), (NODE_MEDIAN, "node median"), (PEER, "peer"),
+    ):  # fmt: skip
+        lint_floor(floor, what)
+    for generation, peak in PCIE_PEAK.items():
+        lint(PCIE_FAIL[generation] / peak, f"PCIe {generation}")
+
+
+lint_all()
+
+
+def peak_of(name: str) -> Peak | None:
+    """The datasheet of a model, by its exact name: an `H200 NVL` is no `H200`."""
+    plain = _MAKER.sub("", name).strip()
+    plain = _MAKER.sub("", plain).strip()
+    return next((peak for peak in PEAKS if plain in peak.names), None)
+
+
+def _peak_value(metric: str, facts: Facts, peak: Peak) -> tuple[float, Floor] | None:
+    """What the whole device, or this instance of it, could do at best; and its floor."""
+    if metric in MEMORY_METRICS:
+        value = peak.memory_gb_s
+        if facts.mig:
+            if facts.memory_slices is None:
+                return None
+            value = value * facts.memory_slices / peak.slices
+        return value, MEMORY_HBM if peak.hbm else MEMORY_GDDR
+    dtype = metric.removeprefix("gemm_").removesuffix("_tflops").removesuffix("_own")
+    if dtype not in peak.tflops:
+        return None
+    value = peak.tflops[dtype]
+    if facts.mig:
+        if facts.sms is None:
+            return None
+        value = value * facts.sms / peak.sms
+    if peak.bounded:
+        return value, GEMM_BOUNDED
+    return value, GEMM_PLAIN if dtype in ("fp32", "fp64") else GEMM
+
+
+def held(value: float, fail: float, warn: float) -> Status:
+    """A value against its floors; exactly at a floor is still good."""
+    if value < fail:
+        return Status.FAILED
+    return Status.WARNED if value < warn else Status.PASSED
+
+
+def _unit(metric: str) -> str:
+    return "TFLOP/s" if metric.endswith("_tflops") else "GB/s"
+
+
+def judge(
+    metric: str,
+    value: float,
+    facts: Facts,
+    *,
+    baseline: Mapping[str, float] | None = None,
+    node_median: Mapping[str, float] | None = None,
+) -> Judgement:
+    """A bandwidth or a speed of products. The fleet's own baseline comes first, then the datasheet.
+
+    The datasheet's floor is for cuBLAS: a figure of the check's own kernels (`…_own_tflops`) is held only
+    against others of its kind. A baseline whose floor no lint would allow is refused: it comes from a sick
+    device, or from a wrong one.
+    """
+    unit = _unit(metric)
+    own_kernel = metric.endswith("_own_tflops")
+    if facts.vgpu:
+        return Judgement(
+            metric, value, unit, Status.MEASURED, text="A vGPU shares its device: advisory.", advisory=True
+        )
+    peak = peak_of(facts.name)
+    sheet = _peak_value(metric, facts, peak) if peak else None
+    known = (baseline or {}).get(metric)
+    note = ""
+    fail = warn = 0.0
+    against = "none"
+    if known is not None and sheet is not None and not own_kernel:
+        try:
+            lint(BASELINE.fail * known / sheet[0], f"baseline of {metric}")
+        except BadThreshold as error:
+            known, note = None, f"Refused the {error}. "
+    if known is not None and known > 0:
+        fail, warn, against = BASELINE.fail * known, BASELINE.warn * known, "baseline"
+    elif sheet is not None and not own_kernel:
+        fail, warn, against = sheet[1].fail * sheet[0], sheet[1].warn * sheet[0], "datasheet"
+    median = (node_median or {}).get(metric, 0.0)
+    status = held(value, fail, warn)
+    if median > 0:
+        floor = NODE_MEDIAN.fail * median
+        if against == "none" or (value < floor and status != Status.FAILED):
+            fail, warn, against = floor, NODE_MEDIAN.warn * median, "node_median"
+            status = held(value, fail, warn)
+    if against == "none":
+        reason = (
+            "measured by the check's own kernel"
+            if own_kernel
+            else f"no floor is known for {facts.name or 'it'}"
+        )
+        return Judgement(
+            metric, value, unit, Status.MEASURED, text=f"{note}Not judged: {reason}.", advisory=own_kernel
+        )
+    return Judgement(metric, value, unit, status, round(fail, 3), round(warn, 3), against, note.strip())
+
+
+def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
+    """One direction of the link, against the generation and width that device and slot can do."""
+    generation, width = facts.pcie_max_gen, facts.pcie_max_width
+    if facts.vgpu or facts.mig:
+        return Judgement(
+            metric, value, "GB/s", Status.MEASURED, text="The link is shared: advisory.", advisory=True
+        )
+    if generation is None or not width or generation not in PCIE_FAIL:
+        return Judgement(metric, value, "GB/s", Status.MEASURED, text="The link's generation is not known.")
+    fail = PCIE_FAIL[generation] * width / 16
+    return Judgement(metric, value, "GB/s", held(value, fail, fail), round(fail, 3), round(fail, 3), "link")
+
+
+def judge_peer(metric: str, value: float, links: int, capability: tuple[int, int] | None) -> Judgement:
+    """One peer over its active NVLinks; without one the figure is advisory."""
+    if links < 1:
+        return Judgement(
+            metric, value, "GB/s", Status.MEASURED, text="No NVLink to this peer: advisory.", advisory=True
+        )
+    each = NVLINK5_GB_S if capability is not None and capability >= (10, 0) else NVLINK_GB_S
+    fail, warn = PEER.fail * links * each, PEER.warn * links * each
+    return Judgement(metric, value, "GB/s", held(value, fail, warn), round(fail, 3), round(warn, 3), "link")
+
+
+def judge_link_state(facts: Facts, seen: Sequence[tuple[int | None, int | None]]) -> str:
+    """What is wrong with the PCIe link under load, or an empty string.
+
+    `seen`: generation and width while data moved. At rest a link saves power, which says nothing.
+    """
+    generations = [g for g, _ in seen if g is not None]
+    widths = [w for _, w in seen if w is not None]
+    wrong = []
+    if facts.pcie_max_gen is not None and generations and max(generations) < facts.pcie_max_gen:
+        wrong.append(f"generation {max(generations)} of {facts.pcie_max_gen}")
+    if facts.pcie_max_width is not None and widths and max(widths) < facts.pcie_max_width:
+        wrong.append(f"width {max(widths)} of {facts.pcie_max_width}")
+    return " and ".join(wrong)

@@ -1,0 +1,49 @@
+"""From results and findings to one verdict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult, Verdict
+
+_ORDER = (Severity.INFO, Severity.DEGRADED, Severity.INCONCLUSIVE, Severity.FAIL, Severity.HUNG)
+_VERDICTS = {
+    Severity.INFO: Verdict.PASS,
+    Severity.DEGRADED: Verdict.DEGRADED,
+    Severity.INCONCLUSIVE: Verdict.INCONCLUSIVE,
+    Severity.FAIL: Verdict.FAIL,
+    Severity.HUNG: Verdict.HUNG,
+}
+_ACTIONS = tuple(Action)
+
+
+def of_tests(tests: Sequence[TestResult]) -> list[Finding]:
+    """What each test's end means. A required test that did not run, or was not judged, is no good news."""
+    found = []
+    for test in tests:
+        code = f"test_{test.name}"
+        if test.status == Status.FAILED:
+            action = Action.REPLACE if test.errors else Action.INSPECT
+            found.append(Finding(code, Severity.FAIL, test.text, action))
+        elif test.status == Status.HUNG:
+            found.append(Finding(code, Severity.HUNG, test.text, Action.REBOOT))
+        elif test.status == Status.WARNED:
+            found.append(Finding(code, Severity.DEGRADED, test.text, Action.INSPECT))
+        elif test.required and test.status in (Status.SKIPPED, Status.MEASURED):
+            found.append(Finding(code, Severity.INCONCLUSIVE, test.text, Action.RETRY))
+    return found
+
+
+def decide(
+    findings: Sequence[Finding], tests: Sequence[TestResult], *, simulated: bool
+) -> tuple[Verdict, Action]:
+    """The verdict, and the strongest action that its reasons ask for.
+
+    No test at all is no pass. A simulated run is never a pass, nor degraded: it says nothing about a device.
+    """
+    worst = max((f.severity for f in findings), key=_ORDER.index, default=Severity.INFO)
+    verdict = _VERDICTS[worst]
+    if verdict in (Verdict.PASS, Verdict.DEGRADED) and (simulated or not tests):
+        verdict = Verdict.INCONCLUSIVE
+    reasons = [f.action for f in findings if f.severity != Severity.INFO]
+    return verdict, max(reasons, key=_ACTIONS.index, default=Action.NONE)

@@ -1,0 +1,74 @@
+"""The watcher: NVML in a process of its own, ten looks a second, for as long as its standard input is open.
+
+Writes JSON lines to the descriptor it is given: `ready` (facts and a snapshot, XID events already
+registered), `sample`, `xid`, `lost`, `unavailable`, and at the end `after` with the nonce.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import sys
+import time
+from typing import Any
+
+from provisioning.gpu.check.nvml_read import Lost, NoDevice, Reader
+from provisioning.gpu.check.wire import Out, die_with_parent
+
+INTERVAL_S = 0.1
+
+
+def watch(out: Out, nvml: Any, config: dict[str, Any], stop_fd: int) -> None:
+    nonce = config["nonce"]
+    try:
+        reader = Reader(nvml, config["uuid"])
+        events = reader.watch_xids()
+        facts = reader.facts(tuple(config.get("peers", ())))
+        out.send("ready", nonce=nonce, facts=facts, before=reader.snapshot(), xid_events=events is not None)
+        while True:
+            started = time.monotonic()
+            sample = reader.sample()
+            sample["processes"] = reader.processes()
+            out.send("sample", **sample)
+            while events is not None and (xid := reader.next_xid(events, 0)) is not None:
+                out.send("xid", xid=xid)
+            rest = max(0.0, INTERVAL_S - (time.monotonic() - started))
+            if select.select([stop_fd], [], [], rest)[0]:
+                break
+        while events is not None and (xid := reader.next_xid(events, 50)) is not None:
+            out.send("xid", xid=xid)
+        out.send("after", nonce=nonce, after=reader.snapshot())
+    except NoDevice as error:
+        out.send("unavailable", nonce=nonce, text=str(error), library=error.library, fix=error.fix)
+    except Lost:
+        out.send("lost", nonce=nonce)
+
+
+def main(argv: list[str]) -> int:
+    config = json.loads(argv[1])
+    die_with_parent()
+    out = Out(int(argv[2]))
+    try:
+        nvml = importlib.import_module(config.get("nvml", "pynvml"))
+    except ImportError:
+        out.send(
+            "unavailable",
+            nonce=config["nonce"],
+            text="The Python module pynvml is missing.",
+            library="nvidia-ml-py",
+            fix="pip install nvidia-ml-py",
+        )
+        return 0
+    watch(out, nvml, config, sys.stdin.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv)
+    except BrokenPipeError:
+        code = 1
+    # Not through the interpreter's shutdown: the driver's own exit handlers can block on a lost device.
+    os._exit(code)

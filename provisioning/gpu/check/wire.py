@@ -1,0 +1,74 @@
+"""The line protocol between the check and its child processes: one JSON object a line, on a pipe of its own.
+
+Standard output is left to whatever libraries print; only this pipe counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+from typing import Any
+
+LINE_MAX = 64 * 1024
+TOTAL_MAX = 4 * 1024 * 1024
+
+
+class Out:
+    """The child's end."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def send(self, kind: str, **values: Any) -> None:
+        """One message. Raises `BrokenPipeError` when the check is gone."""
+        data = json.dumps({"kind": kind, **values}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+class Broken(Exception):
+    """The other side does not keep to the protocol: too much, no JSON, no object."""
+
+
+class Lines:
+    """The parent's end: bytes in, whole messages out. A part of a line at the end is never a message."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._total = 0
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        """Raises `Broken`."""
+        self._total += len(data)
+        if self._total > TOTAL_MAX:
+            raise Broken(f"more than {TOTAL_MAX // 1024} KiB of messages")
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > LINE_MAX or any(len(line) > LINE_MAX for line in whole):
+            raise Broken(f"a line of more than {LINE_MAX // 1024} KiB")
+        messages = []
+        for line in whole:
+            try:
+                message = json.loads(line)
+            except ValueError as error:
+                raise Broken("a line that is no JSON") from error
+            if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+                raise Broken("a message without a kind")
+            messages.append(message)
+        return messages
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the last line never ended."""
+        return bool(self._rest)
+
+
+def die_with_parent() -> None:
+    """A check whose worker was killed must not go on heating a device."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    parent = os.environ.get("BERTH_CHECK_PARENT", "")
+    if parent and os.getppid() != int(parent):  # it died before the line above
+        raise SystemExit(1)
