@@ -144,6 +144,32 @@ POST   api/v1/delegations                                   401    403    403 40
 GET    api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   200   quotas:read
 DELETE api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   403   -
 
+# --- quotas and limits: the cap is one of vision's, the cohort is the one that vision is in ---
+GET    api/v1/quotas                                        401    200    200 200 200   200   quotas:read
+POST   api/v1/quotas                                        401    403    403 403 403   201   quotas:write
+GET    api/v1/quotas/<uuid:quota_id>                        401    404    200 200 200   200   quotas:read
+PUT    api/v1/quotas/<uuid:quota_id>                        401    404    403 403 403   200   quotas:write
+DELETE api/v1/quotas/<uuid:quota_id>                        401    404    403 403 403   204   quotas:write
+GET    api/v1/teams/<slug:slug>/usage                       401    404    200 200 200   200   quotas:read
+GET    api/v1/teams/<slug:slug>/share                       401    404    200 200 200   200   quotas:read
+PUT    api/v1/teams/<slug:slug>/share                       401    404    403 403 403   200   quotas:write
+GET    api/v1/member-caps                                   401    200    200 200 200   200   quotas:read
+POST   api/v1/member-caps                                   401    400    403 403 201   201   quotas:write
+GET    api/v1/member-caps/<uuid:cap_id>                     401    404    200 200 200   200   quotas:read
+PUT    api/v1/member-caps/<uuid:cap_id>                     401    404    403 403 200   200   quotas:write
+DELETE api/v1/member-caps/<uuid:cap_id>                     401    404    403 403 204   204   quotas:write
+GET    api/v1/cohorts                                       401    200    200 200 200   200   quotas:read
+POST   api/v1/cohorts                                       401    403    403 403 403   201   quotas:write
+GET    api/v1/cohorts/<slug:slug>                           401    404    200 200 200   200   quotas:read
+PUT    api/v1/cohorts/<slug:slug>                           401    403    403 403 403   200   quotas:write
+DELETE api/v1/cohorts/<slug:slug>                           401    403    403 403 403   409   -
+GET    api/v1/site-limits                                   401    200    200 200 200   200   quotas:read
+PUT    api/v1/site-limits/<resource:resource>               401    403    403 403 403   200   quotas:write
+DELETE api/v1/site-limits/<resource:resource>               401    403    403 403 403   204   quotas:write
+GET    api/v1/rates                                         401    200    200 200 200   200   quotas:read
+PUT    api/v1/rates/<resource:resource>                     401    403    403 403 403   200   quotas:write
+DELETE api/v1/rates/<resource:resource>                     401    403    403 403 403   204   quotas:write
+
 # --- REST: pools ---
 GET    api/v1/pools                                         401    200    200 200 200   200   pools:read
 GET    api/v1/pools/<slug:slug>                             401    200    200 200 200   200   pools:read

@@ -70,6 +70,18 @@ def requested(user: Any) -> dict[str, Any]:
     }
 
 
+def limited() -> dict[str, Any]:
+    """A quota and a cap of vision's, which is in the cohort research."""
+    from portal.quotas.models import Cohort, MemberCap, Quota, TeamShare
+
+    team = Team.objects.get(slug="vision")
+    cohort = Cohort.objects.create(slug="research", name="Research")
+    TeamShare.objects.create(team=team, cohort=cohort)
+    quota = Quota.objects.create(team=team, resource="disk_mib", nominal=1 << 30)
+    cap = MemberCap.objects.create(team=team, resource="disk_mib", amount=1 << 30)
+    return {"<uuid:quota_id>": quota.pk, "<uuid:cap_id>": cap.pk, "<resource:resource>": "gpu:h100"}
+
+
 class Stage:
     """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
 
@@ -83,6 +95,7 @@ class Stage:
             "<uuid:device_id>": node.devices.first().pk,
             "<int:notification_id>": Notification.objects.get(user=people["bob"], kind="test").pk,
             **requested(people["bob"]),
+            **limited(),
             "<str:username>": "dan",
             "<username:username>": "dan",
         }
@@ -91,7 +104,7 @@ class Stage:
         for name, value in self.values.items():
             route = route.replace(name, str(value))
         slugs = {"teams/": "vision", "pools/": self.pool.slug}
-        slugs |= {"templates/": "jupyterlab", "flavors/": "cpu-small"}
+        slugs |= {"templates/": "jupyterlab", "flavors/": "cpu-small", "cohorts/": "research"}
         for prefix, slug in slugs.items():
             route = route.replace(f"{prefix}<slug:slug>", f"{prefix}{slug}")
         assert "<" not in route, f"{route}: say in Stage what it names"
@@ -101,6 +114,8 @@ class Stage:
         wanted = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
         team = {"name": "New team", "slug": "new-team"}
         more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "why": "More"}
+        quota = {"team": "vision", "resource": "gpu:h100", "nominal": 1000}
+        cap = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
         bodies: dict[tuple[str, str], dict[str, Any]] = {
             ("POST", "sign-in/"): {"username": "bob", "password": "wrong"},
             ("POST", "account/"): {"old_password": "wrong"},
@@ -114,6 +129,14 @@ class Stage:
             ("POST", "api/v1/teams"): team,
             ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},
             ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
+            ("POST", "api/v1/quotas"): quota,
+            ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
+            ("POST", "api/v1/member-caps"): cap,
+            ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
+            ("POST", "api/v1/cohorts"): {"slug": "new-cohort"},
+            ("PUT", "api/v1/cohorts/<slug:slug>"): {"name": "Renamed"},
+            ("PUT", "api/v1/site-limits/<resource:resource>"): {"amount": 1},
+            ("PUT", "api/v1/rates/<resource:resource>"): {"rate_milli": 1},
             ("POST", "api/v1/quota-requests"): more,
             ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"reason": "No"},
         }

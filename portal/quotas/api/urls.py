@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from portal.quotas.api import requests
+from portal.quotas.api import limits, requests, site
 
 urlpatterns = [
+    *limits.urlpatterns,
+    *site.urlpatterns,
     *requests.urlpatterns,
 ]

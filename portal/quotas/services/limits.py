@@ -13,7 +13,7 @@ from django.db import transaction
 
 from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
-from portal.common.errors import InvalidInput, NotFound
+from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.events import services as events
 from portal.quotas import policies, queue, resources
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
@@ -64,10 +64,11 @@ def set_quota(
     nominal: int,
     borrowing_limit: int | None = None,
     lending_limit: int | None = None,
+    only_new: bool = False,
 ) -> Changed:
     """What a team or a cohort has of a resource, in base units; `None` limits nothing. Operators only.
 
-    Raises `NotAllowed` and `InvalidInput`.
+    Raises `NotAllowed`, `InvalidInput`, and with `only_new` `StateConflict` where there is one already.
     """
     policies.require_set_limits(actor)
     owner = _owner(team, cohort)
@@ -78,6 +79,8 @@ def set_quota(
             clean_amount(field, limit)
     _lock(owner)
     quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
+    if quota is not None and only_new:
+        raise _there_is_one(f"{owner.name} has a quota of {resources.label(resource)} already.")
     before = (quota.nominal, quota.borrowing_limit, quota.lending_limit) if quota else None
     if before == wanted:
         return Changed(False)
@@ -120,6 +123,10 @@ def remove_quota(
     )
     queue.poke()
     return Changed(True, _notes_on_use(team, resource) if team is not None else ())
+
+
+def _there_is_one(sentence: str) -> StateConflict:
+    return StateConflict(sentence, next_action="Change that one.", code="already_set")
 
 
 def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:
@@ -186,11 +193,18 @@ def _notes_on_use(team: Team, resource: str) -> tuple[str, ...]:
 
 @transaction.atomic
 def set_member_cap(
-    *, actor: User | SystemActor, team: Team, user: User | None = None, resource: str, amount: int
+    *,
+    actor: User | SystemActor,
+    team: Team,
+    user: User | None = None,
+    resource: str,
+    amount: int,
+    only_new: bool = False,
 ) -> Changed:
     """The most that a member may hold, or (without `user`) each for whom no other is set.
 
     For owners of the team and operators. A cap above what the team may have is allowed and noted.
+    Raises `NotAllowed`, `InvalidInput`, and with `only_new` `StateConflict` where there is one already.
     """
     policies.require_split(actor, team)
     resource = clean_resource(resource)
@@ -200,6 +214,8 @@ def set_member_cap(
         sentence = f"{user.username} is not in {team.name}."
         raise InvalidInput(sentence, next_action="Add them to the team first.", errors={"user": [sentence]})
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
+    if cap is not None and only_new:
+        raise _there_is_one(f"{user.username if user else 'Each member'} has a cap on this already.")
     before = cap.amount if cap else None
     if before == amount:
         return Changed(False)
