@@ -60,7 +60,7 @@ def test_less_can_be_approved_and_more_cannot(bob, petra, team, eight):
     requests.approve(actor=petra, request_id=made.pk, amount=500, until=ends)
     grant = Grant.objects.get()
     assert (grant.amount, grant.ends_at) == (500, ends)
-    assert told(bob) == ["petra approved 0.5 × H100 of the 2 asked for for Vision"]
+    assert told(bob) == ["petra approved 0.5 × H100 (of 2 asked for) for Vision"]
 
 
 def test_a_cap_is_raised_for_who_asked_alone(bob, alice, petra, team, eight):

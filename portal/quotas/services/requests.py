@@ -258,12 +258,9 @@ def approve(
     else:
         give(request=request, amount=granted, until=ends)
     words = resources.counted(request.resource, granted)
-    less = (
-        f" of the {resources.spoken(request.resource, request.amount)} asked for"
-        if granted < request.amount
-        else ""
-    )
-    said = f"approved {words}{less} for {request.team.name}"
+    less = granted < request.amount
+    of = f" (of {resources.spoken(request.resource, request.amount)} asked for)" if less else ""
+    said = f"approved {words}{of} for {request.team.name}"
     _tell_decision(actor, request, "approved", said, note, amount=granted, until=ends)
     return request
 

@@ -1,0 +1,168 @@
+"""Requests for more in a real browser: accessible, on a phone, by keyboard, and without JavaScript."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portal.accounts.models import Team, User
+from portal.events.services import notify
+from portal.quotas.models import Cohort, Grant, Quota, QuotaRequest, TeamShare
+from portal.quotas.services import requests, rules
+from tests.factories import UserFactory, node_info
+from tests.quotas.helpers import ask, in_hours
+from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
+]
+Visit = Callable[..., "Page"]
+LONG_WHY = "Fine-tuning for the review on Friday. " + "averylongwordwithoutanyspaces" * 6
+
+
+@pytest.fixture
+def petra(db: None) -> User:
+    return UserFactory(username="petra", is_approver=True)
+
+
+@pytest.fixture
+def gpus(catalog: None) -> None:
+    from tests.factories import FlavorFactory, local_pool_with
+
+    FlavorFactory(slug="gpu-1", accelerator_count=1, accelerator_model="NVIDIA H100 80GB HBM3")
+    local_pool_with(node_info(gpus=8))
+
+
+@pytest.fixture
+def asked(bob: User, alice: User, petra: User, team: Team, gpus: None) -> dict[str, Any]:
+    """A filled inbox, something decided of each kind, a rule, a delegate, and notices."""
+    lab = Cohort.objects.create(slug="lab", name="Lab")
+    TeamShare.objects.create(team=team, cohort=lab)
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=4000)
+    denied = ask(bob, team, amount=8000)
+    requests.deny(actor=petra, request_id=denied.pk, reason="More than half of all there is: ask for two.")
+    less = ask(bob, team, amount=4000)
+    requests.approve(actor=petra, request_id=less.pk, amount=1000, until=in_hours(50), note="Until Monday")
+    first = ask(bob, team, amount=2000, why=LONG_WHY)
+    second = ask(alice, team, resource="cpu_milli", amount=4000, until=None)
+    rules.create_rule(actor=petra, team=None, resource="gpu:h100", amount_at_most=1000, hours_at_most=8)
+    rules.delegate(actor=petra, delegate="alice", ends_at=in_hours(50))
+    notify([petra], "test", "n" * 180, LONG_WHY, "/")
+    return {"first": first, "second": second, "denied": denied, "less": less}
+
+
+def pages(asked: dict[str, Any]) -> dict[str, str]:
+    return {
+        "approvals": "/quotas/approvals/",
+        "open": f"/quotas/requests/{asked['first'].pk}/",
+        "denied": f"/quotas/requests/{asked['denied'].pk}/",
+        "less": f"/quotas/requests/{asked['less'].pk}/",
+        "rules": "/quotas/rules/",
+        "notices": "/notifications/",
+        "ask": "/quotas/ask/?resource=gpu:h100&amount=2000&template=jupyterlab&flavor=gpu-1&name=x",
+    }
+
+
+@pytest.mark.parametrize("who", ["petra", "bob"])
+def test_every_page_is_accessible_and_fits(
+    visit: Visit, petra: User, bob: User, asked: dict[str, Any], who: str
+) -> None:
+    page = visit({"petra": petra, "bob": bob}[who])
+    wrong: list[str] = []
+    for name, path in pages(asked).items():
+        if who == "bob" and name == "rules":
+            continue
+        page.set_viewport_size(DESKTOP)
+        page.emulate_media(color_scheme="light")
+        page.goto(path)
+        wrong += [f"{name}: {line}" for line in violations(page) + too_small(page)]
+        for size in (PHONE, NARROW):
+            page.set_viewport_size(size)
+            if overflows(page):
+                wrong.append(f"{name}: wider than {size['width']} px")
+        page.emulate_media(color_scheme="dark")
+        page.goto(path)
+        wrong += [f"{name} in the dark: {line}" for line in violations(page, COLOUR_RULES)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_approver_approves_less_by_keyboard_and_takes_it_back(
+    visit: Visit, petra: User, asked: dict[str, Any]
+) -> None:
+    page = visit(petra)
+    page.goto("/quotas/approvals/")
+    made: QuotaRequest = asked["first"]
+    row = page.locator(f"#r-{made.pk}")
+    row.get_by_label("Grant (GPUs)").fill("0.5")
+    row.get_by_label("Until").select_option("24")
+    row.get_by_label("Note, or why not").fill("For now")
+    # Enter in a field is the first button: Approve.
+    page.keyboard.press("Enter")
+    row.get_by_text("petra approved 0.5 × H100 of it").wait_for()
+    assert Grant.objects.get(request=made).amount == 500
+    assert page.evaluate("document.activeElement.id") == f"r-{made.pk}"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    row.get_by_text("Approved, over").wait_for()
+    assert Grant.objects.get(request=made).ended_at
+    # The other one waits on as it was, and what was typed nowhere was sent nowhere.
+    page.locator(f"#r-{asked['second'].pk}").get_by_role("button", name="Deny").click()
+    page.get_by_role("alert").get_by_text("A denial needs a reason").wait_for()
+
+
+def test_refused_asked_approved(visit: Visit, bob: User, petra: User, team: Team, gpus: None) -> None:
+    """From the place that refused to a workspace that may start, in two browsers."""
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    member = visit(bob)
+    member.goto(
+        "/quotas/ask/?team=vision&resource=gpu:h100&amount=1000&template=jupyterlab&flavor=gpu-1&name=big"
+    )
+    member.get_by_text("Decided by an approver").wait_for()
+    member.get_by_label("What for?").fill("The review")
+    member.get_by_role("button", name="Ask, and start when approved").click()
+    member.wait_for_url(re.compile("/quotas/requests/"))
+    member.get_by_text("It starts by itself when this is approved").wait_for()
+    approver = visit(petra)
+    approver.goto("/quotas/approvals/")
+    approver.get_by_role("button", name="Approve").click()
+    approver.get_by_text("petra approved it").first.wait_for()
+    # Without a reload: the page listens.
+    member.get_by_text("Approved. It starts as soon as there is room").or_(
+        member.get_by_text("Starting")
+    ).first.wait_for()
+
+
+def test_the_form_says_how_it_stands_as_the_choice_changes(
+    visit: Visit, bob: User, asked: dict[str, Any]
+) -> None:
+    page = visit(bob)
+    page.goto("/quotas/ask/?team=vision&resource=gpu:h100")
+    page.get_by_text("Approved at once: up to 1 × H100 for up to 8 h").wait_for()
+    page.get_by_label("What", exact=True).select_option("memory_mib")
+    page.get_by_text("Decided by an approver").wait_for()
+
+
+def test_all_of_it_works_without_javascript(
+    visit: Visit, bob: User, petra: User, asked: dict[str, Any]
+) -> None:
+    page = visit(petra, java_script_enabled=False)
+    page.goto("/quotas/approvals/")
+    row = page.locator(f"#r-{asked['first'].pk}")
+    row.get_by_role("button", name="Deny").click()
+    page.get_by_text("A denial needs a reason").wait_for()
+    row.get_by_label("Note, or why not").fill("Use two A100")
+    row.get_by_role("button", name="Deny").click()
+    page.get_by_text("“Use two A100”").first.wait_for()
+    member = visit(bob, java_script_enabled=False)
+    member.goto("/notifications/")
+    member.get_by_role("button", name=re.compile("Look at it.*denied 2 × H100")).click()
+    member.get_by_role("link", name="Ask anew").click()
+    assert member.get_by_label("How many more").input_value() == "2"
