@@ -127,7 +127,7 @@ class LocalDriver(Driver):
                 cgroup_host=cgroups.detect(self.instance),
             )
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
-        if any(device.kind is DeviceKind.MIG for device in node.devices):
+        if any(device.mig_mode or device.kind is DeviceKind.MIG for device in node.devices):
             capabilities.add(Capability.MIG)
         return Inventory((node,), frozenset(capabilities), time.time())
 
@@ -246,7 +246,14 @@ class LocalDriver(Driver):
                 f"GPU {missing[0]} is no longer there. Start the workspace again to get another.",
                 detail=f"missing: {missing}",
             )
-        return tuple(present[grant.uuid] for grant in here.devices)
+        granted = tuple(present[grant.uuid] for grant in here.devices)
+        cut = [device.uuid for device in granted if device.mig_mode]
+        if cut:
+            raise NoCapacity(
+                f"GPU {cut[0]} has been cut into MIG instances. Start the workspace again to get another.",
+                detail=f"in MIG mode: {cut}",
+            )
+        return granted
 
     def _look_before_start(self, folder: state.WorkspaceDir, spec: WorkspaceSpec) -> Observation | None:
         """What stands already and answers the start; None when the way is free."""

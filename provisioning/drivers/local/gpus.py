@@ -1,101 +1,93 @@
-"""The NVIDIA devices of this machine through NVML. No driver is a fact to report, not an error."""
+"""The GPUs of this machine as devices that tenants get, with the device files that each needs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pynvml
-
+from provisioning.gpu import inventory
+from provisioning.gpu.facts import GpuFacts, MachineState, MigInstance
 from provisioning.types import DeviceInfo, DeviceKind
 
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
+CAPABILITIES = "proc/driver/nvidia/capabilities"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuScan:
-    """What NVML showed. `note` says why there is nothing; `warnings` name broken devices."""
+    """What is there. `state` and `note` say how the machine's GPUs are; `warnings` name broken ones."""
 
     devices: tuple[DeviceInfo, ...] = ()
+    state: MachineState = MachineState.OK
     note: str = ""
     warnings: tuple[str, ...] = ()
+    driver_version: str = ""
+    cuda_version: str = ""
 
 
-def scan(nvml: Any = pynvml) -> GpuScan:
-    """Every GPU, or its MIG instances where MIG mode is on. Never raises an NVML error."""
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return GpuScan(note=_why_not(nvml, error))
-    try:
-        devices: list[DeviceInfo] = []
-        warnings: list[str] = []
-        for index in range(nvml.nvmlDeviceGetCount()):
-            try:
-                devices += _device(nvml, index)
-            except nvml.NVMLError as error:
-                warnings.append(f"GPU {index} does not answer ({error}). Reset it or take it out of service.")
-        note = "" if devices else "The NVIDIA driver is installed, but it shows no usable GPU."
-        return GpuScan(tuple(devices), note, tuple(warnings))
-    except nvml.NVMLError as error:
-        return GpuScan(note=_why_not(nvml, error))
-    finally:
-        nvml.nvmlShutdown()
+def scan(*, root: Path = Path("/")) -> GpuScan:
+    """Every GPU, and its MIG instances where MIG mode is on. Never raises for what the driver does."""
+    found = inventory.scan(root=root)
+    devices: list[DeviceInfo] = []
+    for gpu in found.gpus:
+        nodes = _nodes(gpu, root)
+        devices.append(_whole(gpu, nodes))
+        devices += [_instance(gpu, item, nodes, root) for item in gpu.instances]
+    return GpuScan(
+        devices=tuple(devices),
+        state=found.state,
+        note=found.sentence,
+        warnings=tuple(item.sentence for item in found.broken),
+        driver_version=found.driver_version,
+        cuda_version=found.cuda_version,
+    )
 
 
-def _why_not(nvml: Any, error: Exception) -> str:
-    code = getattr(error, "value", None)
-    if code in (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED):
-        return "No NVIDIA driver on this machine: workspaces run without a GPU."
-    return f"The NVIDIA driver does not answer ({error}). Run nvidia-smi on this machine to see why."
+def _nodes(gpu: GpuFacts, root: Path) -> tuple[str, ...]:
+    own = () if gpu.minor is None else (f"/dev/nvidia{gpu.minor}",)
+    return tuple(path for path in (*own, *CONTROL_NODES) if (root / path[1:]).exists())
 
 
-def _device(nvml: Any, index: int) -> list[DeviceInfo]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    minor = nvml.nvmlDeviceGetMinorNumber(handle)
-    uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-    model = _text(nvml.nvmlDeviceGetName(handle))
-    nodes = tuple(path for path in (f"/dev/nvidia{minor}", *CONTROL_NODES) if Path(path).exists())
-    if _mig_enabled(nvml, handle):
-        return _instances(nvml, handle, index=index, minor=minor, uuid=uuid, nodes=nodes)
-    memory_mib = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) >> 20
-    return [DeviceInfo(uuid, index, model, memory_mib, nodes=nodes)]
+def _whole(gpu: GpuFacts, nodes: tuple[str, ...]) -> DeviceInfo:
+    return DeviceInfo(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model,
+        memory_mib=gpu.memory_mib,
+        healthy=not gpu.trouble,
+        health_note=gpu.trouble,
+        nodes=nodes,
+        mig_mode=bool(gpu.mig_mode),
+        island=gpu.island,
+        numa=gpu.numa,
+        compute_capability=gpu.compute_capability,
+        facts=gpu.as_json(),
+    )
 
 
-def _mig_enabled(nvml: Any, handle: Any) -> bool:
-    try:
-        return bool(nvml.nvmlDeviceGetMigMode(handle)[0])
-    except nvml.NVMLError:
-        return False  # the model knows no MIG
-
-
-def _instances(
-    nvml: Any, handle: Any, *, index: int, minor: int, uuid: str, nodes: tuple[str, ...]
-) -> list[DeviceInfo]:
-    found: list[DeviceInfo] = []
-    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
-        except nvml.NVMLError:
-            continue  # an empty slot
-        gi = nvml.nvmlDeviceGetGpuInstanceId(mig)
-        ci = nvml.nvmlDeviceGetComputeInstanceId(mig)
-        folder = CAPABILITIES / f"gpu{minor}" / "mig" / f"gi{gi}"
-        access = [_capability_node(path) for path in (folder / "access", folder / f"ci{ci}" / "access")]
-        found.append(
-            DeviceInfo(
-                uuid=_text(nvml.nvmlDeviceGetUUID(mig)),
-                index=index,
-                model=_text(nvml.nvmlDeviceGetName(mig)),
-                memory_mib=int(nvml.nvmlDeviceGetMemoryInfo(mig).total) >> 20,
-                kind=DeviceKind.MIG,
-                parent_uuid=uuid,
-                nodes=(*nodes, *(path for path in access if path)),
-            )
-        )
-    return found
+def _instance(gpu: GpuFacts, item: MigInstance, nodes: tuple[str, ...], root: Path) -> DeviceInfo:
+    folder = root / CAPABILITIES / f"gpu{gpu.minor}" / "mig" / f"gi{item.gpu_instance}"
+    access = [
+        _capability_node(path)
+        for path in (folder / "access", folder / f"ci{item.compute_instance}" / "access")
+    ]
+    return DeviceInfo(
+        uuid=item.uuid,
+        index=gpu.index,
+        model=item.name,
+        memory_mib=item.memory_mib,
+        kind=DeviceKind.MIG,
+        parent_uuid=gpu.uuid,
+        healthy=not gpu.trouble,
+        health_note=gpu.trouble,
+        nodes=(*nodes, *(path for path in access if path)),
+        mig_profile=item.profile,
+        mig_start=item.start,
+        # No peer copies between instances: they belong to no island.
+        numa=gpu.numa,
+        compute_capability=gpu.compute_capability,
+        facts={"sms": item.sms, "memory_slices": item.size if item.size >= 0 else None},
+    )
 
 
 def _capability_node(path: Path) -> str:
@@ -108,7 +100,3 @@ def _capability_node(path: Path) -> str:
     except (OSError, ValueError):
         pass
     return ""
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from provisioning.drivers.local import cgroups, gpus
 from provisioning.drivers.local.environment import Environment
+from provisioning.gpu import host as hardware
+from provisioning.gpu.facts import MachineState
 from provisioning.types import Isolation, LimitEnforcement, NodeInfo
 
 RESERVE_MIB = 1024
@@ -25,7 +27,11 @@ def node_info(
 ) -> NodeInfo:
     """The node as it is now. Raises `OSError` when the machine's own figures cannot be read."""
     scan = gpus.scan()
+    facts = hardware.look()
     warnings = [*scan.warnings]
+    if not scan.devices and scan.state is not MachineState.OK and facts.nvidia_gpus_on_pci:
+        # There is hardware that nobody can use: say so where an operator looks.
+        warnings.append(scan.note)
     if isolation_warning:
         warnings.append(isolation_warning)
     limits = LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT
@@ -47,7 +53,12 @@ def node_info(
         isolation=isolation,
         limits=limits,
         accelerator_note=scan.note,
-        warnings=tuple(warnings),
+        warnings=tuple(dict.fromkeys(warnings)),
+        driver_version=scan.driver_version,
+        cuda_version=scan.cuda_version,
+        accelerator_state=scan.state.value,
+        provides=facts.provides,
+        facts=facts.as_json(),
     )
 
 

@@ -1,84 +1,90 @@
-"""The GPU inventory over an NVML that says what each test wants to hear."""
+"""The GPUs of this machine as devices of the local pool, over a library that plays them."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import pynvml
+import pytest
 
-from provisioning.drivers.local.gpus import scan
-from provisioning.types import DeviceKind
-
-
-class Nvml(SimpleNamespace):
-    """One GPU, minor number 3, MIG off; a test overrides what it needs."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(pynvml, name)
+from provisioning.drivers.local import gpus
+from provisioning.errors import NoCapacity
+from provisioning.gpu.facts import MachineState
+from provisioning.types import Capability, DeviceGrant, DeviceKind, NodePlacement
+from tests.gpu.fake_nvml import LOST, Err, FakeLibrary, h100_mig, h200, installed
 
 
-def fake(**changes: Any) -> Nvml:
-    def no_mig(handle: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-    return Nvml(
-        **{
-            "nvmlInit": lambda: None,
-            "nvmlShutdown": lambda: None,
-            "nvmlDeviceGetCount": lambda: 1,
-            "nvmlDeviceGetHandleByIndex": lambda index: index,
-            "nvmlDeviceGetMinorNumber": lambda handle: 3,
-            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
-            "nvmlDeviceGetName": lambda handle: "NVIDIA H200",
-            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=141 << 30),
-            "nvmlDeviceGetMigMode": no_mig,
-            **changes,
-        }
-    )
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev").mkdir(exist_ok=True)
+        (tmp_path / "dev" / name).touch()
+    folder = tmp_path / gpus.CAPABILITIES / "gpu0/mig/gi1"
+    (folder / "ci0").mkdir(parents=True)
+    (folder / "access").write_text("DeviceFileMinor: 12\nDeviceFileMode: 292\n")
+    (folder / "ci0/access").write_text("DeviceFileMinor: 13\nDeviceFileMode: 292\n")
+    return tmp_path
 
 
-def test_a_whole_gpu():
-    found = scan(fake())
+def test_a_whole_gpu(root):
+    with installed(FakeLibrary([h200()])):
+        found = gpus.scan(root=root)
     (device,) = found.devices
-    assert (device.uuid, device.model, device.memory_mib) == ("GPU-0", "NVIDIA H200", 141 * 1024)
-    assert device.kind is DeviceKind.GPU and found.note == ""
+    assert (device.model, device.memory_mib, device.kind) == ("NVIDIA H200", 143_771, DeviceKind.GPU)
+    assert device.nodes == ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    assert (device.compute_capability, device.mig_mode, device.numa) == ("9.0", False, 0)
+    assert (found.note, found.driver_version, found.cuda_version) == ("", "570.124.06", "12.8")
 
 
-def test_mig_instances_take_the_place_of_their_gpu():
-    def slot(handle: int, number: int) -> str:
-        if number > 1:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return f"slot{number}"
-
-    found = scan(
-        fake(
-            nvmlDeviceGetMigMode=lambda handle: (1, 1),
-            nvmlDeviceGetMaxMigDeviceCount=lambda handle: 7,
-            nvmlDeviceGetMigDeviceHandleByIndex=slot,
-            nvmlDeviceGetGpuInstanceId=lambda handle: 1,
-            nvmlDeviceGetComputeInstanceId=lambda handle: 0,
-        )
-    )
-    assert [device.uuid for device in found.devices] == ["GPU-slot0", "GPU-slot1"]
-    assert {device.parent_uuid for device in found.devices} == {"GPU-0"}
-    assert {device.kind for device in found.devices} == {DeviceKind.MIG}
+def test_mig_instances_stand_beside_their_gpu(root):
+    with installed(FakeLibrary([h100_mig()])):
+        parent, first, second = gpus.scan(root=root).devices
+    assert parent.mig_mode and parent.kind is DeviceKind.GPU
+    assert {first.parent_uuid, second.parent_uuid} == {parent.uuid}
+    assert (first.kind, first.mig_profile, first.mig_start) == (DeviceKind.MIG, "3g.40gb", 4)
+    assert (second.mig_profile, second.mig_start, second.memory_mib) == ("1g.10gb", 0, 9_856)
+    assert first.nodes[-2:] == ("/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13")
+    assert first.facts == {"sms": 60, "memory_slices": 4}
 
 
-def test_no_driver_is_a_note():
-    def missing() -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+def test_no_driver_is_a_note(root):
+    with installed(None):
+        found = gpus.scan(root=root)
+    assert found.devices == () and found.state is MachineState.NO_DRIVER
+    assert found.note.startswith("No NVIDIA driver") and "run without a GPU" in found.note
 
-    found = scan(fake(nvmlInit=missing))
-    assert found.devices == () and found.note.startswith("No NVIDIA driver")
 
-
-def test_a_lost_gpu_is_a_warning_and_the_others_stay():
-    def memory(handle: int) -> SimpleNamespace:
-        if handle == 0:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-        return SimpleNamespace(total=1 << 30)
-
-    found = scan(fake(nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetMemoryInfo=memory))
-    assert [device.uuid for device in found.devices] == ["GPU-1"]
+def test_a_lost_gpu_is_a_warning_and_the_others_stay(root):
+    with installed(FakeLibrary([h200(broken=LOST), h200(1)])):
+        found = gpus.scan(root=root)
+    assert [device.index for device in found.devices] == [1]
     assert len(found.warnings) == 1 and "GPU 0" in found.warnings[0]
+
+
+def test_a_gpu_that_asks_for_a_reset_is_unhealthy(root):
+    sick = h200()
+    sick.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = 4
+    with installed(FakeLibrary([sick])):
+        (device,) = gpus.scan(root=root).devices
+    assert not device.healthy and "Drain it and reset it" in device.health_note
+
+
+def test_the_driver_reports_it_and_refuses_what_has_been_cut(make_pool):
+    driver = make_pool().driver
+    with installed(FakeLibrary([h100_mig()])):
+        inventory = driver.inventory()
+        (node,) = inventory.nodes
+        whole, instance, _ = node.devices
+        with pytest.raises(NoCapacity, match="cut into MIG"):
+            driver._devices(NodePlacement("n", (DeviceGrant(whole.uuid),)))
+        assert driver._devices(NodePlacement("n", (DeviceGrant(instance.uuid),))) == (instance,)
+        with pytest.raises(NoCapacity, match="no longer there"):
+            driver._devices(NodePlacement("n", (DeviceGrant("GPU-gone"),)))
+    assert Capability.MIG in inventory.capabilities
+    assert (node.accelerator_state, node.driver_version) == ("ok", "570.124.06")
+    assert node.facts["cpu"]["threads"] > 0 and isinstance(node.provides, tuple)
+    mismatch = FakeLibrary(init=Err(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH))
+    with installed(mismatch):
+        (node,) = driver.inventory().nodes
+    assert node.devices == () and node.accelerator_state == "driver_mismatch"
+    assert "reboot this machine" in node.accelerator_note

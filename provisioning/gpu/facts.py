@@ -1,0 +1,209 @@
+"""What inventory knows about a GPU. None is “not offered here”, which is not the same as 0 or no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from provisioning.gpu.topology import Links, PciPlace
+
+
+class MachineState(StrEnum):
+    """How the accelerators of a machine are as a whole."""
+
+    OK = "ok"
+    NO_DRIVER = "no_driver"
+    NO_GPU = "no_gpu"
+    DRIVER_MISMATCH = "driver_mismatch"
+    GPU_LOST = "gpu_lost"
+    RESET_REQUIRED = "reset_required"
+    NO_PERMISSION = "no_permission"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """A profile that this GPU offers; `placements` are (start, size) on its memory axis."""
+
+    name: str
+    profile_id: int
+    memory_mib: int
+    sms: int
+    slices: int
+    most: int
+    placements: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`memory_mib` is None where the driver does not say; `name` is empty where it cannot be read."""
+
+    pid: int
+    memory_mib: int | None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """`start` and `size` are -1 where the driver does not say, which takes more rights on some versions."""
+
+    uuid: str
+    name: str
+    profile: str
+    start: int
+    size: int
+    memory_mib: int
+    sms: int | None
+    gpu_instance: int
+    compute_instance: int
+    processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pcie:
+    gen: int | None
+    width: int | None
+    max_gen: int | None
+    max_width: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Health of the memory: remapped rows (A100 and later) or retired pages (before that)."""
+
+    remapped_corrected: int | None = None
+    remapped_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    retired_pages: int | None = None
+    retired_pending: bool | None = None
+    ecc_corrected: int | None = None
+    ecc_uncorrected: int | None = None
+
+
+RECOVERY_ACTIONS = {
+    0: "none",
+    1: "gpu_reset",
+    2: "node_reboot",
+    3: "drain_p2p",
+    4: "drain_and_reset",
+    5: "recover_imex_domain",
+    6: "bus_reset",
+    7: "system_reboot",
+}
+_WHAT_TO_DO = {
+    "gpu_reset": "End what runs on it and reset it.",
+    "bus_reset": "End what runs on it and reset it.",
+    "drain_and_reset": "Drain it and reset it.",
+    "drain_p2p": "End the work that uses it together with other GPUs.",
+    "node_reboot": "Drain this machine and reboot it.",
+    "system_reboot": "Drain this machine and reboot it.",
+    "recover_imex_domain": "Recover the IMEX domain.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """One GPU with its MIG instances. `minor` is the N of /dev/nvidiaN; memory is MiB, power mW."""
+
+    uuid: str
+    index: int
+    minor: int | None
+    pci_bus_id: str
+    model: str
+    memory_mib: int
+    compute_capability: str
+    virtual: bool | None
+    mig_mode: bool | None
+    mig_pending: bool | None
+    instances: tuple[MigInstance, ...]
+    profiles: tuple[MigProfile, ...]
+    links: Links
+    island: str
+    place: PciPlace
+    pcie: Pcie
+    numa: int
+    ecc: bool | None
+    ecc_pending: bool | None
+    clocks_mhz: dict[str, int | None]
+    max_clocks_mhz: dict[str, int | None]
+    power_limit_mw: int | None
+    power_range_mw: tuple[int, int] | None
+    temperature_c: int | None
+    temperature_limits_c: dict[str, int | None]
+    processes: tuple[Process, ...] | None
+    persistence: bool | None
+    recovery_action: str | None
+    memory: Memory
+
+    @property
+    def trouble(self) -> str:
+        """Why no new work may come here, with the next action; empty when there is no reason."""
+        if self.recovery_action not in (None, "none"):
+            action = str(self.recovery_action)
+            todo = _WHAT_TO_DO.get(action, "Look at dmesg for Xid lines.")
+            return f"The driver asks for recovery ({action.replace('_', ' ')}). {todo}"
+        if self.memory.remap_failed:
+            return "Its memory is broken: a row could not be remapped. Replace this GPU."
+        if self.memory.remap_pending or self.memory.retired_pending:
+            return "It has broken memory that a reset will take out of use. Drain it and reset it."
+        return ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The part that changes only when the device does, for the device page."""
+        links = {"active": self.links.active, "total": self.links.total, "switched": self.links.switched}
+        return {
+            "pci_bus_id": self.pci_bus_id,
+            "pci_switch": self.place.switch,
+            "virtual": self.virtual,
+            "mig_pending": self.mig_pending,
+            "profiles": [
+                {
+                    "name": item.name,
+                    "memory_mib": item.memory_mib,
+                    "sms": item.sms,
+                    "most": item.most,
+                    "placements": [list(place) for place in item.placements],
+                }
+                for item in self.profiles
+            ],
+            "nvlink": links if self.links.total else None,
+            "pcie_max_gen": self.pcie.max_gen,
+            "pcie_max_width": self.pcie.max_width,
+            "ecc": self.ecc,
+            "ecc_pending": self.ecc_pending,
+            "max_clocks_mhz": self.max_clocks_mhz,
+            "power_limit_mw": self.power_limit_mw,
+            "power_range_mw": list(self.power_range_mw) if self.power_range_mw else None,
+            "temperature_limits_c": self.temperature_limits_c,
+            "persistence": self.persistence,
+            "recovery_action": self.recovery_action,
+            "remapped_rows": self.memory.remapped_uncorrected,
+            "remap_pending": self.memory.remap_pending,
+            "remap_failed": self.memory.remap_failed,
+            "retired_pages": self.memory.retired_pages,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenGpu:
+    """A GPU that the driver counts but that does not answer. `uuid` is empty where not even that is told."""
+
+    index: int
+    state: str
+    sentence: str
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a machine has. `sentence` explains any `state` but `ok`, with one next action."""
+
+    state: MachineState
+    sentence: str = ""
+    gpus: tuple[GpuFacts, ...] = ()
+    broken: tuple[BrokenGpu, ...] = ()
+    driver_version: str = ""
+    cuda_version: str = ""

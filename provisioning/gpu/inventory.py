@@ -1,0 +1,302 @@
+"""Takes stock of the GPUs of this machine. No driver, or a broken one, is a state and never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import pynvml
+
+from provisioning.gpu.facts import (
+    RECOVERY_ACTIONS,
+    BrokenGpu,
+    GpuFacts,
+    MachineState,
+    Memory,
+    MigInstance,
+    MigProfile,
+    Pcie,
+    Process,
+    Scan,
+)
+from provisioning.gpu.host import NVIDIA, pci_devices
+from provisioning.gpu.nvml import (
+    Bounded,
+    Device,
+    DeviceGone,
+    DriverMismatch,
+    GpuLost,
+    NoDriver,
+    NoPermission,
+    Nvml,
+    NvmlProblem,
+    ResetRequired,
+    TimedOut,
+    session,
+)
+from provisioning.gpu.topology import SOME_SWITCH, Links, islands, pci_place
+
+T = TypeVar("T")
+P = ParamSpec("P")
+SCAN_TIMEOUT_S = 20.0
+_CLOCKS = {"sm": pynvml.NVML_CLOCK_SM, "memory": pynvml.NVML_CLOCK_MEM, "video": pynvml.NVML_CLOCK_VIDEO}
+_LIMITS = {
+    "slowdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+    "shutdown": pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+    "memory_max": pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+    "gpu_max": pynvml.NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
+}
+_STATES: tuple[tuple[type[NvmlProblem], MachineState], ...] = (
+    (NoDriver, MachineState.NO_DRIVER),
+    (DriverMismatch, MachineState.DRIVER_MISMATCH),
+    (NoPermission, MachineState.NO_PERMISSION),
+    (ResetRequired, MachineState.RESET_REQUIRED),
+    (GpuLost, MachineState.GPU_LOST),
+    (TimedOut, MachineState.TIMEOUT),
+)
+_bounded = Bounded()
+
+
+def scan(*, root: Path = Path("/"), timeout_s: float = SCAN_TIMEOUT_S, bounded: Bounded = _bounded) -> Scan:
+    """All GPUs with their facts, and the state of the machine. Never raises for what the driver does.
+
+    A GPU that does not answer does not hide the others. A driver that hangs is given up after
+    `timeout_s`. `root` holds the /proc and /sys to read.
+    """
+    try:
+        return bounded.call(lambda: _scan(root), timeout_s=timeout_s)
+    except NvmlProblem as problem:
+        return Scan(state_of(problem), _sentence(problem, root))
+
+
+def state_of(problem: NvmlProblem) -> MachineState:
+    """The machine's state when `problem` is all that can be said of it."""
+    return next((state for kind, state in _STATES if isinstance(problem, kind)), MachineState.ERROR)
+
+
+def _sentence(problem: NvmlProblem, root: Path) -> str:
+    if isinstance(problem, NoDriver) and (count := _on_pci(root)):
+        word = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
+        return f"{problem.message.rstrip('.')}, though {count} {word} can be seen on PCI. {problem.fix}"
+    if isinstance(problem, NoDriver):
+        return f"{problem.message} Workspaces run without a GPU. {problem.fix}"
+    return problem.sentence
+
+
+def _on_pci(root: Path) -> int:
+    return sum(1 for item in pci_devices(root) if item.vendor == NVIDIA and item.kind in (0x0300, 0x0302))
+
+
+def _scan(root: Path) -> Scan:
+    gpus: list[GpuFacts] = []
+    broken: list[BrokenGpu] = []
+    with session() as driver:
+        count = driver.count()
+        for index in range(count):
+            uuid = ""
+            try:
+                device = driver.device(index)
+                uuid = device.uuid()
+                gpus.append(_gpu(driver, device, index, uuid, root))
+            except NvmlProblem as problem:
+                text = f"GPU {index} does not answer. {problem.sentence}"
+                broken.append(BrokenGpu(index, _state_word(problem), text, uuid))
+        versions = driver.driver_version() or "", driver.cuda_version() or ""
+    names = islands({gpu.pci_bus_id or gpu.uuid: gpu.links for gpu in gpus})
+    gpus = [replace(gpu, island=names.get(gpu.pci_bus_id or gpu.uuid, "")) for gpu in gpus]
+    state, sentence = _overall(count, broken, _on_pci(root))
+    return Scan(state, sentence, tuple(gpus), tuple(broken), *versions)
+
+
+def _state_word(problem: NvmlProblem) -> str:
+    return problem.state if isinstance(problem, DeviceGone) else state_of(problem).value
+
+
+def _overall(count: int, broken: list[BrokenGpu], on_pci: int) -> tuple[MachineState, str]:
+    if not count:
+        if on_pci:
+            return MachineState.GPU_LOST, (
+                f"PCI shows {on_pci} NVIDIA device(s), but the driver none. "
+                "Look at dmesg for lines with NVRM, then reboot this machine."
+            )
+        return MachineState.NO_GPU, (
+            "The NVIDIA driver is installed, but there is no GPU. Workspaces run without one."
+        )
+    if broken:
+        words = {item.state for item in broken}
+        for state in (MachineState.GPU_LOST, MachineState.RESET_REQUIRED):
+            if state.value in words:
+                return state, broken[0].sentence
+        return MachineState.ERROR, broken[0].sentence
+    return MachineState.OK, ""
+
+
+def _gpu(driver: Nvml, device: Device, index: int, uuid: str, root: Path) -> GpuFacts:
+    bus = device.pci_bus_id() or ""
+    place = pci_place(bus, root)
+    affinity = device.memory_affinity() if place.numa < 0 else None
+    mig = device.mig_mode()
+    ecc = _quiet(device.ecc_mode)
+    capability = device.compute_capability()
+    profiles = _profiles(device) if mig and mig[0] else ()
+    return GpuFacts(
+        uuid=uuid,
+        index=index,
+        minor=device.minor(),
+        pci_bus_id=bus,
+        model=device.name(),
+        memory_mib=device.memory()[0] >> 20,
+        compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
+        virtual=device.is_virtual(),
+        mig_mode=mig[0] if mig else None,
+        mig_pending=mig[1] if mig else None,
+        instances=_instances(driver, device, profiles) if mig and mig[0] else (),
+        profiles=profiles,
+        links=_quiet(_links, device) or Links(),
+        island="",
+        place=place,
+        pcie=Pcie(*(_quiet(device.pcie) or (None,) * 4)),
+        numa=affinity if affinity is not None else place.numa,
+        ecc=ecc[0] if ecc else None,
+        ecc_pending=ecc[1] if ecc else None,
+        clocks_mhz={name: _quiet(device.clock_mhz, kind) for name, kind in _CLOCKS.items()},
+        max_clocks_mhz={name: _quiet(device.max_clock_mhz, kind) for name, kind in _CLOCKS.items()},
+        power_limit_mw=_quiet(device.power_limit_mw),
+        power_range_mw=_quiet(device.power_range_mw),
+        temperature_c=_quiet(device.temperature_c),
+        temperature_limits_c={
+            name: _quiet(device.temperature_limit_c, kind) for name, kind in _LIMITS.items()
+        },
+        processes=_processes(driver, device),
+        persistence=_quiet(device.persistence_mode),
+        recovery_action=_recovery(device),
+        memory=_memory(device),
+    )
+
+
+def _quiet(read: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """A value that a GPU can do without: trouble with it alone does not hide the GPU, a lost one does."""
+    try:
+        return read(*args, **kwargs)
+    except (GpuLost, DeviceGone, TimedOut):
+        raise
+    except NvmlProblem:
+        return None
+
+
+def _recovery(device: Device) -> str | None:
+    values = _quiet(device.fields, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    action = values[0] if values else None
+    return None if action is None else RECOVERY_ACTIONS.get(action, f"action_{action}")
+
+
+def _memory(device: Device) -> Memory:
+    rows = _quiet(device.remapped_rows)
+    return Memory(
+        remapped_corrected=rows[0] if rows else None,
+        remapped_uncorrected=rows[1] if rows else None,
+        remap_pending=rows[2] if rows else None,
+        remap_failed=rows[3] if rows else None,
+        retired_pages=_quiet(device.retired_pages),
+        retired_pending=_quiet(device.retired_pending),
+        ecc_corrected=_quiet(device.ecc_errors, uncorrected=False, aggregate=True),
+        ecc_uncorrected=_quiet(device.ecc_errors, uncorrected=True, aggregate=True),
+    )
+
+
+def _links(device: Device) -> Links:
+    active = total = 0
+    peers: set[str] = set()
+    switched = False
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        works = device.link_active(link)
+        if works is None:
+            continue
+        total += 1
+        if works:
+            active += 1
+            switch, peer = device.link_peer(link)
+            switched = switched or switch
+            if peer or switch:
+                peers.add(peer or SOME_SWITCH)
+    return Links(active, total, tuple(sorted(peers)), switched)
+
+
+def _profiles(device: Device) -> tuple[MigProfile, ...]:
+    """The profiles that this GPU offers under this driver, by their legal placements."""
+    found: list[MigProfile] = []
+    for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        known = _quiet(device.mig_profile, number)
+        if known is None:
+            continue
+        info, name = known
+        memory_mib, slices = int(info.memorySizeMB), int(info.sliceCount)
+        found.append(
+            MigProfile(
+                name=name or f"{slices}g.{round(memory_mib / 1024)}gb",
+                profile_id=int(info.id),
+                memory_mib=memory_mib,
+                sms=int(info.multiprocessorCount),
+                slices=slices,
+                most=int(info.instanceCount),
+                placements=_quiet(device.mig_placements, int(info.id)) or (),
+            )
+        )
+    return tuple(found)
+
+
+def _instances(driver: Nvml, device: Device, profiles: tuple[MigProfile, ...]) -> tuple[MigInstance, ...]:
+    by_id = {profile.profile_id: profile for profile in profiles}
+    found = []
+    for mig in device.mig_devices():
+        try:
+            found.append(_instance(driver, device, mig, by_id))
+        except DeviceGone:
+            continue  # destroyed while we looked
+    return tuple(found)
+
+
+def _instance(driver: Nvml, device: Device, mig: Device, by_id: dict[int, MigProfile]) -> MigInstance:
+    instance = mig.gpu_instance_id()
+    placed = _quiet(device.gpu_instance_placement, -1 if instance is None else instance)
+    attributes = _quiet(mig.attributes)
+    name = mig.name()
+    profile = by_id.get(placed[0]) if placed else None
+    compute = mig.compute_instance_id()
+    return MigInstance(
+        uuid=mig.uuid(),
+        name=name,
+        profile=profile.name if profile else _profile_in(name),
+        start=placed[1] if placed else -1,
+        size=placed[2] if placed else -1,
+        memory_mib=mig.memory()[0] >> 20,
+        sms=int(attributes.multiprocessorCount) if attributes is not None else None,
+        gpu_instance=instance if instance is not None else -1,
+        compute_instance=compute if compute is not None else -1,
+        processes=_processes(driver, mig) or (),
+    )
+
+
+def _profile_in(name: str) -> str:
+    """`NVIDIA H200 MIG 1c.3g.71gb` → `3g.71gb`: the GPU instance's profile, without the compute slice."""
+    word = name.rpartition("MIG ")[2].strip() if "MIG " in name else ""
+    first, _, rest = word.partition(".")
+    return rest if first.endswith("c") else word
+
+
+def _processes(driver: Nvml, device: Device) -> tuple[Process, ...] | None:
+    found = _quiet(device.processes)
+    if found is None:
+        return None
+    return tuple(
+        Process(pid, None if memory is None else memory >> 20, _process_name(driver, pid))
+        for pid, memory in found
+    )
+
+
+def _process_name(driver: Nvml, pid: int) -> str:
+    """The program's name without its path and arguments, which may tell too much."""
+    name = _quiet(driver.process_name, pid) or ""
+    return name.split(" ")[0].rpartition("/")[2]
