@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from django.db import connection
 from django.utils import timezone
 
 from portal.accounts.models import Team, User
@@ -76,13 +77,13 @@ class Verdict:
 
 _lock = threading.Lock()
 _kept: Site | None = None
-KEPT_S = 10
-"""A site is read anew after this at the latest: some limits change by time alone."""
+KEPT_S = 60
+"""A site is read anew after this at the latest: grants begin and end by time alone."""
 
 
 @contextmanager
 def standing_site() -> Iterator[Site]:
-    """The present state, kept between previews as long as the audit log says that nothing has changed.
+    """The present state, kept between previews and brought up to date by the audit log.
 
     One thread at a time uses it; what a verdict takes is given back.
     """
@@ -90,9 +91,13 @@ def standing_site() -> Iterator[Site]:
     with _lock:
         now = timezone.now()
         site = _kept
-        age_s = (now - site.now).total_seconds() if site is not None else 0.0
-        if site is None or not 0 <= age_s < KEPT_S or site.seen_event != snapshot.last_event():
+        age_s = (now - site.read_at).total_seconds() if site is not None else 0.0
+        before = site.seen_event if site is not None else -1
+        if site is None or not 0 <= age_s < KEPT_S or not snapshot.follow(site, now):
             site = _kept = snapshot.load(now)
+        if site.seen_event != before and _in_transaction():
+            # What it has seen of a transaction under way may never come to be.
+            _kept = None
         try:
             yield site
         except BaseException:
@@ -101,6 +106,10 @@ def standing_site() -> Iterator[Site]:
             raise
         finally:
             site.placer.undo()
+
+
+def _in_transaction() -> bool:
+    return connection.in_atomic_block
 
 
 def forget() -> None:

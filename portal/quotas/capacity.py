@@ -6,12 +6,12 @@ thousand devices and a person waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 
 from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.quotas import resources
@@ -33,6 +33,7 @@ CORDONED = "is cordoned by an operator"
 UNREACHABLE = "cannot be reached: its pool does not answer"
 PASSING = frozenset({OFFLINE, CORDONED, UNREACHABLE})
 """Why a node takes nothing now though it may later."""
+FEW = 200
 DEVICE_COLUMNS = (
     "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
     "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason",
@@ -69,6 +70,12 @@ class PoolNodes:
             )
         return self._at_best
 
+    def replace(self, node: NodeState) -> None:
+        """Take over what is known anew about one of the nodes."""
+        self.nodes = tuple(node if each.name == node.name else each for each in self.nodes)
+        if self._now is not None:
+            self._now.update(node)
+
     def adapted(self, request: ResourceRequest, program: str) -> ResourceRequest:
         """The request with what this pool's nodes must have for the program: simulated ones have all."""
         if self.pool.simulated:
@@ -84,35 +91,46 @@ def _at_best(node: NodeState) -> NodeState:
 def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
     """Every enabled pool (or those given) by primary key."""
     chosen = list(Pool.objects.filter(enabled=True).order_by("slug") if pools is None else pools)
-    keys = [pool.pk for pool in chosen]
+    by_key = {pool.pk: pool for pool in chosen}
+    nodes: dict[UUID, list[NodeState]] = {pool.pk: [] for pool in chosen}
+    for pool, node in _read(by_key, Q(pool__in=list(by_key))):
+        nodes[pool].append(node)
+    return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk])) for pool in chosen}
+
+
+def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> None:
+    """Read some nodes anew and bring the clusters up to date, where they have been built."""
+    by_key = {key: each.pool for key, each in pools.items()}
+    for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key))):
+        pools[pool].replace(node)
+
+
+def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeState]]:
+    """The nodes that `which` selects, by name, each with its pool's key."""
+    nodes = list(Node.objects.filter(which).order_by("name").defer("warnings", "accelerator_note", "facts"))
+    # Named by their keys where they are few; a list of thousands would be slower than to read all.
+    named = {node.pk for node in nodes} if len(nodes) <= FEW else None
+    of_nodes = Q(node__in=named) if named is not None else Q(node__pool__in=list(pools))
     used = {
         node: (cpu, memory, disk)
-        for node, cpu, memory, disk in Allocation.objects.filter(released_at=None, node__pool__in=keys)
+        for node, cpu, memory, disk in Allocation.objects.filter(of_nodes, released_at=None)
         .values_list("node_id")
         .annotate(Sum("cpu_milli"), Sum("memory_mib"), Sum("disk_mib"))
     }
+    held = AllocatedDevice.objects.filter(active=True)
+    if named is not None:
+        held = held.filter(device__node__in=named)
     taken = {
         device: (milli, memory)
-        for device, milli, memory in AllocatedDevice.objects.filter(active=True)
-        .values_list("device_id")
-        .annotate(Sum("milli"), Sum("memory_mib"))
+        for device, milli, memory in held.values_list("device_id").annotate(Sum("milli"), Sum("memory_mib"))
     }
     devices: dict[UUID, list[DeviceState]] = {}
-    for row in (
-        Device.objects.filter(present=True, node__pool__in=keys)
-        .order_by("index", "uuid")
-        .values_list(*DEVICE_COLUMNS)
-    ):
+    rows = Device.objects.filter(of_nodes, present=True).order_by("index", "uuid")
+    for row in rows.values_list(*DEVICE_COLUMNS):
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0))))
-    nodes: dict[UUID, list[NodeState]] = {key: [] for key in keys}
-    by_key = {pool.pk: pool for pool in chosen}
-    for node in (
-        Node.objects.filter(pool__in=keys).order_by("name").defer("warnings", "accelerator_note", "facts")
-    ):
-        nodes[node.pool_id].append(
-            _node(node, by_key[node.pool_id], devices.get(node.pk, ()), used.get(node.pk, (0, 0, 0)))
-        )
-    return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk])) for pool in chosen}
+    for node in nodes:
+        state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), used.get(node.pk, (0, 0, 0)))
+        yield node.pool_id, state
 
 
 def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
@@ -188,18 +206,20 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
     return found
 
 
-def held_by(workspace_ids: Iterable[UUID]) -> dict[str, list[tuple[UUID, Placement]]]:
-    """Where running workspaces stand: pool and placement, by workspace id."""
+def held_by(workspace_ids: Iterable[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
+    """Where running workspaces stand, by workspace id: pool, placement, and what is held on each node."""
+    wanted = set(workspace_ids)
     grants: dict[int, list[DeviceGrant]] = {}
-    wanted = list(workspace_ids)
-    for allocation, uuid, milli, memory in AllocatedDevice.objects.filter(
-        active=True, allocation__workspace__in=wanted
-    ).values_list("allocation_id", "device__uuid", "milli", "memory_mib"):
+    for allocation, uuid, milli, memory in AllocatedDevice.objects.filter(active=True).values_list(
+        "allocation_id", "device__uuid", "milli", "memory_mib"
+    ):
         grants.setdefault(allocation, []).append(DeviceGrant(uuid, milli, memory))
-    found: dict[str, list[tuple[UUID, Placement]]] = {}
-    for pk, workspace, pool, node in Allocation.objects.filter(
-        released_at=None, workspace__in=wanted
-    ).values_list("pk", "workspace_id", "node__pool_id", "node__name"):
-        place = Placement((NodePlacement(node, tuple(grants.get(pk, ()))),))
-        found.setdefault(str(workspace), []).append((pool, place))
+    found: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
+    for pk, workspace, pool, node, cpu, memory, disk in Allocation.objects.filter(
+        released_at=None
+    ).values_list("pk", "workspace_id", "node__pool_id", "node__name", "cpu_milli", "memory_mib", "disk_mib"):
+        if workspace in wanted:
+            place = Placement((NodePlacement(node, tuple(grants.get(pk, ()))),))
+            held = ResourceRequest(cpu_milli=cpu, memory_mib=memory, disk_mib=disk)
+            found.setdefault(str(workspace), []).append((pool, place, held))
     return found

@@ -167,7 +167,7 @@ def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
         row.due_at = min(row.due_at or leave_at, leave_at)
         row.save(update_fields=["leave_at", "leave_for", "leave_reason", "due_at"])
         if victim.reason is not model.Reason.BOOKING:
-            Workspace.objects.filter(pk=victim.beneficiary, state=State.PENDING).update(claimed=True)
+            _claim(victim.beneficiary)
         events.record(
             actor=SYSTEM,
             kind="workspace.asked_to_leave",
@@ -179,6 +179,17 @@ def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
     return asked
 
 
+def _claim(workspace_id: str) -> None:
+    """Note that others are leaving for it: what they leave is kept for it."""
+    if Workspace.objects.filter(pk=workspace_id, state=State.PENDING, claimed=False).update(claimed=True):
+        _note(workspace_id, "workspace.claimed", "has others make room for it")
+
+
+def _note(workspace_id: str, kind: str, message: str) -> None:
+    workspace = Workspace.objects.select_related("team", "owner").get(pk=workspace_id)
+    events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message)
+
+
 def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
     """Number the heads whose start has been promised, and forget claims that came to nothing."""
     for head in cycle.heads:
@@ -186,9 +197,18 @@ def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
             continue
         if Workspace.objects.filter(pk=head.workload, promised=0).update(promised=state.promises + 1):
             state.promises += 1
+            when = waiting.clock(waiting.moment(head.start_s), site.now)
+            _note(
+                head.workload,
+                "workspace.promised",
+                f"keeps its place: nothing smaller delays it beyond {when}",
+            )
         site.scheduler.waiting.promise(head.workload)
     for name in cycle.unclaimed:
-        Workspace.objects.filter(pk=name).update(claimed=False)
+        if Workspace.objects.filter(pk=name, claimed=True).update(claimed=False):
+            _note(
+                name, "workspace.unclaimed", "finds too little room made for it; it waits in the usual order"
+            )
         site.scheduler.waiting.claim(name, False)
 
 

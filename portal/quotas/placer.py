@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 from uuid import UUID
 
 from portal.quotas import capacity
-from portal.quotas.asked import Asked, Variant, request_of
+from portal.quotas.asked import Asked, Variant
 from portal.quotas.capacity import PoolNodes
 from provisioning.scheduling.model import Workload
 from provisioning.types import Placement, ResourceRequest
@@ -24,8 +23,8 @@ class PoolPlacer:
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
         self._asked: dict[str, tuple[Asked, Variant]] = {}
-        self._running: dict[str, Mapping[str, Any]] = {}
-        self._held: dict[str, list[tuple[UUID, Placement]]] | None = None
+        self._running: set[str] = set()
+        self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] | None = None
         self._found: dict[str, tuple[PoolNodes, Placement, ResourceRequest]] = {}
         self._taken: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
 
@@ -33,9 +32,15 @@ class PoolPlacer:
         """Say what a workload is, before anybody asks whether it fits."""
         self._asked[workload_id] = (asked, variant)
 
-    def runs(self, workload_id: str, resources: Mapping[str, Any]) -> None:
-        """Say what a running workload asked for (as a workspace keeps it): it may be imagined gone."""
-        self._running[workload_id] = resources
+    def runs(self, workload_id: str) -> None:
+        """Say that a workload runs: it may be imagined gone."""
+        self._running.add(workload_id)
+        self._held = None
+
+    def gone(self, workload_id: str) -> None:
+        """Say that a workload runs no more, or not as it did."""
+        self._running.discard(workload_id)
+        self._held = None
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
         asked, variant = self._asked[workload.id]
@@ -78,11 +83,10 @@ class PoolPlacer:
         released: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
         try:
             for name in gone:
-                for pool_pk, placement in self._held.get(name, ()):
+                for pool_pk, placement, request in self._held.get(name, ()):
                     pool = self._pools.get(pool_pk)
                     if pool is None:
                         continue
-                    request = request_of(self._running[name])
                     pool.cluster.release(placement, request)
                     released.append((pool, placement, request))
             yield

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -35,8 +35,8 @@ from portal.quotas.models import (
     TeamShare,
 )
 from portal.quotas.placer import PoolPlacer
-from portal.workspaces.lifecycle import HOLDING, State, Wanted
-from portal.workspaces.models import Workspace
+from portal.workspaces.lifecycle import State, Wanted
+from portal.workspaces.models import Allocation, Workspace
 from provisioning.scheduling import model
 from provisioning.scheduling.scheduler import Scheduler
 
@@ -60,8 +60,8 @@ class Waiter:
 class Site:
     """The state of all pools, quotas and the queue at `now`. Not safe for threads.
 
-    `seen_event` is the last entry of the audit log when reading began: with no later one, nothing that
-    matters has changed. `owners` maps running workloads to the time of their last use, in seconds ago.
+    `seen_event` is the last entry of the audit log when reading began at `read_at`: with no later one,
+    nothing that matters has changed. `followed` are the entries that have been taken into account.
     """
 
     now: datetime
@@ -70,9 +70,11 @@ class Site:
     asking: Asking
     placer: PoolPlacer
     scheduler: Scheduler
-    waiters: Mapping[str, Waiter]
+    waiters: dict[str, Waiter]
     capacity: Mapping[str, int]
-    team_names: Mapping[str, str] = field(default_factory=dict)
+    team_names: Mapping[str, str]
+    read_at: datetime
+    followed: set[int]
 
     @property
     def now_s(self) -> int:
@@ -95,7 +97,7 @@ def last_event() -> int:
 def load(now: datetime | None = None) -> Site:
     """Read it all. Rows are read as tuples: there may be ten thousand, and a person waits."""
     now = now or timezone.now()
-    seen_event = last_event()
+    followed = set(Event.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
     pools = capacity.load()
     asking = Asking(pools)
     placer = PoolPlacer(pools)
@@ -117,7 +119,75 @@ def load(now: datetime | None = None) -> Site:
         if not waiter.reason:
             scheduler.submit(waiter.workload)
     names = dict(Team.objects.values_list("slug", "name"))
-    return Site(now, seen_event, pools, asking, placer, scheduler, waiters, there, names)
+    return Site(
+        now=now,
+        seen_event=max(followed, default=0),
+        pools=pools,
+        asking=asking,
+        placer=placer,
+        scheduler=scheduler,
+        waiters=waiters,
+        capacity=there,
+        team_names=names,
+        read_at=now,
+        followed=followed,
+    )
+
+
+CHANGES_FOLLOWED = 200
+OVERLAP = 500
+"""Entries of the audit log that are looked at again: one may have been committed after a later one."""
+
+
+def follow(site: Site, now: datetime) -> bool:
+    """Bring a site up to date by the audit log; False where it has to be read anew.
+
+    Only workspaces are followed, and those whole: each one named by an entry is read again, and so are
+    the nodes that it has stood on. Whatever else has changed (a limit, a node) means a new reading.
+    """
+    entries = list(
+        Event.objects.filter(pk__gt=site.seen_event - OVERLAP)
+        .order_by("-pk")
+        .values_list("pk", "kind", "workspace_id")[: OVERLAP + CHANGES_FOLLOWED + 1]
+    )
+    fresh = [entry for entry in entries if entry[0] not in site.followed]
+    if len(fresh) > CHANGES_FOLLOWED or not all(
+        _followed(kind) and workspace for _, kind, workspace in fresh
+    ):
+        return False
+    site.now = now
+    site.scheduler.now_s = site.now_s
+    changed = {workspace for _, _, workspace in fresh if workspace is not None}
+    if changed:
+        _read_again(site, changed)
+    site.followed |= {entry[0] for entry in fresh}
+    site.seen_event = max([site.seen_event, *(entry[0] for entry in fresh)])
+    return True
+
+
+def _followed(kind: str) -> bool:
+    return kind.startswith("workspace.")
+
+
+def _read_again(site: Site, changed: set[UUID]) -> None:
+    scheduler = site.scheduler
+    for pk in map(str, changed):
+        if pk in scheduler.running:
+            scheduler.finish(pk)
+        if pk in scheduler.waiting.items:
+            scheduler.withdraw(pk)
+        site.waiters.pop(pk, None)
+        site.placer.gone(pk)
+    nodes = Allocation.objects.filter(workspace__in=changed).values_list("node_id", flat=True).distinct()
+    capacity.refresh(site.pools, nodes)
+    which = Q(pk__in=changed)
+    for each in _running(site.placer, site.now_s, which):
+        scheduler.adopt(each)
+    for waiter in _waiting(site.asking, site.now, which):
+        site.waiters[waiter.id] = waiter
+        choose_variant(scheduler, site.placer, waiter)
+        if not waiter.reason:
+            scheduler.submit(waiter.workload)
 
 
 def choose_variant(scheduler: Scheduler, placer: PoolPlacer, waiter: Waiter) -> None:
@@ -257,14 +327,19 @@ def _bookings(now: datetime) -> Iterable[model.Booking]:
 # --- workspaces --------------------------------------------------------------------------------------
 
 
-def _running(placer: PoolPlacer, now_s: int) -> Iterable[model.Running]:
-    rows: Iterable[Any] = Workspace.objects.filter(state__in=HOLDING).values_list(
-        "pk", "team__slug", "owner_id", "resources", "amounts", "priority", "requested_at", "expected_s",
-        "preemptible", "preempted", "placed_at", "leave_at", "leave_for", "state", "flavor__pool__simulated",
-    )  # fmt: skip
+RUNNING_COLUMNS = (
+    "pk", "team__slug", "owner_id", "amounts", "priority", "requested_at", "expected_s", "preemptible",
+    "preempted", "placed_at", "leave_at", "leave_for", "state",
+)  # fmt: skip
+
+
+def _running(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable[model.Running]:
+    # What holds capacity counts: a stopped workspace that is being deleted has given its back.
+    holding = Allocation.objects.filter(released_at=None).values("workspace")
+    rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
     for row in rows:
-        pk, team, owner, data, amounts, priority, requested, expected, preemptible, preempted, *rest = row
-        placed, leave_at, leave_for, state, simulated = rest
+        pk, team, owner, amounts, priority, requested, expected, preemptible, preempted, *rest = row
+        placed, leave_at, leave_for, state = rest
         started_s = int((placed or requested).timestamp())
         leaving = int(leave_at.timestamp()) if leave_at else None
         if state in (State.STOPPING, State.TERMINATING):
@@ -273,7 +348,7 @@ def _running(placer: PoolPlacer, now_s: int) -> Iterable[model.Running]:
         workload = model.Workload(
             id=str(pk),
             team=team,
-            amounts=amounts or resources.amounts_of(request_of(data), simulated=bool(simulated)),
+            amounts=amounts or _amounts(pk),
             user=str(owner),
             priority=priority,
             created_s=int(requested.timestamp()),
@@ -281,13 +356,23 @@ def _running(placer: PoolPlacer, now_s: int) -> Iterable[model.Running]:
             preemptible=preemptible,
             preempted=preempted,
         )
-        placer.runs(workload.id, data)
+        placer.runs(workload.id)
         yield model.Running(workload, started_s, leaving, leave_for)
 
 
-def _waiting(asking: Asking, now: datetime) -> Iterable[Waiter]:
+def _amounts(pk: UUID) -> dict[str, int]:
+    """What a workspace is charged that was placed before amounts were kept."""
+    row = Workspace.objects.select_related("flavor__pool").only("resources", "flavor").get(pk=pk)
+    try:
+        return resources.amounts_of(request_of(row.resources), simulated=row.flavor.simulated)
+    except ValueError:
+        log.exception("the resources of workspace %s cannot be read", pk)
+        return {resources.WORKSPACES: 1}
+
+
+def _waiting(asking: Asking, now: datetime, which: Q | None = None) -> Iterable[Waiter]:
     rows: list[Any] = list(
-        Workspace.objects.filter(state=State.PENDING, wanted=Wanted.RUNNING)
+        Workspace.objects.filter(which or Q(), state=State.PENDING, wanted=Wanted.RUNNING)
         # One that a backend has just refused is left alone for a while.
         .filter(Q(due_at=None) | Q(due_at__lte=now))
         .values_list(

@@ -78,13 +78,17 @@ def _told(site: Site, waiter: Waiter, cycle: Cycle, position: int | None, eta: a
     )
 
 
+def moment(seconds: int) -> datetime:
+    """UTC seconds as a moment."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def at(seconds: int | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds is None else moment(seconds)
 
 
 def iso(seconds: int | None) -> str | None:
-    moment = at(seconds)
-    return moment.isoformat() if moment is not None else None
+    return None if seconds is None else moment(seconds).isoformat()
 
 
 def message(site: Site, waiter: Waiter, workload: Workload, lack: Lack, blocker: Blocker) -> str:
@@ -128,9 +132,9 @@ def holders_text(site: Site, blocker: Blocker) -> str:
     return "; ".join(parts)
 
 
-def clock(moment: datetime, now: datetime) -> str:
+def clock(when: datetime, now: datetime) -> str:
     """The time of day in UTC, with the date where it is another day."""
-    return f"{moment:%H:%M} UTC" if moment.date() == now.date() else f"{moment:%-d %b %H:%M} UTC"
+    return f"{when:%H:%M} UTC" if when.date() == now.date() else f"{when:%-d %b %H:%M} UTC"
 
 
 def capacity_message(waiter: Waiter) -> str:

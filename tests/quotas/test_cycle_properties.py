@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from portal.accounts.models import Team
 from portal.catalog import selectors
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
-from portal.quotas import cycle
+from portal.quotas import admission, cycle
 from portal.quotas.admission import Outcome, assess
 from portal.quotas.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
 from portal.quotas.snapshot import load
 from portal.workspaces import services
-from portal.workspaces.lifecycle import HOLDING, STARTABLE, STOPPABLE, State
+from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
 from portal.workspaces.models import AllocatedDevice, Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
 
@@ -34,14 +34,25 @@ def check() -> None:
     ):
         assert row["taken"] <= 1000, row
     assert load().scheduler.state.violation() == ""
-    holding = Workspace.objects.filter(state__in=HOLDING)
-    for row in holding:
+    for row in Workspace.objects.filter(allocations__released_at=None, allocations__isnull=False).distinct():
         held = row.allocations.filter(released_at=None).aggregate(milli=Sum("devices__milli"))["milli"] or 0
         assert held == sum(
             amount for resource, amount in row.amounts.items() if resource.startswith("gpu:")
         ), row.amounts
+    the_standing_site_is_as_if_read_anew()
     waiting = Workspace.objects.filter(state=State.PENDING)
     assert not waiting.exclude(allocations=None).filter(allocations__released_at=None).exists()
+
+
+def the_standing_site_is_as_if_read_anew() -> None:
+    fresh = load()
+    with admission.standing_site() as site:
+        assert site.scheduler.running.keys() == fresh.scheduler.running.keys()
+        for name, each in site.scheduler.running.items():
+            assert each.workload == fresh.scheduler.running[name].workload
+        assert site.scheduler.waiting.items == fresh.scheduler.waiting.items
+        for key, pool in site.pools.items():
+            assert pool.cluster.snapshot() == fresh.pools[key].cluster.snapshot()
 
 
 def limits(chance: random.Random, teams: list[Team]) -> None:
@@ -127,9 +138,14 @@ def create(chance: random.Random, teams: list[Team]) -> None:
         assert (said.outcome, made.state) == (Outcome.QUEUED, State.PENDING)
 
 
+# A site is kept between previews here, as in production, so following the audit log is tested too.
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=SEEDS)
-def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed):
+def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch):
+    monkeypatch.setattr(admission, "KEPT_S", 60)
+    # The transaction is the test's.
+    monkeypatch.setattr(admission, "_in_transaction", lambda: False)
+    admission.forget()
     chance = random.Random(seed)
     with transaction.atomic():
         limits(chance, worlds)

@@ -1,0 +1,1 @@
+"""How fast the portal decides over its database: previews with a full site, and admissions in a row."""

@@ -1,0 +1,175 @@
+"""Previews with a full site, and admissions in a row, beside the same decisions in memory.
+
+    DATABASE_URL=… python -m bench.admission [--devices N] [--workspaces N] [--waiting N] [--json OUT]
+
+Works on a new, empty database: an SQLite file or a PostgreSQL database that it makes and removes.
+Nothing real is started: the pool is simulated and no worker runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def percentile(values: list[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1000
+
+
+def summary(times_ms: list[float]) -> dict[str, float]:
+    return {
+        "n": len(times_ms),
+        "p50_ms": round(statistics.median(times_ms), 1),
+        "p95_ms": round(percentile(times_ms, 0.95), 1),
+        "max_ms": round(max(times_ms), 1),
+    }
+
+
+def previews(count: int) -> dict[str, Any]:
+    """A preview of one flavor: with nothing changed since the last one, and after a change each time."""
+    from portal.accounts.models import Team
+    from portal.catalog.models import Flavor, Template
+    from portal.common.actors import SYSTEM
+    from portal.events import services as events
+    from portal.quotas import admission
+
+    template = Template.objects.get(slug="bench")
+    flavors = list(Flavor.objects.select_related("pool"))
+    teams = list(Team.objects.prefetch_related("members"))
+
+    def one(number: int) -> None:
+        team = teams[number % len(teams)]
+        flavor = flavors[number % len(flavors)]
+        admission.assess(template=template, flavor=flavor, team=team, actor=team.members.all()[0])
+
+    one(0)
+    unchanged = [timed(lambda n=n: one(n)) for n in range(count)]
+    changed = []
+    for number in range(count):
+        events.record(actor=SYSTEM, kind="bench.change", message="changes something")
+        changed.append(timed(lambda n=number: one(n)))
+    return {"nothing changed": summary(unchanged), "changed each time": summary(changed)}
+
+
+def admissions(count: int, batch: int) -> dict[str, Any]:
+    """Requests made and started through the database, by cycles that find `batch` of them waiting."""
+    from django.utils import timezone
+
+    from portal.accounts.models import Team
+    from portal.catalog.models import Flavor, Template
+    from portal.celery import app
+    from portal.events import live
+    from portal.quotas import cycle
+    from portal.workspaces import gateway
+    from portal.workspaces.models import Workspace
+
+    class Silent:
+        """What would be told to workers and browsers: nobody is there."""
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: self
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *exc: object) -> None:
+            return None
+
+    app.send_task = lambda *_, **__: None
+    live.connection = Silent
+    gateway.routes_connection = Silent
+    template = Template.objects.get(slug="bench")
+    flavor = Flavor.objects.get(slug="simulated-t4-x1")
+    team = Team.objects.order_by("slug").first()
+    owner = team.members.get()
+    started, spent = 0, 0.0
+    while started < count:
+        now = timezone.now()
+        Workspace.objects.bulk_create(
+            Workspace(
+                name=f"a{started}-{n}", owner=owner, team=team, template=template, flavor=flavor,
+                resources=flavor.as_request(), state_since=now, requested_at=now,
+            )
+            for n in range(batch)
+        )  # fmt: skip
+        began = time.perf_counter()
+        report = cycle.run()
+        spent += time.perf_counter() - began
+        if not report.started:
+            break
+        started += len(report.started)
+    return {"batch": batch, "started": started, "per_s": round(started / spent, 1)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--devices", type=int, default=10_000)
+    parser.add_argument("--workspaces", type=int, default=10_000)
+    parser.add_argument("--waiting", type=int, default=200)
+    parser.add_argument("--previews", type=int, default=40)
+    parser.add_argument("--admissions", type=int, default=400)
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--profile", action="store_true", help="show where the time of a preview goes")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    scratch = tempfile.TemporaryDirectory(prefix="berth-bench-")
+    os.environ.setdefault("DATABASE_URL", f"sqlite:///{scratch.name}/bench.sqlite3")
+    os.environ.setdefault("BERTH_LOG_LEVEL", "ERROR")
+    os.environ["DJANGO_SETTINGS_MODULE"] = "portal.settings"
+    import django
+
+    django.setup()
+    from django.db import connection
+    from django.test.utils import setup_test_environment
+
+    from bench.admission import site
+
+    setup_test_environment()
+    name = connection.settings_dict["NAME"]
+    if connection.vendor == "sqlite":
+        connection.settings_dict["TEST"]["NAME"] = f"{scratch.name}/test.sqlite3"
+    connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
+    try:
+        site.build(args.devices, args.workspaces, args.waiting, spare=args.admissions)
+        result: dict[str, Any] = {
+            "database": connection.vendor,
+            "devices": args.devices + args.admissions,
+            "workspaces": args.workspaces,
+            "waiting": args.waiting,
+        }
+        if args.profile:
+            profile = cProfile.Profile()
+            profile.runcall(previews, 3)
+            pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
+        result["previews"] = previews(args.previews)
+        result["admissions"] = admissions(args.admissions, args.batch)
+    finally:
+        connection.creation.destroy_test_db(name, verbosity=0)
+        scratch.cleanup()
+    text = json.dumps(result, indent=2)
+    print(text)
+    if args.json:
+        args.json.write_text(text + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

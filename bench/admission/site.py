@@ -1,0 +1,154 @@
+"""A full site in the database: simulated nodes, and rows of workspaces as if they ran there."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+
+from django.utils import timezone
+
+from portal.accounts.models import Membership, Team, User
+from portal.catalog.models import Flavor, Template
+from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.quotas import resources
+from portal.quotas.asked import request_of
+from portal.quotas.models import Cohort, Quota, TeamShare
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+
+MODELS = ("Simulated H100", "Simulated A100", "Simulated L40S")
+SPARE = "Simulated T4"
+PER_NODE = 8
+TEAMS = 100
+BATCH = 2000
+
+
+def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: int = 1) -> None:
+    """Fill an empty database: `workspaces` of which `waiting` wait and all others run.
+
+    `spare` devices of a model of their own stay free. Those that wait ask for what is in use.
+    """
+    chance = random.Random(seed)
+    now = timezone.now()
+    pool = Pool.objects.create(
+        slug="big", name="Big", driver="simulated", simulated=True, state=PoolState.ONLINE, config={}
+    )
+    teams, users = _teams()
+    template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
+    flavors = [
+        Flavor.objects.create(
+            slug=f"{resources.class_of(model)}-x{count}",
+            name=f"{count} × {model}",
+            cpu_milli=8000 * count,
+            memory_mib=32_768 * count,
+            accelerator_count=count,
+            accelerator_model=model,
+            pool=pool,
+        )
+        for model in (*MODELS, SPARE)
+        for count in (1, 2, 4)
+    ]
+    nodes = [
+        Node(
+            pool=pool,
+            name=f"node-{index:05d}",
+            cpu_milli=128_000,
+            memory_mib=1_048_576,
+            disk_mib=10_000_000,
+            online=True,
+            seen_at=now,
+        )
+        for index in range((devices + spare) // PER_NODE)
+    ]
+    Node.objects.bulk_create(nodes, batch_size=BATCH)
+    rows = [
+        Device(
+            node=node,
+            uuid=f"GPU-{node.name}-{slot}",
+            index=slot,
+            model=MODELS[index % len(MODELS)] if index < devices // PER_NODE else SPARE,
+            memory_mib=81_920,
+        )
+        for index, node in enumerate(nodes)
+        for slot in range(PER_NODE)
+    ]
+    Device.objects.bulk_create(rows, batch_size=BATCH)
+    free: dict[str, list[Device]] = {model: [] for model in (*MODELS, SPARE)}
+    for device in rows:
+        free[device.model].append(device)
+    _run(chance, now, workspaces - waiting, teams, users, template, flavors, pool, free)
+    big = [each for each in flavors if each.accelerator_count == 4 and each.accelerator_model != SPARE]
+    _wait(chance, now, waiting, teams, users, template, big)
+
+
+def _teams() -> tuple[list[Team], list[User]]:
+    teams = Team.objects.bulk_create(Team(slug=f"team-{n}", name=f"Team {n}") for n in range(TEAMS))
+    users = User.objects.bulk_create(User(username=f"user-{n}", password="!") for n in range(TEAMS))
+    Membership.objects.bulk_create(
+        Membership(team=team, user=user) for team, user in zip(teams, users, strict=True)
+    )
+    cohorts = Cohort.objects.bulk_create(Cohort(slug=f"cohort-{n}", name=f"Cohort {n}") for n in range(10))
+    TeamShare.objects.bulk_create(
+        TeamShare(team=team, cohort=cohorts[n % 10]) for n, team in enumerate(teams)
+    )
+    Quota.objects.bulk_create(
+        Quota(team=team, resource=resources.gpu(model), nominal=40_000)
+        for team in teams
+        for model in (*MODELS, SPARE)
+    )
+    return teams, users
+
+
+def _row(chance, now, number, teams, users, template, flavor, state) -> Workspace:
+    who = chance.randrange(TEAMS)
+    request = flavor.as_request()
+    age = dt.timedelta(seconds=chance.randrange(60, 20_000))
+    return Workspace(
+        name=f"w{number}",
+        owner=users[who],
+        team=teams[who],
+        template=template,
+        flavor=flavor,
+        resources=request,
+        amounts=resources.amounts_of(request_of(request), simulated=True),
+        expected_s=chance.randrange(1, 48) * 3600,
+        state=state,
+        state_since=now - age,
+        requested_at=now - age,
+    )
+
+
+def _run(chance, now, count, teams, users, template, flavors, pool, free) -> None:
+    singles = [each for each in flavors if each.accelerator_count == 1 and each.accelerator_model != SPARE]
+    made, allocations, held = [], [], []
+    for number in range(count):
+        flavor = chance.choice(singles)
+        if not free[flavor.accelerator_model]:
+            flavor = next(each for each in singles if free[each.accelerator_model])
+        row = _row(chance, now, number, teams, users, template, flavor, State.RUNNING)
+        row.pool, row.generation, row.placed_at, row.ready_at = pool, 1, row.requested_at, row.requested_at
+        device = free[flavor.accelerator_model].pop()
+        allocation = Allocation(
+            workspace=row,
+            node=device.node,
+            generation=1,
+            cpu_milli=flavor.cpu_milli,
+            memory_mib=flavor.memory_mib,
+            granted_at=now,
+        )
+        made.append(row)
+        allocations.append(allocation)
+        held.append(AllocatedDevice(allocation=allocation, device=device))
+    Workspace.objects.bulk_create(made, batch_size=BATCH)
+    Allocation.objects.bulk_create(allocations, batch_size=BATCH)
+    AllocatedDevice.objects.bulk_create(held, batch_size=BATCH)
+
+
+def _wait(chance, now, count, teams, users, template, flavors) -> None:
+    Workspace.objects.bulk_create(
+        (
+            _row(chance, now, f"q{number}", teams, users, template, chance.choice(flavors), State.PENDING)
+            for number in range(count)
+        ),
+        batch_size=BATCH,
+    )
