@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.quotas import cycle
+from portal.quotas import averages, cycle
 from portal.quotas.services import grants
 
 
 @app.task(name="control.schedule")
 def schedule() -> None:
     cycle.run()
+
+
+@app.task(name="control.average_shares")
+def average_shares() -> None:
+    averages.update()
 
 
 @app.task(name="control.end_grants")
