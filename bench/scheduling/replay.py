@@ -131,7 +131,14 @@ def replay(
             next_job += 1
             team = job.team if teams else "all"
             scheduler.submit(
-                Workload(job.id, team, {GPU: job.gpus}, created_s=job.submit_s, duration_s=expect(job))
+                Workload(
+                    job.id,
+                    team,
+                    {GPU: job.gpus},
+                    created_s=job.submit_s,
+                    duration_s=expect(job),
+                    loses_work=True,
+                )
             )
             arrived.append(job.id)
         if teams and now_s - usage_s >= USAGE_EVERY_S:

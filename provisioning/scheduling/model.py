@@ -102,7 +102,8 @@ class Workload:
     one member that are equal in amounts and in this, both fit or neither. `claimed` is set while others
     are being preempted for it, `promised` is above zero once it has been a reserved head: from then on
     only a higher priority goes before it, or who was promised a start earlier (a lower number).
-    `preempted` counts how often it has had to leave.
+    `preempted` counts how often it has had to leave. `loses_work` says that it begins anew when it comes
+    back (a batch command, say): it is not asked to leave where waiting costs less than what it has done.
     """
 
     id: str
@@ -118,6 +119,7 @@ class Workload:
     promised: int = 0
     preempted: int = 0
     place: str = ""
+    loses_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

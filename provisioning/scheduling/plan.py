@@ -10,13 +10,14 @@ the time ahead.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from provisioning.scheduling.model import FOREVER_S, Cycle, Eta, Rule, Workload
+from provisioning.scheduling.model import FOREVER_S, Cycle, Eta, Rule, Running, Workload
 from provisioning.scheduling.quota import NO_LIMIT, Node
 from provisioning.scheduling.waiting import Rank
 
@@ -72,7 +73,7 @@ class Plan:
         self._etas: dict[str, Eta] = {}
         self._ranks: list[Rank] = []
         self._slots: list[_Slot | None] = []
-        self._read()
+        self._grid, self._next, self._left = self._read()
         starts = cycle.starts if cycle is not None else ()
         for name in starts:
             workload = scheduler.waiting.items[name]
@@ -116,12 +117,16 @@ class Plan:
     # --- slots -----------------------------------------------------------------------------------------
 
     def _find(self, left: Ints, workload: Workload, earliest: int) -> tuple[_Slot | None, Eta]:
-        never = self._state.never(workload)
-        if never is None and not self._state.teams[workload.team].funded:
-            never = (Rule.LEDGER, "")
-        if never is not None:
-            return None, Eta(None, f"not before a limit changes ({never[0].value})")
-        need = self._need(left, workload)
+        need = self._needs.get(key := self._key(workload))
+        if need is None:
+            never = self._state.never(workload)
+            if never is None and not self._state.teams[workload.team].funded:
+                never = (Rule.LEDGER, "")
+            if never is not None:
+                return None, Eta(None, f"not before a limit changes ({never[0].value})")
+            need = self._need(left, workload)
+            if need.amounts.shape[1] == 1:
+                self._needs[key] = need
         over = left[need.rows[: need.checked]] - need.amounts[: need.checked]
         enough: Bools = np.all(over >= 0, axis=0)
         begins = enough
@@ -158,13 +163,13 @@ class Plan:
             self._after[key] = after
         return after
 
+    def _key(self, workload: Workload) -> object:
+        user = workload.user if self._state.teams[workload.team].capped else ""
+        return (workload.team, user, tuple(workload.amounts.items()))
+
     def _need(self, left: Ints, workload: Workload) -> _Need:
         state = self._state
-        user = workload.user if state.teams[workload.team].capped else ""
-        key = (workload.team, user, tuple(workload.amounts.items()))
-        need = self._needs.get(key)
-        if need is not None:
-            return need
+        user = workload.user
         limits: list[tuple[int, int | Ints]] = []
         held: list[tuple[int, int | Ints]] = []
         for resource, amount in workload.amounts.items():
@@ -191,76 +196,62 @@ class Plan:
         amounts = np.empty((len(lines), len(self._grid) if wide else 1), np.int64)
         for index, (_, value) in enumerate(lines):
             amounts[index] = value
-        need = _Need(np.array([line for line, _ in lines], np.intp), amounts, len(limits))
-        if not wide:
-            self._needs[key] = need
-        return need
+        return _Need(np.array([line for line, _ in lines], np.intp), amounts, len(limits))
 
     # --- rows ------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
-        """What is left of each limit at each time, by what runs now."""
+    def _read(self) -> tuple[Ints, int, Ints]:
+        """The grid, where on it something changes first, and what is left of each limit at each time."""
         scheduler, state = self._scheduler, self._state
-        series = _Series()
-        overdue_s = self._now_s + scheduler.policy.overdue_s
-        capped = {name for name, team in state.teams.items() if team.capped}
-        for each in scheduler.running.values():
-            workload, end_s = each.workload, each.ends_s
-            if end_s <= self._now_s:
-                end_s = overdue_s
-            team = workload.team
-            for resource, amount in workload.amounts.items():
-                series.add((team, resource), end_s, amount)
-            if team in capped:
-                for resource in state.teams[team].caps_of(workload.user):
-                    series.add((team, workload.user, resource), end_s, workload.amounts.get(resource, 0))
+        running = _Running(scheduler)
         moments = [
             at_s
             for each in state.calendar.bookings
             for at_s in (each.start_s, each.end_s)
             if at_s > self._now_s
         ]
-        shortest_s = min((each.duration_s for each in scheduler.waiting.items.values()), default=FOREVER_S)
-        soonest = min((*series.ends, *moments, self._now_s + shortest_s))
-        self._grid = _grid(self._now_s, np.unique(np.array(series.ends, np.int64)), moments)
+        grid = _grid(self._now_s, np.unique(running.ends), moments)
+        running.settle(grid)
         # Until something ends nothing changes: who does not start now starts then at the earliest.
-        self._next = min(max(1, int(np.searchsorted(self._grid, soonest))), len(self._grid) - 1)
-        held = series.profiles(self._grid)
-        nothing = np.zeros(len(self._grid), np.int64)
+        shortest_s = min((each.duration_s for each in scheduler.waiting.items.values()), default=FOREVER_S)
+        soonest = min((*running.ends.tolist(), *moments, self._now_s + shortest_s))
+        following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
         lines: list[Ints] = []
-        totals: dict[str, Ints] = {}
-        for key, profile in held.items():
-            if len(key) == 2:
-                total = totals.get(key[1])
-                totals[key[1]] = profile.copy() if total is None else np.add(total, profile, out=total)
         for resource in {**state.capacity, **state.site_limits}:
             both = (state.capacity, state.site_limits)
+            most = min(one[resource] for one in both if resource in one)
             self._row["site", resource] = len(lines)
-            lines.append(
-                min(one[resource] for one in both if resource in one) - totals.get(resource, nothing)
-            )
-        waiting = ((each.team, each.user) for each in scheduler.waiting.items.values())
-        for team, user in dict.fromkeys([*waiting, *((key[0], key[1]) for key in held if len(key) == 3)]):
-            if team in capped:
+            lines.append(most - running.held(resource))
+        for team, user in dict.fromkeys((each.team, each.user) for each in scheduler.waiting.items.values()):
+            if state.teams[team].capped:
+                own = [each for each in scheduler.of_team(team) if each.workload.user == user]
                 for resource, cap in state.teams[team].caps_of(user).items():
                     self._row["member", team, user, resource] = len(lines)
-                    lines.append(cap - held.get((team, user, resource), nothing))
+                    lines.append(cap - running.held_by(own, resource))
         for node in (*state.tree.cohorts.values(), *state.tree.teams.values()):
             if node.parent is None:
                 for resource in node.root_names:
-                    self._read_node(node, resource, held, nothing, lines)
-        self._left = np.array(lines, np.int64).reshape(len(lines), len(self._grid))
+                    self._read_node(node, resource, running, lines)
+        return grid, following, np.array(lines, np.int64).reshape(len(lines), len(grid))
 
-    def _read_node(
-        self, node: Node, resource: str, held: dict[tuple[str, ...], Ints], nothing: Ints, lines: list[Ints]
-    ) -> Ints:
+    def _read_node(self, node: Node, resource: str, running: _Running, lines: list[Ints]) -> Ints:
         """Add the rows of the node and those below it. Returns what it takes from above at each time."""
-        if self._state.tree.teams.get(node.name) is node:
-            usage = held.get((node.name, resource), nothing)
+        teams = self._state.tree.teams
+        if teams.get(node.name) is node:
+            usage = running.held(resource, [node.name])
         else:
-            usage = nothing.copy()
+            # Teams without limits of their own have no row: they are summed up at once.
+            plain = {
+                child.name
+                for child in node.children
+                if teams.get(child.name) is child
+                and child.local[resource] <= 0
+                and child.limits.get(resource, NO_LIMIT).borrowing is None
+            }
+            usage = running.held(resource, plain)
             for child in node.children:
-                usage += self._read_node(child, resource, held, nothing, lines)
+                if child.name not in plain or teams.get(child.name) is not child:
+                    usage = usage + self._read_node(child, resource, running, lines)
         borrowing = node.limits.get(resource, NO_LIMIT).borrowing
         if node.parent is None or borrowing is not None:
             most = node.quota[resource] + (borrowing or 0 if node.parent is not None else 0)
@@ -293,33 +284,59 @@ class Plan:
         return free
 
 
-class _Series:
-    """What is held until when, by key."""
+class _Running:
+    """What runs, as arrays: team, expected end and amounts of each workload."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[tuple[str, ...], int] = {}
-        self.ends: list[int] = []
-        self.amounts: list[int] = []
-        self.of: list[int] = []
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._overdue = (scheduler.now_s, scheduler.now_s + scheduler.policy.overdue_s)
+        self._numbers = {name: number for number, name in enumerate(scheduler.state.teams)}
+        shapes: dict[tuple[tuple[str, int], ...], int] = {}
+        ends: list[int] = []
+        teams: list[int] = []
+        of: list[int] = []
+        for end_s, workload in scheduler.by_end():
+            ends.append(end_s)
+            teams.append(self._numbers[workload.team])
+            of.append(shapes.setdefault(tuple(workload.amounts.items()), len(shapes)))
+        self.ends = self._expected(ends)
+        self._teams: Rows = np.array(teams, np.intp)
+        self._amounts: dict[str, Ints] = {}
+        for name in {name for shape in shapes for name, _ in shape}:
+            by_shape = np.array([dict(shape).get(name, 0) for shape in shapes], np.int64)
+            self._amounts[name] = by_shape[np.array(of, np.intp)]
 
-    def add(self, key: tuple[str, ...], end_s: int, amount: int) -> None:
-        number = self.numbers.get(key)
-        if number is None:
-            number = self.numbers[key] = len(self.numbers)
-        self.of.append(number)
-        self.ends.append(end_s)
-        self.amounts.append(amount)
+    def settle(self, grid: Ints) -> None:
+        """Use these times from now on."""
+        self._grid = grid
+        self._at = np.searchsorted(grid, self.ends)
 
-    def profiles(self, grid: Ints) -> dict[tuple[str, ...], Ints]:
-        """What is held at each grid time; it is given back at the first grid time from its end on."""
-        if not self.numbers:
-            return {}
-        gone = np.zeros((len(self.numbers), len(grid) + 1), np.int64)
-        of, amounts = np.array(self.of, np.intp), np.array(self.amounts, np.int64)
-        np.add.at(gone, (of, np.searchsorted(grid, np.array(self.ends, np.int64))), amounts)
-        total = gone.sum(axis=1, keepdims=True)
-        held = total - np.cumsum(gone, axis=1)[:, :-1]
-        return {key: held[number] for key, number in self.numbers.items()}
+    def held(self, resource: str, teams: Collection[str] | None = None) -> Ints:
+        """What the teams (None: all) hold at each time; given back at the first grid time from its end on."""
+        amounts = self._amounts.get(resource)
+        if amounts is None:
+            return np.zeros(len(self._grid), np.int64)
+        if teams is None:
+            return self._profile(self._at, amounts)
+        wanted = np.zeros(len(self._numbers), np.bool_)
+        wanted[[self._numbers[name] for name in teams]] = True
+        chosen = wanted[self._teams]
+        return self._profile(self._at[chosen], amounts[chosen])
+
+    def held_by(self, own: Sequence[Running], resource: str) -> Ints:
+        """What one member holds at each time."""
+        at = np.searchsorted(self._grid, self._expected([each.ends_s for each in own]))
+        return self._profile(at, np.array([each.workload.amounts.get(resource, 0) for each in own], np.int64))
+
+    def _expected(self, ends: Sequence[int]) -> Ints:
+        now_s, later_s = self._overdue
+        found = np.array(ends, np.int64)
+        return np.where(found <= now_s, later_s, found)
+
+    def _profile(self, at: Rows, amounts: Ints) -> Ints:
+        gone = np.zeros(len(self._grid) + 1, np.int64)
+        np.add.at(gone, at, amounts)
+        held: Ints = gone.sum() - np.cumsum(gone)[:-1]
+        return held
 
 
 def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:

@@ -43,6 +43,23 @@ def protected_s(workload: Workload, policy: Policy) -> int:
     return max(policy.min_run_s, policy.grace_s) << 2 * min(workload.preempted, MOST_DOUBLINGS)
 
 
+def lost_time_s(incoming: Workload, victims: Iterable[Running], resource: str, now_s: int) -> int:
+    """For how long the request could have run on what the victims have used in vain, if they leave now.
+
+    `resource` is the one that is short; where that is not known, the one that makes least of it counts.
+    """
+    lost = [each for each in victims if each.workload.loses_work]
+    if not lost:
+        return 0
+    names = [resource] if incoming.amounts.get(resource) else list(incoming.amounts)
+    times = [
+        sum(each.workload.amounts.get(name, 0) * (now_s - each.started_s) for each in lost) // amount
+        for name in names
+        if (amount := incoming.amounts[name]) > 0
+    ]
+    return min(times, default=0)
+
+
 def find_victims(
     state: State,
     incoming: Workload,

@@ -31,7 +31,7 @@ from provisioning.scheduling.model import (
     Workload,
 )
 from provisioning.scheduling.plan import Plan
-from provisioning.scheduling.preemption import find_victims, message
+from provisioning.scheduling.preemption import find_victims, lost_time_s, message
 from provisioning.scheduling.state import Lack, State, within_nominal
 from provisioning.scheduling.waiting import Shape, Waiting, shape_of
 
@@ -241,6 +241,10 @@ class Scheduler:
         """What runs for the team, in no order."""
         return (self.running[name] for name in self._by_team.get(team, ()))
 
+    def by_end(self) -> Iterator[tuple[int, Workload]]:
+        """What runs, with its expected end, the first to end first."""
+        return ((end_s, self.running[name].workload) for end_s, name in self._ends)
+
     def _lapse(self, now_s: int) -> list[str]:
         """End the claims of those for whom enough has left, and who cannot start all the same.
 
@@ -289,9 +293,11 @@ class Scheduler:
     ) -> tuple[Victim, ...]:
         """Whom to ask so that the request can surely start, without touching what is promised to others.
 
-        Nobody is asked where waiting a while does as well.
+        Nobody is asked where waiting for `patience_s` does as well, or for as long as the work that would
+        be lost has taken.
         """
-        if self._comes_by_itself(workload, now_s, asked, starts, shadows):
+        patience_s = max(self.policy.patience_s, self.policy.grace_s)
+        if self._comes_by_itself(workload, now_s + patience_s, now_s, asked, starts, shadows):
             return ()
         placer = self.placer
         promised = [shadow for shadow in shadows if shadow.claimed]
@@ -325,6 +331,11 @@ class Scheduler:
             for other in leaving:
                 self.state.add(other)
         victims = [self.running[each.workload] for each in found]
+        lost_s = lost_time_s(workload, victims, lack[1], now_s)
+        if lost_s > patience_s and self._comes_by_itself(
+            workload, now_s + lost_s, now_s, asked, starts, shadows
+        ):
+            return ()
         from_s = now_s + self.policy.grace_s
         if not all(shadow.allows_swap(workload, victims, from_s, placer) for shadow in shadows):
             return ()
@@ -335,13 +346,13 @@ class Scheduler:
     def _comes_by_itself(
         self,
         workload: Workload,
+        until_s: int,
         now_s: int,
         asked: set[str],
         starts: Sequence[Workload],
         shadows: Sequence[Shadow],
     ) -> bool:
-        """Whether enough ends within `patience_s`. What should have ended already is not counted on."""
-        until_s = now_s + max(self.policy.patience_s, self.policy.grace_s)
+        """Whether enough ends by `until_s`. What should have ended already is not counted on."""
         gone = [
             self.running[name].workload
             for _, name in self._ends[
