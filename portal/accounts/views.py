@@ -28,6 +28,7 @@ from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
+from portal.quotas import team_pages
 from portal.workspaces import gateway
 
 ROWS_PER_PAGE = 50
@@ -173,7 +174,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
 @login_required
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """A team's members; its owners add some."""
+    """A team's members, quota and requests; its owners add members and split the quota."""
     found = selectors.team_by_slug(request.user, slug)
     form = MemberForm(request.POST or None)
     if request.method == "POST":
@@ -188,13 +189,15 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
                 messages.success(request, f"{membership.user.username} is now {role} of {found.name}.")
                 return redirect("accounts:team", slug)
     members = found.memberships.select_related("user").order_by("user__username")
+    page = Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
         "team": found,
-        "page": Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": page,
         "may_manage": policies.may_manage_team(request.user, found),
         "own_membership": members.filter(user=request.user).first(),
         "form": form,
         "roles": Role.choices,
+        **team_pages.quota_of(request.user, found, page.object_list),
     }
     return render(request, "accounts/team.html", context, status=_status(form))
 

@@ -65,6 +65,10 @@ class BerthClient:
     def workspace(self, workspace_id: str) -> dict[str, Any]:
         return self._object("GET", _path(workspace_id))
 
+    def usage(self, team: str) -> dict[str, Any]:
+        """How a team stands: what it uses, waits for, borrows and may have, by resource."""
+        return self._object("GET", f"/teams/{quote(team, safe='')}/usage")
+
     def preview(self, **request: str) -> dict[str, Any]:
         """The verdict on a request: `template`, `flavor` and, where there is a choice, `team`."""
         return self._object("POST", "/admission/preview", json=_given(request))

@@ -156,16 +156,55 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
     if not rows:
         print("No workspaces. `berth up` starts one.", file=sys.stderr)
         return 0
-    table = [("NAME", "STATE", "TEMPLATE", "FLAVOR", "TEAM", "OWNER", "ID")]
+    table: list[tuple[str, ...]] = [("NAME", "STATE", "TEMPLATE", "FLAVOR", "TEAM", "OWNER", "ID")]
     for row in rows:
         state = f"{row['state']} (simulated)" if row["simulated"] else row["state"]
         table.append(
             (row["name"], state, row["template"], row["flavor"], row["team"], row["owner"], row["id"])
         )
+    return _print_table(table)
+
+
+def _print_table(table: list[tuple[str, ...]], *, numbers_from: int = 1000) -> int:
+    """Columns as wide as they have to be; those from `numbers_from` on stand at the right."""
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        cells = [
+            cell.rjust(width) if column >= numbers_from else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
     return 0
+
+
+def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
+    teams = [arguments.team] if arguments.team else [row["slug"] for row in client.me()["teams"]]
+    found = [client.usage(team) for team in teams]
+    if arguments.json:
+        return _print_json(found[0] if arguments.team else found)
+    if not teams:
+        print("You are in no team. Ask a team's owner to add you.", file=sys.stderr)
+        return 0
+    table: list[tuple[str, ...]] = [
+        ("TEAM", "RESOURCE", "USED", "QUOTA", "AT MOST", "BORROWED", "WAITING", "YOU", "YOUR CAP")
+    ]
+    for each in found:
+        for row in each["resources"]:
+            table.append((each["team"], row["label"], *(_amount(row, name) for name in AMOUNTS)))
+        if not each["resources"]:
+            print(f"{each['team']} has no quota: it may use all there is.", file=sys.stderr)
+    return _print_table(table, numbers_from=2) if len(table) > 1 else 0
+
+
+AMOUNTS = ("used", "nominal", "limit", "borrowed", "queued", "mine", "cap")
+
+
+def _amount(row: dict[str, Any], name: str) -> str:
+    """An amount in what people count: GPUs, cores, GiB. A dash where nothing limits."""
+    if row[name] is None:
+        return "-"
+    number = f"{row[name] / row['factor']:.3f}".rstrip("0").rstrip(".")
+    return f"{number} {row['unit']}".strip()
 
 
 def open_(client: BerthClient, arguments: argparse.Namespace) -> int:

@@ -119,6 +119,9 @@ def parser() -> argparse.ArgumentParser:
     _one(rm)
     rm.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
+    quota = command("quota", "quota", "Show what your teams use, may use and borrow.")
+    quota.add_argument("team", nargs="?", default="", metavar="TEAM", help="default: all your teams")
+
     logs = command("logs", "logs", "Print the last lines that a workspace's program wrote.")
     _one(logs)
     logs.add_argument("-n", "--tail", type=_positive, default=200, metavar="LINES", help="default: 200")

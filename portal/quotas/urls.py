@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.quotas.views import requests, rules
+from portal.quotas.views import limits, requests, rules
 
 app_name = "quotas"
 urlpatterns = [
+    path("quotas/limits/", limits.board, name="limits"),
+    path("quotas/teams/<slug:slug>/caps/", limits.team_caps, name="team-caps"),
     path("quotas/ask/", requests.ask, name="ask"),
     path("quotas/approvals/", requests.approvals, name="approvals"),
     path("quotas/requests/<uuid:request_id>/", requests.detail, name="request"),

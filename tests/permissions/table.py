@@ -144,6 +144,12 @@ POST   api/v1/delegations                                   401    403    403 40
 GET    api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   200   quotas:read
 DELETE api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   403   -
 
+# --- pages: quotas and limits ---
+GET    quotas/limits/                                       302    403    403 403 403   200   -
+POST   quotas/limits/                                       302    403    403 403 403   302   -
+GET    quotas/teams/<slug:slug>/caps/                       302    302    302 302 302   302   -
+POST   quotas/teams/<slug:slug>/caps/                       302    404    403 403 302   302   -
+
 # --- quotas and limits: the cap is one of vision's, the cohort is the one that vision is in ---
 GET    api/v1/quotas                                        401    200    200 200 200   200   quotas:read
 POST   api/v1/quotas                                        401    403    403 403 403   201   quotas:write

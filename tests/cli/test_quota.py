@@ -1,0 +1,47 @@
+"""`berth quota`."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.actors import SYSTEM
+from portal.quotas.services import limits
+from portal.workspaces.lifecycle import State
+from tests.factories import TeamFactory, WorkspaceFactory
+
+
+@pytest.fixture
+def vision(as_bob, bob, team, pool):
+    """vision may use 4 H100 and 64 GiB; bob holds one and a half."""
+    limits.set_quota(actor=SYSTEM, team=team, resource="gpu:h100", nominal=4000)
+    limits.set_quota(actor=SYSTEM, team=team, resource="memory_mib", nominal=65_536)
+    limits.set_member_cap(actor=SYSTEM, team=team, resource="gpu:h100", amount=2000)
+    WorkspaceFactory(owner=bob, team=team, state=State.RUNNING, pool=pool, amounts={"gpu:h100": 1500})
+    return team
+
+
+def test_a_table_in_peoples_units(as_bob, vision):
+    ran = as_bob("quota")
+    assert ran.code == 0, ran.err
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert lines[1] == ["vision", "H100", "1.5", "4", "4", "0", "0", "1.5", "2"]
+    amounts = ["0 GiB", "64 GiB", "64 GiB", "0 GiB", "0 GiB", "0 GiB", "-"]
+    assert " ".join(lines[2]) == " ".join(["vision", "Memory", *amounts])
+
+
+def test_json_has_base_units(as_bob, vision):
+    ran = as_bob("quota", "vision", "--json")
+    row = ran.json["resources"][0]
+    assert (row["resource"], row["used"], row["nominal"], row["cap"]) == ("gpu:h100", 1500, 4000, 2000)
+    assert [each["team"] for each in as_bob("quota", "--json").json] == ["vision"]
+
+
+def test_a_team_without_quota_says_so(as_bob):
+    ran = as_bob("quota")
+    assert ran.code == 0 and ran.out == "" and "may use all there is" in ran.err
+
+
+def test_a_foreign_team_is_missing(as_bob):
+    TeamFactory(slug="secret")
+    ran = as_bob("quota", "secret")
+    assert ran.code == 5 and "no team “secret” that you may see" in ran.err

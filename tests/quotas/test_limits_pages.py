@@ -1,0 +1,179 @@
+"""The operators' page of limits, and quota on a team's page and at home."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput
+from portal.quotas import limit_pages
+from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quotas.services import cohorts
+from portal.quotas.services import limits as services
+from portal.workspaces.lifecycle import State
+from tests.factories import TeamFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+H100 = "gpu:h100"
+URL = "/quotas/limits/"
+
+
+def words(response) -> str:
+    return " ".join(response.content.decode().split())
+
+
+@pytest.fixture
+def board(as_user, olga):
+    """The page as olga: `board(row="team:vision", nominal="4")` saves, `board()` looks."""
+    client = as_user(olga)
+
+    def send(htmx=False, **data):
+        headers = {"HX-Request": "true", "HX-Target": "board"} if htmx else {}
+        if not data:
+            return client.get(URL, headers=headers)
+        data = {"action": "save", "resource": H100, "weight": "1", "reclaim": "on", **data}
+        return client.post(URL, data, headers=headers, follow=not htmx)
+
+    return send
+
+
+def test_without_any_quota_the_page_teaches(board, team, local_pool):
+    page = words(board())
+    assert "No quota is set: teams may use all there is." in page
+    assert "Vision" in page and "none set" in page
+
+
+def test_a_quota_is_set_in_the_row_in_peoples_units(board, team):
+    page = words(board(row="team:vision", nominal="1.5", borrowing_limit="0,5", lending_limit=""))
+    assert "Vision has a quota of 1.5 × H100." in page
+    quota = Quota.objects.get()
+    assert (quota.nominal, quota.borrowing_limit, quota.lending_limit) == (1500, 500, None)
+    board(row="team:vision", nominal="2", resource="memory_mib")
+    assert Quota.objects.get(resource="memory_mib").nominal == 2048
+
+
+def test_htmx_gets_the_board_alone_and_the_focus_goes_back(board, team):
+    answer = board(htmx=True, row="team:vision", nominal="4")
+    page = words(answer)
+    assert answer.status_code == 200 and "<html" not in page
+    assert 'id="edit-team-vision"' in page and page.count("autofocus") == 1
+
+
+@pytest.mark.parametrize("nominal", ["four", "-1", "NaN", "1e999", "9" * 30, "Infinity"])
+def test_a_wrong_number_is_refused_and_kept_in_the_field(board, team, nominal):
+    answer = board(row="team:vision", nominal=nominal)
+    assert answer.status_code == 400
+    assert "Type a number from 0 on" in words(answer) and f'value="{nominal}"' in words(answer)
+    assert not Quota.objects.exists() and not TeamShare.objects.exists(), "all or nothing"
+
+
+def test_a_row_edited_without_a_change_is_unchanged(board, team):
+    services.set_quota(actor=SYSTEM, team=team, resource="memory_mib", nominal=81_559)
+    client_page = words(board(row="team:vision", nominal="", resource="cpu_milli"))
+    assert "Vision was so already." in client_page
+    typed = limit_pages.as_typed(81_559, "memory_mib")
+    assert limit_pages.typed(typed, "memory_mib", "x") == 81_559
+
+
+def test_an_empty_quota_takes_it_away(board, team):
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
+    assert "Vision has no quota of H100." in words(board(row="team:vision", nominal=""))
+    assert not Quota.objects.exists()
+
+
+def test_teams_go_into_cohorts_and_cohorts_into_each_other(board, team):
+    assert "The cohort Research is there" in words(
+        board(action="create-cohort", name="Research", slug="research")
+    )
+    board(action="create-cohort", name="Inner", slug="inner", cohort="research")
+    page = words(board(row="team:vision", cohort="inner", weight="2.5", reclaim=""))
+    share = TeamShare.objects.get()
+    assert (share.cohort.slug, share.weight_milli, share.reclaim) == ("inner", 2500, False)
+    assert 'class="long depth-2"' in page
+    refused = board(row="cohort:research", name="Research", cohort="inner")
+    assert refused.status_code == 400 and "would be inside itself" in words(refused)
+    in_use = board(action="delete-cohort", row="cohort:inner")
+    assert "Inner is in use by Vision." in words(in_use)
+    board(row="team:vision", cohort="")
+    board(action="delete-cohort", row="cohort:inner")
+    assert not Cohort.objects.filter(slug="inner").exists()
+
+
+def test_the_site_has_a_limit_and_a_rate(board, team, local_pool):
+    board(action="site", amount="12")
+    board(action="rate", rate="2.5")
+    assert SiteLimit.objects.get().amount == 12_000 and ResourceRate.objects.get().rate_milli == 2500
+    board(action="site", amount="")
+    board(action="rate", rate="")
+    assert not SiteLimit.objects.exists() and not ResourceRate.objects.exists()
+
+
+def test_a_row_that_has_gone_and_an_unknown_form_say_so(board, team):
+    assert "no longer there" in words(board(row="team:gone", nominal="1"))
+    assert "not known" in words(board(action="explode"))
+    assert "is no resource" in words(board(row="team:vision", resource="<script>"))
+
+
+def test_hundreds_of_teams_are_searched(board, as_user, olga, monkeypatch):
+    monkeypatch.setattr("portal.quotas.limit_board.ROWS_SHOWN", 5)
+    for number in range(12):
+        TeamFactory(slug=f"t{number}", name=f"Team {number}")
+    assert "7 more rows are not shown" in words(board())
+    found = words(as_user(olga).get(URL, {"q": "team 11"}))
+    assert "/teams/t11/" in found and "/teams/t7/" not in found
+    assert "No team or cohort has" in words(as_user(olga).get(URL, {"q": "zzz"}))
+
+
+def test_the_page_costs_the_same_queries_for_many_teams(as_user, olga, django_assert_max_num_queries):
+    made = cohorts.create_cohort(actor=SYSTEM, slug="all")
+    for number in range(30):
+        team = TeamFactory(slug=f"t{number}")
+        cohorts.set_share(actor=SYSTEM, team=team, cohort=made)
+        services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=1000)
+    client = as_user(olga)
+    with django_assert_max_num_queries(35):
+        client.get(URL)
+
+
+def test_a_teams_page_shows_bars_caps_and_who_holds_what(as_user, bob, team, local_pool):
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    services.set_member_cap(actor=SYSTEM, team=team, resource=H100, amount=2000)
+    WorkspaceFactory(owner=bob, team=team, state=State.RUNNING, pool=local_pool, amounts={H100: 1000})
+    page = words(as_user(bob).get("/teams/vision/"))
+    assert "H100: 1 in use, quota 4, at most 4" in page
+    assert "H100 1 of 2" in page and "Ask for more" in page
+    assert "Set a cap" not in page, "a member splits nothing"
+
+
+def test_owners_split_the_quota_on_the_teams_page(as_user, alice, bob, team):
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    client = as_user(alice)
+    caps = "/quotas/teams/vision/caps/"
+    page = words(client.post(caps, {"user": "bob", "resource": H100, "amount": "9"}, follow=True))
+    assert "The cap of bob is 9 × H100." in page and "more than Vision may have" in page
+    assert MemberCap.objects.get().amount == 9000
+    assert "Type a number" in words(
+        client.post(caps, {"user": "bob", "resource": H100, "amount": "x"}, follow=True)
+    )
+    client.post(caps, {"user": "bob", "resource": H100, "remove": "1"})
+    assert not MemberCap.objects.exists()
+
+
+def test_home_has_what_my_teams_may_use(bob, alice, team):
+    assert limit_pages.for_home(bob) == []
+    for resource in ("cpu_milli", "memory_mib", "disk_mib", "workspaces"):
+        services.set_quota(actor=SYSTEM, team=team, resource=resource, nominal=1024_000)
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=0)
+    (mine,) = limit_pages.for_home(bob)
+    assert [bar.resource for bar in mine.bars] == [H100, "cpu_milli", "memory_mib"] and mine.more == 2
+
+
+@pytest.mark.parametrize(("text", "amount"), [("1", 1000), (" 0.5 ", 500), ("1,25", 1250), ("0", 0)])
+def test_numbers_as_people_type_them(text, amount):
+    assert limit_pages.typed(text, H100, "x") == amount
+
+
+def test_what_is_no_number_is_refused():
+    for text in ("", "x", "-1", "1e30", "1" * 40):
+        with pytest.raises(InvalidInput):
+            limit_pages.typed(text, H100, "x")
