@@ -8,7 +8,7 @@ from typing import Any
 from celery import Celery
 from celery.signals import worker_ready
 
-from provisioning import pulse
+from provisioning import pulse, sampling
 from provisioning.transport import CONTROL_QUEUE, ENGINE_QUEUE, configure
 
 app = Celery("berth-node", include=["provisioning.tasks"])
@@ -18,6 +18,7 @@ configure(
     default_queue=ENGINE_QUEUE,
 )
 pulse.install(app)
+sampling.install(app)
 
 
 @worker_ready.connect

@@ -1,0 +1,69 @@
+"""Samples under the names of DCGM's exporter, so that dashboards made for it work here too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from provisioning.gpu.samples import Sample
+from provisioning.types import DeviceInfo
+
+Gauge = tuple[str, dict[str, str], float]
+
+# Metric of a sample → name, factor to the exporter's unit, help text.
+_NAMES: Mapping[str, tuple[str, float, str]] = {
+    "gpu_util_pct": ("DCGM_FI_DEV_GPU_UTIL", 1, "GPU utilization (in %)."),
+    "memory_util_pct": ("DCGM_FI_DEV_MEM_COPY_UTIL", 1, "Memory utilization (in %)."),
+    "memory_used_mib": ("DCGM_FI_DEV_FB_USED", 1, "Framebuffer memory used (in MiB)."),
+    "power_mw": ("DCGM_FI_DEV_POWER_USAGE", 0.001, "Power draw (in W)."),
+    "temperature_c": ("DCGM_FI_DEV_GPU_TEMP", 1, "GPU temperature (in C)."),
+    "memory_temperature_c": ("DCGM_FI_DEV_MEMORY_TEMP", 1, "Memory temperature (in C)."),
+    "sm_clock_mhz": ("DCGM_FI_DEV_SM_CLOCK", 1, "SM clock frequency (in MHz)."),
+    "memory_clock_mhz": ("DCGM_FI_DEV_MEM_CLOCK", 1, "Memory clock frequency (in MHz)."),
+    "pcie_tx_kib_s": ("DCGM_FI_PROF_PCIE_TX_BYTES", 1024, "Rate of data sent over PCIe (in B/s)."),
+    "pcie_rx_kib_s": ("DCGM_FI_PROF_PCIE_RX_BYTES", 1024, "Rate of data received over PCIe (in B/s)."),
+    "nvlink_tx_kib_s": ("DCGM_FI_PROF_NVLINK_TX_BYTES", 1024, "Rate of data sent over NVLink (in B/s)."),
+    "nvlink_rx_kib_s": ("DCGM_FI_PROF_NVLINK_RX_BYTES", 1024, "Rate of data received over NVLink (in B/s)."),
+}
+_FREE = ("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).")
+_THROTTLE = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "Current clock throttle reasons (bitmask).")
+
+
+def gauges(sample: Sample, device: DeviceInfo, *, hostname: str = "") -> list[Gauge]:
+    """(name, labels, value) of everything that was measured; what was not has no gauge."""
+    labels = labels_of(device, hostname=hostname)
+    found: list[Gauge] = []
+    for metric, (name, factor, _) in _NAMES.items():
+        value = getattr(sample, metric)
+        if value is not None:
+            found.append((name, labels, value * factor))
+    if sample.memory_used_mib is not None:
+        found.append((_FREE[0], labels, float(max(0, device.memory_mib - sample.memory_used_mib))))
+    if sample.throttle is not None:
+        found.append((_THROTTLE[0], labels, float(sample.throttle)))
+    return found
+
+
+def labels_of(device: DeviceInfo, *, hostname: str = "") -> dict[str, str]:
+    """The exporter's labels. A MIG instance carries its GPU's UUID and its own profile, as there."""
+    facts = device.facts
+    labels = {
+        "gpu": str(device.index),
+        "UUID": device.parent_uuid or device.uuid,
+        "device": f"nvidia{device.index}",
+        "modelName": device.model,
+    }
+    if bus := facts.get("pci_bus_id"):
+        labels["pci_bus_id"] = str(bus)
+    if hostname:
+        labels["Hostname"] = hostname
+    if device.parent_uuid:
+        labels["GPU_I_PROFILE"] = device.mig_profile
+        # The exporter numbers instances; the UUID is unique and stays.
+        labels["GPU_I_UUID"] = device.uuid
+    return labels
+
+
+def help_texts() -> dict[str, str]:
+    """Name → help text of every gauge."""
+    texts = {name: text for name, _, text in _NAMES.values()}
+    return texts | dict((_FREE, _THROTTLE))

@@ -1,0 +1,239 @@
+"""Samples summed up by the minute and the hour. Pure functions; merging loses nothing.
+
+A metric keeps its count, sum and maximum, and a histogram with fixed bins from which the 95th percentile
+is read. All of these add up, so an hour made of its minutes equals an hour made of its samples. The
+percentile is exact for percentages and temperatures, and within one bin for the rest (`_WIDTHS`; a rate
+by a quarter of its value at most). What was not measured is counted as missing and never as 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from provisioning.gpu.ring import Window
+from provisioning.gpu.samples import METRICS, THROTTLE_REASONS, ProcessUse
+
+MINUTE_S = 60
+HOUR_S = 3600
+MOST_PROCESSES = 16
+# Width of a bin; 0 is four bins to each doubling.
+_WIDTHS: Mapping[str, int] = {
+    "gpu_util_pct": 1,
+    "memory_util_pct": 1,
+    "memory_used_mib": 256,
+    "power_mw": 10_000,
+    "temperature_c": 1,
+    "memory_temperature_c": 1,
+    "sm_clock_mhz": 15,
+    "memory_clock_mhz": 15,
+    "pcie_tx_kib_s": 0,
+    "pcie_rx_kib_s": 0,
+    "nvlink_tx_kib_s": 0,
+    "nvlink_rx_kib_s": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`n` samples with a value. `bins` are (bin, how many), ascending; `p95` is read from them."""
+
+    n: int
+    sum: int
+    max: int
+    p95: int
+    bins: tuple[tuple[int, int], ...]
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.n
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessShare:
+    """What one process took in a minute: how long it was seen, its mean share of the SMs, its most memory."""
+
+    pid: int
+    seconds: int
+    sm_pct: int | None
+    memory_mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """A device from `start_s` (UTC) for `span_s`. `n` samples came, one for each `interval_s` at most.
+
+    `throttle` has the seconds for which each reason held, of `throttle_n` samples that told. `processes`
+    are the largest of a minute; they are not carried into an hour.
+    """
+
+    uuid: str
+    start_s: int
+    span_s: int
+    interval_s: int
+    n: int
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    throttle: Mapping[str, int] = field(default_factory=dict)
+    throttle_n: int = 0
+    processes: tuple[ProcessShare, ...] = ()
+
+    @property
+    def missing_s(self) -> int:
+        """For how many seconds nothing is known."""
+        return max(0, self.span_s - self.n * self.interval_s)
+
+    def missing_of(self, metric: str) -> int:
+        """For how many seconds this metric is not known."""
+        found = self.metrics.get(metric)
+        return max(0, self.span_s - (found.n if found else 0) * self.interval_s)
+
+    def figures(self, metric: str) -> tuple[float, int, int] | None:
+        """(mean, maximum, 95th percentile), or None where it was never measured."""
+        found = self.metrics.get(metric)
+        return (found.mean, found.max, found.p95) if found else None
+
+
+def minute(
+    window: Window,
+    *,
+    uuid: str,
+    start_s: int,
+    span_s: int = MINUTE_S,
+    interval_s: int = 1,
+    processes: Iterable[ProcessShare] = (),
+) -> Rollup:
+    """Sum up the samples of `window` from `start_s` on. Of two samples in one interval the later counts."""
+    inside = (window.at_s >= start_s) & (window.at_s < start_s + span_s)
+    slots = ((window.at_s[inside] - start_s) // interval_s).astype(np.int64)
+    _, from_end = np.unique(slots[::-1], return_index=True)
+    keep = np.flatnonzero(inside)[len(slots) - 1 - from_end]
+    values = window.values[keep]
+    metrics = {}
+    for column, name in enumerate(METRICS):
+        known = values[:, column]
+        known = known[~np.isnan(known)].astype(np.int64)
+        if len(known):
+            metrics[name] = _metric(name, known.tolist())
+    masks = [int(mask) for mask in window.throttle[keep] if mask >= 0]
+    throttle = {
+        name: count * interval_s
+        for bit, name in THROTTLE_REASONS
+        if (count := sum(1 for mask in masks if mask & bit))
+    }
+    return Rollup(
+        uuid, start_s, span_s, interval_s, len(keep), metrics, throttle, len(masks), tuple(processes)
+    )
+
+
+def merge(parts: Iterable[Rollup], *, start_s: int, span_s: int = HOUR_S) -> Rollup:
+    """One rollup of the whole span, exactly as its samples would have given it.
+
+    Spans that no part covers are missing. Raises ValueError for parts that overlap, lie outside, or belong
+    to several devices or intervals, and where there is none.
+    """
+    ordered = sorted(parts, key=lambda part: part.start_s)
+    if not ordered:
+        raise ValueError("nothing to merge")
+    end_s = start_s
+    for part in ordered:
+        if (part.uuid, part.interval_s) != (ordered[0].uuid, ordered[0].interval_s):
+            raise ValueError("parts of several devices or intervals")
+        if part.start_s < end_s or part.start_s + part.span_s > start_s + span_s:
+            raise ValueError("parts overlap or lie outside")
+        end_s = part.start_s + part.span_s
+    metrics = {}
+    for name in METRICS:
+        found = [part.metrics[name] for part in ordered if name in part.metrics]
+        if found:
+            metrics[name] = _joined(name, found)
+    throttle: Counter[str] = Counter()
+    for part in ordered:
+        throttle.update(part.throttle)
+    return Rollup(
+        ordered[0].uuid,
+        start_s,
+        span_s,
+        ordered[0].interval_s,
+        sum(part.n for part in ordered),
+        metrics,
+        dict(throttle),
+        sum(part.throttle_n for part in ordered),
+    )
+
+
+def _metric(name: str, values: list[int]) -> Metric:
+    bins = Counter(bin_of(name, value) for value in values)
+    return _with_bins(name, len(values), sum(values), max(values), bins)
+
+
+def _joined(name: str, parts: list[Metric]) -> Metric:
+    bins: Counter[int] = Counter()
+    for part in parts:
+        bins.update(dict(part.bins))
+    return _with_bins(
+        name, sum(part.n for part in parts), sum(part.sum for part in parts), max(p.max for p in parts), bins
+    )
+
+
+def _with_bins(name: str, n: int, total: int, peak: int, bins: Counter[int]) -> Metric:
+    ordered = tuple(sorted(bins.items()))
+    rank = -(-n * 95 // 100)
+    seen, p95 = 0, peak
+    for number, count in ordered:
+        seen += count
+        if seen >= rank:
+            p95 = min(peak, top_of(name, number))
+            break
+    return Metric(n, total, peak, p95, ordered)
+
+
+def bin_of(name: str, value: int) -> int:
+    """The bin of a value that is 0 or more."""
+    width = _WIDTHS[name]
+    if width:
+        return value // width
+    if value <= 0:
+        return 0
+    octave = value.bit_length() - 1
+    quarter = ((value << 2) >> octave) & 3
+    return 1 + 4 * octave + quarter
+
+
+def top_of(name: str, number: int) -> int:
+    """The largest value that falls into a bin."""
+    width = _WIDTHS[name]
+    if width:
+        return (number + 1) * width - 1
+    if number <= 0:
+        return 0
+    octave, quarter = divmod(number - 1, 4)
+    return max(1, -(-((5 + quarter) << octave) // 4) - 1)
+
+
+class ProcessTally:
+    """Adds up what processes take during one minute."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, list[int | None]] = {}
+
+    def add(self, processes: Iterable[ProcessUse] | None) -> None:
+        for use in processes or ():
+            row = self._seen.setdefault(use.pid, [0, 0, 0, None])
+            row[0] = (row[0] or 0) + 1
+            if use.sm_pct is not None:
+                row[1] = (row[1] or 0) + use.sm_pct
+                row[2] = (row[2] or 0) + 1
+            if use.memory_mib is not None:
+                row[3] = max(row[3] or 0, use.memory_mib)
+
+    def shares(self, interval_s: int) -> tuple[ProcessShare, ...]:
+        """The processes with the most work, then the most memory."""
+        found = [
+            ProcessShare(pid, (count or 0) * interval_s, (total or 0) // told if told else None, memory)
+            for pid, (count, total, told, memory) in self._seen.items()
+        ]
+        found.sort(key=lambda share: (-(share.sm_pct or 0), -(share.memory_mib or 0), share.pid))
+        return tuple(found[:MOST_PROCESSES])

@@ -1,0 +1,358 @@
+"""Looks at every device once a second, keeps a quarter of an hour, and hands on a rollup each minute.
+
+Any call to a driver can hang for ever. Devices are read one after the other in one thread, each with a
+deadline. When one hangs, that thread is left behind with it, a new one goes on with the other devices, and
+the device counts as stale until its call comes back: there is at most one lost thread for each device.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from provisioning.gpu.problems import DeviceGone, GpuLost, NoDriver, NvmlProblem, TimedOut
+from provisioning.gpu.ring import CAPACITY, Ring
+from provisioning.gpu.rollup import MINUTE_S, ProcessTally, Rollup, minute
+from provisioning.gpu.samples import Sample
+
+log = logging.getLogger(__name__)
+
+REFRESH_S = 60.0
+RETRY_S = 5.0
+DEADLINE_S = 2.0
+OPEN_DEADLINE_S = 30.0
+"""The first contact may have to wake the driver."""
+MOST_WAITING = 60
+"""Minutes that are kept while they cannot be handed on; then the oldest is dropped."""
+
+
+class Source(Protocol):
+    """A device that can be read. `read` may raise `NvmlProblem`, and may hang."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    def read(self, at_s: float) -> Sample: ...
+
+
+DevicesSource = Callable[[], Sequence[Source]]
+Sink = Callable[[list[Rollup]], None]
+
+
+class _Hung(TimedOut):
+    """Our own deadline passed; a driver that itself reports a time-out has at least come back."""
+
+
+class _Caller:
+    """A thread that does one thing at a time for somebody who does not want to wait for ever."""
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread = threading.Thread(target=self._run, name="gpu-caller", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[], Any], timeout_s: float) -> Any:
+        """What `work` returns or raises; `_Hung` when it is late: then only ask `is_busy`."""
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._todo.put((work, answer))
+        try:
+            value, error = answer.get(timeout=timeout_s)
+        except queue.Empty:
+            self._todo.put(None)  # it ends as soon as the call comes back
+            raise _Hung(f"A device did not answer within {timeout_s:g} s.") from None
+        if error is not None:
+            raise error
+        return value
+
+    def is_busy(self) -> bool:
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        self._todo.put(None)
+
+    def _run(self) -> None:
+        while (item := self._todo.get()) is not None:
+            work, answer = item
+            try:
+                answer.put((work(), None))
+            except BaseException as error:
+                answer.put((None, error))
+
+
+class Sampler:
+    """Samples devices in the background. `start` and `stop` may be called from any thread, more than once.
+
+    `devices_source` names the devices; it is asked again every `refresh_s`, and soon after a device was
+    lost. `sink` gets the rollups of one minute in a list; while it fails they are kept and offered again.
+    Without a driver nothing runs: the threads end by themselves.
+    """
+
+    def __init__(
+        self,
+        interval_s: int,
+        devices_source: DevicesSource,
+        sink: Sink,
+        *,
+        clock: Callable[[], float] = time.time,
+        deadline_s: float = DEADLINE_S,
+        refresh_s: float = REFRESH_S,
+        capacity: int = CAPACITY,
+    ) -> None:
+        if interval_s < 1 or MINUTE_S % interval_s:
+            raise ValueError("the interval must divide a minute")
+        self.interval_s = interval_s
+        self._devices_source = devices_source
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._refresh_s = refresh_s
+        self._capacity = capacity
+        self._sender = _Sender(sink)
+        self._sources: list[Source] = []
+        self._refresh_at = 0.0
+        self._seen_driver = False
+        self._stuck: dict[str, _Caller] = {}
+        self._caller: _Caller | None = None
+        self._minute = -1
+        self._tallies: dict[str, ProcessTally] = {}
+        self._rings: dict[str, Ring] = {}
+        self._said: dict[str, str] = {}
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    # -- life -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._end = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._end,), name="gpu-sampler", daemon=True
+                )
+                self._thread.start()
+
+    def stop(self, *, timeout_s: float = 5.0) -> None:
+        """End the threads; one that hangs in the driver is left to end with the process."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._end.set()
+        if thread is not None:
+            thread.join(timeout_s)
+
+    @property
+    def running(self) -> bool:
+        thread = self._thread
+        return thread is not None and thread.is_alive()
+
+    # -- what it knows ----------------------------------------------------------------------
+
+    def ring(self, uuid: str) -> Ring | None:
+        return self._rings.get(uuid)
+
+    def latest(self) -> Mapping[str, Sample]:
+        """The newest sample of each device that answers."""
+        return {
+            uuid: ring.latest
+            for uuid, ring in list(self._rings.items())
+            if ring.latest is not None and uuid not in self._stuck
+        }
+
+    def stale(self) -> frozenset[str]:
+        """Devices that hang now: `""` stands for the list of devices itself."""
+        return frozenset(self._stuck)
+
+    # -- work -------------------------------------------------------------------------------
+
+    def _run(self, end: threading.Event) -> None:
+        try:
+            while not end.is_set():
+                now = self._clock()
+                try:
+                    self.tick(now)
+                except NoDriver as problem:
+                    log.info("no GPU sampling: %s", problem.message)
+                    return
+                except Exception:
+                    log.exception("sampling failed; it goes on with the next second")
+                # On the beat, and not at once again when a round took longer than the interval.
+                rest = self.interval_s - self._clock() % self.interval_s
+                end.wait(min(float(self.interval_s), max(0.01, rest)))
+        finally:
+            end.set()
+            self._sender.wake()
+            if self._caller is not None:
+                self._caller.close()
+                self._caller = None
+            close = getattr(self._devices_source, "close", None)
+            if close is not None and not self._stuck:
+                close()
+
+    def tick(self, now_s: float) -> None:
+        """One round: read every device once, and sum up the minute when it is over.
+
+        Called by the thread; by itself in tests. Raises `NoDriver` when there is no driver to ask.
+        """
+        self._release()
+        if now_s >= self._refresh_at or self._refresh_at - now_s > 2 * self._refresh_s:
+            self._refresh(now_s)
+        self._close_minute(now_s)
+        for source in list(self._sources):
+            if source.uuid not in self._stuck:
+                self._read(source, now_s)
+
+    def _release(self) -> None:
+        for uuid, caller in list(self._stuck.items()):
+            if not caller.is_busy():
+                log.warning("%s answers again", uuid or "the GPU driver")
+                del self._stuck[uuid]
+
+    def _call(self, key: str, work: Callable[[], Any], timeout_s: float) -> Any:
+        if self._caller is None:
+            self._caller = _Caller()
+        try:
+            return self._caller.call(work, timeout_s)
+        except _Hung:
+            self._stuck[key], self._caller = self._caller, None
+            raise
+
+    def _refresh(self, now_s: float) -> None:
+        self._refresh_at = now_s + RETRY_S
+        if "" in self._stuck:
+            return  # still asking; what is known goes on
+        try:
+            self._sources = list(self._call("", self._devices_source, OPEN_DEADLINE_S))
+        except _Hung as problem:
+            self._say("", problem.sentence)
+            return
+        except NvmlProblem as problem:
+            if isinstance(problem, NoDriver) and not self._seen_driver:
+                raise
+            self._say("", problem.sentence)
+            self._sources = []
+            return
+        self._seen_driver = True
+        self._said.pop("", None)
+        self._refresh_at = now_s + self._refresh_s
+        known = {source.uuid for source in self._sources}
+        oldest_s = now_s - self._capacity * self.interval_s
+        for uuid, ring in list(self._rings.items()):
+            if uuid not in known and (ring.latest is None or ring.latest.at_s < oldest_s):
+                del self._rings[uuid]
+
+    def _read(self, source: Source, now_s: float) -> None:
+        uuid = source.uuid
+        try:
+            sample = self._call(uuid, lambda: source.read(now_s), self._deadline_s)
+        except (GpuLost, DeviceGone) as problem:
+            self._say(uuid, problem.sentence)
+            self._sources = [item for item in self._sources if item.uuid != uuid]
+            self._refresh_at = min(self._refresh_at, now_s + RETRY_S)
+            return
+        except NvmlProblem as problem:
+            self._say(uuid, problem.sentence)
+            return
+        self._said.pop(uuid, None)
+        ring = self._rings.get(uuid)
+        if ring is None:
+            ring = self._rings[uuid] = Ring(self._capacity)
+        ring.append(sample)
+        self._tallies.setdefault(uuid, ProcessTally()).add(sample.processes)
+
+    def _say(self, uuid: str, text: str) -> None:
+        """To the log, once for each thing that is wrong."""
+        if self._said.get(uuid) != text:
+            self._said[uuid] = text
+            log.warning("sampling %s: %s", uuid or "GPUs", text)
+
+    def _close_minute(self, now_s: float) -> None:
+        current = int(now_s // MINUTE_S)
+        if current == self._minute:
+            return
+        over, self._minute = self._minute, current
+        tallies, self._tallies = self._tallies, {}
+        if over < 0:
+            return
+        start_s = over * MINUTE_S
+        rollups = []
+        for uuid, ring in sorted(self._rings.items()):
+            tally = tallies.get(uuid)
+            summed = minute(
+                ring.between(start_s, start_s + MINUTE_S),
+                uuid=uuid,
+                start_s=start_s,
+                interval_s=self.interval_s,
+                processes=tally.shares(self.interval_s) if tally else (),
+            )
+            # A device that should be there and is silent has a rollup too: all of it is missing.
+            if summed.n or uuid in self._stuck or any(item.uuid == uuid for item in self._sources):
+                rollups.append(summed)
+        if rollups:
+            self._sender.put(rollups)
+            if self.running:
+                self._sender.ensure_running(self._end)
+
+    def flush(self) -> bool:
+        """Hand on what waits, in this thread; False when the sink failed."""
+        return self._sender.flush()
+
+
+class _Sender:
+    """Hands batches to the sink in a thread of its own, oldest first; what fails is offered again."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._waiting: deque[list[Rollup]] = deque()
+        self._ready = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._failed = False
+
+    def ensure_running(self, end: threading.Event) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, args=(end,), name="gpu-samples", daemon=True)
+            self._thread.start()
+
+    def wake(self) -> None:
+        with self._ready:
+            self._ready.notify()
+
+    def put(self, batch: list[Rollup]) -> None:
+        with self._ready:
+            self._waiting.append(batch)
+            if len(self._waiting) > MOST_WAITING:
+                dropped = self._waiting.popleft()
+                log.warning("samples of the minute %d were dropped: too many wait", dropped[0].start_s)
+            self._ready.notify()
+
+    def flush(self) -> bool:
+        """Offer what waits, until the sink fails; True when nothing is left."""
+        while True:
+            with self._ready:
+                if not self._waiting:
+                    return True
+                batch = self._waiting[0]
+            try:
+                self._sink(batch)
+            except Exception as error:
+                if not self._failed:
+                    log.warning("samples cannot be handed on (%s); they are kept", error)
+                self._failed = True
+                return False
+            self._failed = False
+            with self._ready:
+                if self._waiting and self._waiting[0] is batch:
+                    self._waiting.popleft()
+
+    def _run(self, end: threading.Event) -> None:
+        while not end.is_set():
+            self.flush()
+            with self._ready:
+                if not self._waiting or self._failed:
+                    # A batch wakes it at once; otherwise it looks up now and then whether it should end.
+                    self._ready.wait(RETRY_S)

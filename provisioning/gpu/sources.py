@@ -1,0 +1,196 @@
+"""The devices of this machine as the sampler reads them, through NVML."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import pynvml
+
+from provisioning.gpu.nvml import ALL_LINKS, Device, NoDriver, Nvml, NvmlProblem, session
+from provisioning.gpu.samples import ProcessUse, Sample
+
+_FIELDS: tuple[int | tuple[int, int], ...] = (
+    pynvml.NVML_FI_DEV_MEMORY_TEMP,
+    (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
+    (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
+    pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES,
+    pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES,
+)
+_KIB = 1024
+
+
+class Rate:
+    """A counter that only grows, as a rate for each second. The first look and a reset give None."""
+
+    __slots__ = ("_at_s", "_last")
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+        self._at_s = 0.0
+
+    def of(self, value: int | None, at_s: float) -> int | None:
+        before, before_s = self._last, self._at_s
+        self._last, self._at_s = value, at_s
+        if value is None or before is None or value < before or at_s <= before_s:
+            return None
+        return round((value - before) / (at_s - before_s))
+
+
+class GpuSource:
+    """A whole GPU."""
+
+    def __init__(self, device: Device, uuid: str) -> None:
+        self.uuid = uuid
+        self.device = device
+        self._rates = [Rate() for _ in range(4)]
+        self._seen_us = 0
+
+    def read(self, at_s: float) -> Sample:
+        """Everything that the device offers. Raises `NvmlProblem` when it is in trouble."""
+        device = self.device
+        _, used = device.memory()
+        utilisation = device.utilisation_pct()
+        memory_temperature, *counters = device.fields(_FIELDS)
+        nvlink_tx, nvlink_rx, sent, received = (
+            rate.of(value, at_s) for rate, value in zip(self._rates, counters, strict=True)
+        )
+        if counters[2] is None and counters[3] is None:
+            # Before Hopper there is no counter: the driver measures for 20 ms instead.
+            pcie_tx, pcie_rx = device.pcie_kib_s()
+        else:
+            pcie_tx = None if sent is None else sent // _KIB
+            pcie_rx = None if received is None else received // _KIB
+        return Sample(
+            at_s=at_s,
+            gpu_util_pct=utilisation[0] if utilisation else None,
+            memory_util_pct=utilisation[1] if utilisation else None,
+            memory_used_mib=used >> 20,
+            power_mw=device.power_mw(),
+            temperature_c=device.temperature_c(),
+            # A device without the sensor says 0 rather than that it has none.
+            memory_temperature_c=memory_temperature or None,
+            sm_clock_mhz=device.clock_mhz(pynvml.NVML_CLOCK_SM),
+            memory_clock_mhz=device.clock_mhz(pynvml.NVML_CLOCK_MEM),
+            pcie_tx_kib_s=pcie_tx,
+            pcie_rx_kib_s=pcie_rx,
+            nvlink_tx_kib_s=nvlink_tx,
+            nvlink_rx_kib_s=nvlink_rx,
+            throttle=device.throttle_reasons(),
+            processes=self._processes(),
+        )
+
+    def _processes(self) -> tuple[ProcessUse, ...] | None:
+        present = self.device.processes()
+        if present is None:
+            return None
+        samples = self.device.process_utilisation(self._seen_us)
+        shares: dict[int, list[int]] = {}
+        for item in samples or ():
+            # The driver gives several for each process, in no order; shares above 100 are noise.
+            if item.smUtil <= 100:
+                shares.setdefault(int(item.pid), []).append(int(item.smUtil))
+            self._seen_us = max(self._seen_us, int(item.timeStamp))
+        return tuple(
+            ProcessUse(pid, _mean(shares.get(pid)), None if memory is None else memory >> 20)
+            for pid, memory in present
+        )
+
+
+def _mean(values: list[int] | None) -> int | None:
+    return sum(values) // len(values) if values else None
+
+
+class MigSource:
+    """A MIG instance: what it has of its own. Power, clocks and temperature are its GPU's."""
+
+    def __init__(self, device: Device, uuid: str) -> None:
+        self.uuid = uuid
+        self.device = device
+
+    def read(self, at_s: float) -> Sample:
+        _, used = self.device.memory()
+        present = self.device.processes()
+        return Sample(
+            at_s=at_s,
+            memory_used_mib=used >> 20,
+            processes=None
+            if present is None
+            else tuple(
+                ProcessUse(pid, None, None if memory is None else memory >> 20) for pid, memory in present
+            ),
+        )
+
+
+class NvmlDevices:
+    """Names the devices for `Sampler`; keeps NVML open between looks, and opens it anew after trouble."""
+
+    def __init__(self) -> None:
+        self._stack: ExitStack | None = None
+        self._driver: Nvml | None = None
+        self._known: dict[str, GpuSource | MigSource] = {}
+        self._reopen = False
+        self._lock = threading.Lock()
+
+    def __call__(self) -> Sequence[GpuSource | MigSource]:
+        """Raises `NvmlProblem`; `NoDriver` where there is nothing to ask."""
+        with self._lock:
+            try:
+                return self._look()
+            except NvmlProblem:
+                self._close()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        stack, self._stack, self._driver = self._stack, None, None
+        self._known = {}
+        if stack is not None:
+            stack.close()
+
+    def _look(self) -> list[GpuSource | MigSource]:
+        if self._reopen:
+            # A device that came back is seen only by those who open the library anew.
+            known, self._reopen = self._known, False
+            self._close()
+            self._known = known
+        if self._driver is None:
+            stack = ExitStack()
+            self._driver = stack.enter_context(session())
+            self._stack = stack
+        count = self._driver.count()
+        if not count:
+            raise NoDriver("The NVIDIA driver shows no GPU.")
+        found: dict[str, GpuSource | MigSource] = {}
+        broken: NvmlProblem | None = None
+        for index in range(count):
+            try:
+                found |= self._sources(self._driver.device(index))
+            except NvmlProblem as problem:
+                broken = problem
+        if broken is not None and not found:
+            raise broken
+        self._reopen = broken is not None
+        for uuid, source in found.items():
+            # Sources remember counters between looks, so those of devices that stay are kept.
+            kept = self._known.get(uuid)
+            if type(kept) is type(source):
+                kept.device = source.device
+                found[uuid] = kept
+        self._known = found
+        return list(found.values())
+
+    @staticmethod
+    def _sources(device: Device) -> dict[str, GpuSource | MigSource]:
+        uuid = device.uuid()
+        found: dict[str, GpuSource | MigSource] = {uuid: GpuSource(device, uuid)}
+        mode = device.mig_mode()
+        if mode and mode[0]:
+            for mig in device.mig_devices():
+                name = mig.uuid()
+                found[name] = MigSource(mig, name)
+        return found

@@ -1,0 +1,317 @@
+"""The sampler over scripted devices: minutes go out, and nothing that hangs or breaks stops the others."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+import pytest
+
+from provisioning import sampling
+from provisioning.gpu.problems import GpuLost, NoDriver, NvmlProblem, TimedOut
+from provisioning.gpu.rollup import Rollup
+from provisioning.gpu.sampler import MOST_WAITING, Sampler
+from provisioning.gpu.samples import ProcessUse, Sample
+from provisioning.gpu.sources import NvmlDevices, Rate
+from tests.gpu.fake_nvml import LOST, Err, FakeLibrary, Process, a100, h100_mig, h200, installed, t4
+
+START = 1_800_000_000 // 60 * 60
+
+
+@dataclass
+class Scripted:
+    uuid: str
+    fails: BaseException | None = None
+    hangs: threading.Event | None = None
+    reads: int = 0
+
+    def read(self, at_s: float) -> Sample:
+        self.reads += 1
+        if self.hangs is not None:
+            self.hangs.wait(20)
+        if self.fails is not None:
+            raise self.fails
+        return Sample(at_s, gpu_util_pct=40, processes=(ProcessUse(7, 40, 100),))
+
+
+@dataclass
+class Out:
+    batches: list[list[Rollup]] = field(default_factory=list)
+    error: Exception | None = None
+
+    def __call__(self, rollups: list[Rollup]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.batches.append(rollups)
+
+
+def sampler_of(devices: Any, out: Out, **more: Any) -> Sampler:
+    source = devices if callable(devices) else lambda: list(devices)
+    return Sampler(1, source, out, **{"deadline_s": 0.05, **more})
+
+
+def until(check: Any) -> None:
+    for _ in range(400):
+        if check():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it did not come to pass")
+
+
+def test_a_minute_goes_out_when_it_is_over():
+    out = Out()
+    sampler = sampler_of([Scripted("GPU-1"), Scripted("GPU-2")], out)
+    for second in range(60):
+        sampler.tick(START + second)
+    sampler.flush()
+    assert out.batches == []
+    sampler.tick(START + 60)
+    sampler.flush()
+    ((first, second_device),) = out.batches
+    assert (first.uuid, first.start_s, first.n, first.missing_s) == ("GPU-1", START, 60, 0)
+    assert second_device.uuid == "GPU-2"
+    assert [(share.pid, share.seconds, share.sm_pct) for share in first.processes] == [(7, 60, 40)]
+    assert sampler.latest()["GPU-1"].at_s == START + 60
+
+
+def test_a_device_that_hangs_is_stale_and_holds_up_nobody():
+    release = threading.Event()
+    hung, well = Scripted("GPU-hung", hangs=release), Scripted("GPU-well")
+    out = Out()
+    sampler = sampler_of([hung, well], out)
+    for second in range(61):
+        sampler.tick(START + second)
+    sampler.flush()
+    assert sampler.stale() == {"GPU-hung"} and hung.reads == 1 and well.reads == 61
+    assert [(item.uuid, item.n) for item in out.batches[0]] == [("GPU-well", 60)]
+    assert "GPU-hung" not in sampler.latest()
+    before = threading.active_count()
+    hung.hangs = None
+    release.set()
+    until(lambda: threading.active_count() < before)
+    sampler.tick(START + 61)
+    assert sampler.stale() == frozenset() and hung.reads == 2
+
+
+def test_a_device_that_falls_silent_has_rollups_that_miss_everything():
+    device = Scripted("GPU-1")
+    out = Out()
+    sampler = sampler_of([device], out)
+    sampler.tick(START)
+    device.fails = NvmlProblem("odd")
+    for second in range(1, 121):
+        sampler.tick(START + second)
+    sampler.flush()
+    assert [(item.n, item.missing_s) for (item,) in out.batches] == [(1, 59), (0, 60)]
+
+
+def test_a_lost_device_leaves_and_the_list_is_asked_again_soon():
+    lost, well = Scripted("GPU-lost", fails=GpuLost("gone")), Scripted("GPU-well")
+    asked: list[int] = []
+
+    def devices() -> list[Scripted]:
+        asked.append(1)
+        return [well] if len(asked) > 1 else [lost, well]
+
+    sampler = sampler_of(devices, Out())
+    for second in range(7):
+        sampler.tick(START + second)
+    assert (lost.reads, well.reads, len(asked)) == (1, 7, 2)
+
+
+def test_a_driver_that_reports_a_time_out_has_not_hung():
+    device = Scripted("GPU-1", fails=TimedOut("slow"))
+    sampler = sampler_of([device], Out())
+    for second in range(3):
+        sampler.tick(START + second)
+    assert device.reads == 3 and sampler.stale() == frozenset()
+
+
+def test_a_list_that_hangs_leaves_the_known_devices_sampled(monkeypatch):
+    monkeypatch.setattr("provisioning.gpu.sampler.OPEN_DEADLINE_S", 0.05)
+    release = threading.Event()
+    device = Scripted("GPU-1")
+    asked: list[int] = []
+
+    def devices() -> list[Scripted]:
+        asked.append(1)
+        if len(asked) > 1:
+            release.wait(20)
+        return [device]
+
+    sampler = sampler_of(devices, Out(), refresh_s=2)
+    for second in range(10):
+        sampler.tick(START + second)
+    assert (device.reads, len(asked), sampler.stale()) == (10, 2, {""})
+    release.set()
+
+
+def test_what_the_sink_refuses_is_kept_up_to_a_bound():
+    out = Out(error=ConnectionError("no broker"))
+    sampler = sampler_of([Scripted("GPU-1")], out)
+    for number in range(MOST_WAITING + 6):
+        sampler.tick(START + 60 * number)
+    assert sampler.flush() is False
+    out.error = None
+    assert sampler.flush() is True
+    starts = [batch[0].start_s for batch in out.batches]
+    assert len(starts) == MOST_WAITING and starts == sorted(starts) and starts[-1] == START + 60 * 64
+
+
+def test_a_clock_that_is_set_back_stops_nothing():
+    device = Scripted("GPU-1")
+    sampler = sampler_of([device], Out())
+    sampler.tick(START + 7200)
+    sampler.tick(START)
+    sampler.tick(START + 1)
+    assert device.reads == 3 and sampler.latest()["GPU-1"].at_s == START + 1
+
+
+def test_threads_start_sample_and_end():
+    device = Scripted("GPU-1")
+    ticks = iter(range(10_000))
+    out = Out()
+    # Each look at the clock is 31 s later, so the thread never waits long and minutes go by.
+    sampler = sampler_of([device], out, clock=lambda: START + 31 * next(ticks) + 0.999)
+    sampler.start()
+    sampler.start()
+    until(lambda: len(out.batches) >= 2)
+    sampler.stop()
+    assert not sampler.running and device.reads > 2
+    sampler.stop()
+
+
+def test_without_a_driver_no_thread_stays():
+    def devices() -> list[Scripted]:
+        raise NoDriver("none")
+
+    before = set(threading.enumerate())
+    sampler = sampler_of(devices, Out())
+    sampler.start()
+    until(lambda: not sampler.running and set(threading.enumerate()) <= before)
+
+
+def test_nvml_devices_give_samples_with_rates():
+    gpu = h200(
+        processes=[Process(7, 512 << 20, 40, 1_000), Process(9, 1 << 20, 120, 2_000)],
+        nvmlDeviceGetUtilizationRates=(97, 41),
+        nvmlDeviceGetCurrentClocksEventReasons=0x4,
+    )
+    counters = {"nvlink": 0, "pcie": 0}
+    gpu.fields[pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX] = lambda: counters["nvlink"]
+    gpu.fields[pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES] = lambda: counters["pcie"]
+    with installed(FakeLibrary([gpu])) as library:
+        devices = NvmlDevices()
+        (source,) = devices()
+        first = source.read(100.0)
+        counters.update(nvlink=4_000, pcie=2_048_000)
+        (source,) = devices()  # asked again: the counters are remembered
+        second = source.read(102.0)
+        devices.close()
+        assert library.open == 0
+    assert (first.gpu_util_pct, first.memory_util_pct, first.power_mw) == (97, 41, 76_541)
+    assert (first.temperature_c, first.memory_temperature_c, first.throttle) == (28, 34, 4)
+    assert (first.sm_clock_mhz, first.memory_clock_mhz, first.memory_used_mib) == (345, 3201, 1)
+    assert first.nvlink_tx_kib_s is None and second.nvlink_tx_kib_s == 2_000
+    assert second.pcie_rx_kib_s == 1_000 and second.pcie_tx_kib_s == 0
+    assert first.processes == (ProcessUse(7, 40, 512), ProcessUse(9, None, 1))
+    assert second.processes == (ProcessUse(7, None, 512), ProcessUse(9, None, 1))
+
+
+def test_an_older_device_measures_pcie_and_lacks_the_rest():
+    with installed(FakeLibrary([t4(), a100(1)])):
+        devices = NvmlDevices()
+        first, second = (source.read(1.0) for source in devices())
+    assert (first.pcie_tx_kib_s, first.pcie_rx_kib_s, first.nvlink_tx_kib_s) == (1200, 3400, None)
+    assert first.memory_temperature_c is None and first.processes == ()
+    assert second.pcie_tx_kib_s is None and second.memory_temperature_c == 40
+
+
+def test_mig_instances_are_devices_of_their_own():
+    gpu = h100_mig()
+    gpu.instances[0].used = 3 << 30
+    gpu.instances[0].processes = [Process(7, 1 << 30)]
+    with installed(FakeLibrary([gpu])):
+        devices = NvmlDevices()
+        sources = devices()
+        parent, instance, _ = (source.read(1.0) for source in sources)
+    assert [source.uuid[:3] for source in sources] == ["GPU", "MIG", "MIG"]
+    assert parent.gpu_util_pct is None and parent.power_mw == 76_541
+    assert instance.memory_used_mib == 3072 and instance.power_mw is None
+    assert instance.processes == (ProcessUse(7, None, 1024),)
+
+
+def test_nvml_devices_that_break_vanish_change_and_come_back():
+    library = FakeLibrary([h200(0), h200(1)])
+    with installed(library):
+        devices = NvmlDevices()
+        first, second = devices()
+        library.gpus[0].broken = LOST
+        with pytest.raises(GpuLost):
+            first.read(1.0)
+        assert [source.uuid for source in devices()] == [second.uuid]
+        library.gpus[0].broken = None
+        library.gpus[0].uuid = "GPU-new"
+        assert [source.uuid for source in devices()] == ["GPU-new", second.uuid]
+        assert library.calls.count("nvmlInitWithFlags") == 2  # opened anew, to see it again
+        library.gpus.clear()
+        with pytest.raises(NoDriver):
+            devices()
+        assert library.open == 0
+        library.init = Err(pynvml.NVML_ERROR_UNKNOWN)
+        with pytest.raises(NvmlProblem):
+            devices()
+
+
+def test_rates_need_two_looks_and_survive_a_reset():
+    rate = Rate()
+    assert [rate.of(value, at) for value, at in ((10, 1.0), (30, 3.0), (5, 4.0), (9, 4.0), (None, 5.0))] == [
+        None, 10, None, None, None
+    ]  # fmt: skip
+
+
+class App:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any], str]] = []
+
+    def send_task(self, name: str, *, kwargs: dict[str, Any], queue: str) -> None:
+        self.sent.append((name, kwargs, queue))
+
+
+def test_the_message_to_the_control_plane():
+    app, out = App(), Out()
+    sampler = sampler_of([Scripted(f"GPU-{number:03}") for number in range(70)], out)
+    sampler.tick(START)
+    sampler.tick(START + 60)
+    sampler.flush()
+    sampling.Sender(app, pool_slug="this-machine", node_name="node-a")(out.batches[0])  # type: ignore[arg-type]
+    assert [len(kwargs["rollups"]) for _, kwargs, _ in app.sent] == [64, 6]
+    name, kwargs, queue = app.sent[0]
+    assert (name, queue) == ("control.apply_samples", "control")
+    assert set(kwargs) == {"pool_slug", "node_name", "rollups"} and kwargs["node_name"] == "node-a"
+    item = kwargs["rollups"][0]
+    assert (item["uuid"], item["start_s"], item["span_s"], item["n"]) == ("GPU-000", START, 60, 1)
+    assert set(item["metrics"]["gpu_util_pct"]) == {"n", "sum", "max", "p95", "bins"}
+
+
+def test_the_step_does_nothing_without_the_library(monkeypatch):
+    monkeypatch.setattr(sampling, "LIBRARY", "libnvidia-ml-is-not-here.so.1")
+    step = sampling.SamplerStep.__new__(sampling.SamplerStep)
+    step._sampler = step._live = step._timer = None
+    before = threading.active_count()
+    step.start(None)
+    step.shutdown(None)
+    assert threading.active_count() == before and step._sampler is None
+
+
+def test_live_samples_are_read_back_and_old_or_foreign_ones_left_out():
+    raw = {
+        b"GPU-1": b'{"at_s": 1000.0, "gpu_util_pct": 5, "processes": [{"pid": 7}]}',
+        b"GPU-2": b'{"at_s": 900.0}',
+        b"GPU-3": b"not json",
+        b"GPU-4": b'{"at_s": "now"}',
+    }
+    found = sampling.parse_live(raw, now_s=1010.0)
+    assert found == {"GPU-1": Sample(1000.0, gpu_util_pct=5, processes=(ProcessUse(7),))}
