@@ -1,0 +1,100 @@
+"""A device that is none: the fake driver library, built once, and scripts for what goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from provisioning.gpu.check.compiler import KERNELS, nvrtc_version
+from provisioning.gpu.check.course import Simulation, Timing
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Report, schema
+from provisioning.gpu.check.runner import run_check
+from tests.gpu.check.sim_cuda import UUID
+
+VALIDATOR = Draft202012Validator(schema())
+HERE = Path(__file__).parent
+SIMULATION = Simulation("tests.gpu.check.sim_cuda", "tests.gpu.check.sim_nvml")
+TIMING = Timing(
+    watcher_start_s=20, watcher_silent_s=1.5, watcher_end_s=2, child_start_s=20, between_s=2, exit_s=2,
+    term_s=0.3, kill_s=2,
+)  # fmt: skip
+
+
+def compiler() -> str:
+    found = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")
+    if found is None:
+        pytest.skip("no C++ compiler: the kernels cannot be built for the host")
+    return found
+
+
+@pytest.fixture(scope="session")
+def fake_cuda() -> Path:
+    """The folder of the fake libcuda.so.1; kept between runs as long as no source changes."""
+    digest = hashlib.sha256()
+    for path in sorted([*KERNELS.glob("*.c*"), *KERNELS.glob("*.h"), HERE / "fake_cuda.cpp"]):
+        digest.update(path.read_bytes())
+    home = Path(tempfile.gettempdir(), f"berth-fake-cuda-{os.getuid()}-{digest.hexdigest()[:16]}")
+    library = home / "libcuda.so.1"
+    if not library.exists():
+        home.mkdir(mode=0o700, exist_ok=True)
+        half = home / f"half-{os.getpid()}"
+        subprocess.run(
+            [
+                compiler(), "-x", "c++", "-std=c++17", "-O2", "-w", "-DBERTH_HOST", "-fno-strict-aliasing", "-shared",
+                "-fPIC", f"-I{KERNELS}", "-Wl,-soname,libcuda.so.1", "-o", str(half), str(HERE / "fake_cuda.cpp"),
+            ],
+            check=True,
+        )  # fmt: skip
+        half.rename(library)
+    return home
+
+
+@pytest.fixture
+def setup_gpu(fake_cuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says what the made-up device does: `cuda` for the driver, `nvml` for NVML."""
+    if not nvrtc_version():
+        pytest.skip("cuda-bindings or NVRTC is not installed")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_cuda))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def setup(cuda: dict[str, Any] | None = None, nvml: dict[str, Any] | None = None) -> None:
+        values = {"uuid": UUID.removeprefix("GPU-").replace("-", ""), **(cuda or {})}
+        (tmp_path / "fake-gpu.txt").write_text("".join(f"{k} {v}\n" for k, v in values.items()))
+        (tmp_path / "fake-nvml.json").write_text(json.dumps(nvml or {}))
+
+    setup()
+    return setup
+
+
+@pytest.fixture
+def check(setup_gpu: Callable[..., None]) -> Callable[..., Report]:
+    """A simulated check with a plan of few tests."""
+
+    def run(
+        *tests: str | Test,
+        cuda: dict[str, Any] | None = None,
+        nvml: dict[str, Any] | None = None,
+        level: str = "quick",
+        uuid: str = UUID,
+        **more: Any,
+    ) -> Report:
+        setup_gpu(cuda, nvml)
+        plan = [t if isinstance(t, Test) else Test(t, t, 20.0) for t in tests] or None
+        options = {"timing": TIMING, "simulation": SIMULATION, "plan": plan, **more}
+        report = run_check(uuid, level, **options)
+        # Every report of every test is one that may be published.
+        assert [e.message for e in VALIDATOR.iter_errors(report.to_dict())] == []
+        return report
+
+    return run

@@ -1,0 +1,36 @@
+"""The device of a simulated check: the real bindings over the fake driver library, and small sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+from provisioning.gpu.check import compiler
+from provisioning.gpu.check.probes.base import Sizes
+
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+
+
+def driver() -> Any:
+    """Kernels come from the package, which is quicker; a file in $TMPDIR asks for the compiler."""
+    if not Path(os.environ.get("TMPDIR", "/tmp"), "nvrtc").exists():
+        compiler.nvrtc_version = lambda: ""  # type: ignore[assignment]
+    return importlib.import_module("cuda.bindings.driver")
+
+
+def sizes() -> Sizes:
+    return Sizes(
+        copy_bytes=1 << 20, pcie_bytes=1 << 20, exact_side=128, exact_depth=64, rate_side=128,
+        rate_side_wide=128, copies=2, launches=1,
+    )  # fmt: skip
+
+
+def cublas() -> Any | None:
+    """The fake library holds a cuBLAS, too; a file in $TMPDIR says that it is installed."""
+    where = Path(os.environ.get("TMPDIR", "/tmp"), "cublas")
+    if not where.exists():
+        return None
+    return ctypes.CDLL("libcuda.so.1")

@@ -1,0 +1,103 @@
+"""NVML of a simulated check: the real pynvml over the fake library, scripted by $TMPDIR/fake-nvml.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from tests.gpu.fake_nvml import Err, FakeGpu, FakeLibrary, Process, h100_mig, h200, t4
+
+_START = time.monotonic()
+_file = Path(os.environ.get("TMPDIR", "/tmp"), "fake-nvml.json")
+SCRIPT: dict[str, Any] = json.loads(_file.read_text()) if _file.exists() else {}
+
+
+class Library(FakeLibrary):
+    """With events, SRAM state and link errors; `xid` and `lost` come `after_s` seconds after the start."""
+
+    def __init__(self, gpu: FakeGpu, script: dict[str, Any]) -> None:
+        super().__init__([gpu])
+        self.script = script
+        self.xids = list(script.get("xids", ()))
+        self.snapshots = 0
+
+    def do_nvmlEventSetCreate(self, target: Any) -> int:
+        return int(pynvml.NVML_ERROR_NOT_SUPPORTED) if self.script.get("no_events") else 0
+
+    def do_nvmlDeviceRegisterEvents(self, handle: Any, kinds: Any, events: Any) -> int:
+        assert kinds.value == pynvml.nvmlEventTypeXidCriticalError
+        return 0
+
+    def do_nvmlEventSetWait_v2(self, events: Any, target: Any, wait: Any) -> int:
+        if not self.xids or not _due(self.script):
+            return int(pynvml.NVML_ERROR_TIMEOUT)
+        target._obj.eventData = self.xids.pop(0)
+        return 0
+
+    def do_nvmlDeviceGetSramEccErrorStatus(self, handle: Any, target: Any) -> int:
+        target._obj.bThresholdExceeded = int(self.script.get("sram", 0))
+        self.snapshots += 1
+        return 0
+
+    def do_nvmlDeviceGetNvLinkErrorCounter(self, handle: Any, link: int, kind: int, target: Any) -> int:
+        # Links are read after the SRAM state of the same snapshot.
+        target._obj.value = self.script.get("link_errors", 0) if self.snapshots > 1 else 0
+        return 0
+
+
+def _due(script: dict[str, Any]) -> bool:
+    return time.monotonic() - _START >= float(script.get("after_s", 0.0))
+
+
+def _counter(library: Callable[[], Library], name: str) -> Callable[[], Any]:
+    return lambda: SCRIPT.get(name, 0) if library().snapshots > 0 else 0
+
+
+def build(script: dict[str, Any]) -> Library:
+    gpu = {"h200": h200, "t4": t4, "h100_mig": h100_mig}[script.get("gpu", "h200")]()
+    values = gpu.values
+    values["nvmlDeviceGetCurrPcieLinkGeneration"] = script.get("pcie_gen", 5)
+    values["nvmlDeviceGetCurrPcieLinkWidth"] = script.get("pcie_width", 16)
+    values["nvmlDeviceGetCurrentClocksEventReasons"] = script.get("throttle", 0)
+    if "remapped" in script:
+        values["nvmlDeviceGetRemappedRows"] = tuple(script["remapped"])
+    if "recovery" in script:
+        gpu.fields[pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = script["recovery"]
+    if script.get("vgpu"):
+        values["nvmlDeviceGetVirtualizationMode"] = 2
+    gpu.processes = [Process(pid) for pid in script.get("strangers", ())]
+    library = Library(gpu, script)
+    grown = _counter(lambda: library, "ecc_uncorrected")
+    corrected = _counter(lambda: library, "ecc_corrected")
+    values["nvmlDeviceGetPcieReplayCounter"] = _counter(lambda: library, "replays")
+
+    class ByKind(dict[int, Any]):
+        def get(self, kind: int, default: Any = None) -> Any:
+            return (corrected if kind == 0 else grown)()
+
+    values["nvmlDeviceGetTotalEccErrors"] = ByKind()
+    if script.get("lost"):
+        gpu.broken = lambda: Err(pynvml.NVML_ERROR_GPU_IS_LOST) if _due(script) else None
+    if script.get("hang"):
+
+        def hang() -> Any:
+            while _due(script):
+                time.sleep(0.05)
+
+        gpu.broken = hang
+    return library
+
+
+if not SCRIPT.get("no_driver"):
+    pynvml.nvmlLib = build(SCRIPT)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(pynvml, name)

@@ -1,0 +1,348 @@
+"""The kernels: compiled for every architecture, and run on the host with faults planted in their data."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from provisioning.gpu.check import compiler
+from provisioning.gpu.check.build import LIMIT_BYTES
+from provisioning.gpu.check.compiler import ARCHITECTURES, CUBINS, UNITS, Unbuildable, arch_name
+from provisioning.gpu.check.device import ErrorLog
+
+MASK = (1 << 64) - 1
+WORDS = 5000
+
+
+# --- for devices ---
+
+
+@pytest.mark.parametrize("capability", ARCHITECTURES, ids=arch_name)
+def test_every_kernel_compiles(capability: tuple[int, int]) -> None:
+    if not compiler.nvrtc_version():
+        pytest.skip("NVRTC is not installed")
+    kernels = {"memory": "fill_mix", "scrub": "count_nonzero", "bandwidth": "copy16", "operands": "encode",
+               "gemm": "gemm_reference", "tensor": "gemm_fp16"}  # fmt: skip
+    for unit in UNITS:
+        built = compiler.cubin(unit, capability)
+        assert built.code.startswith(b"\x7fELF")
+        assert built.arch == arch_name(capability)
+        assert built.origin.startswith("nvrtc ")
+        assert f".text.{kernels[unit]}".encode() in built.code
+        if unit == "tensor":
+            assert (b".text.gemm_bf16" in built.code) == (capability >= (8, 0))
+            assert (b".text.gemm_fp8" in built.code) == (capability >= (8, 9))
+
+
+def test_an_architecture_that_the_compiler_refuses_is_told() -> None:
+    if not compiler.nvrtc_version():
+        pytest.skip("NVRTC is not installed")
+    with pytest.raises(Unbuildable, match=r"NVRTC refused memory\.cu for sm_70: .*No packaged kernel"):
+        compiler.cubin("memory", (7, 0))
+
+
+def test_the_packaged_kernels_are_not_stale() -> None:
+    manifest = json.loads((CUBINS / "manifest.json").read_text())
+    for unit in UNITS:
+        assert manifest["sources"][unit] == compiler.source_hash(unit), (
+            f"{unit}.cu has changed: python -m provisioning.gpu.check.build"
+        )
+    names = {f"{unit}.{arch_name(c)}.cubin" for unit in UNITS for c in ARCHITECTURES}
+    assert names == set(manifest["cubins"]) == {path.name for path in CUBINS.glob("*.cubin")}
+    assert sum(path.stat().st_size for path in CUBINS.glob("*.cubin")) < LIMIT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [
+        ((9, 0), "sm_90"),
+        ((8, 7), "sm_86"),
+        ((10, 3), "sm_100"),
+        ((7, 5), "sm_75"),
+        ((7, 0), None),
+        ((12, 0), None),
+    ],
+)
+def test_a_packaged_kernel_of_the_same_major_fits(
+    capability: tuple[int, int], arch: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "nvrtc_version", lambda: "")
+    if arch is None:
+        with pytest.raises(Unbuildable, match="gpu"):
+            compiler.cubin("memory", capability)
+    else:
+        built = compiler.cubin("memory", capability)
+        assert (built.arch, built.origin) == (arch, "packaged")
+
+
+def test_a_packaged_kernel_that_was_changed_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compiler.packaged("scrub", (9, 0)) is not None
+    for path in CUBINS.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(compiler, "CUBINS", tmp_path)
+    (tmp_path / "scrub.sm_90.cubin").write_bytes(b"\x7fELF")
+    assert compiler.packaged("scrub", (9, 0)) is None
+    monkeypatch.setattr(compiler, "source_hash", lambda unit: "another")
+    assert compiler.packaged("memory", (9, 0)) is None
+    (tmp_path / "manifest.json").write_text("{")
+    assert compiler.packaged("memory", (9, 0)) is None
+
+
+# --- on the host ---
+
+
+class Host:
+    """Runs kernels of the fake library by name."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+
+    def run(self, kernel: str, *args: Any, grid: tuple[int, int] = (1, 1), block: bool = False) -> None:
+        cells = [
+            ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray)
+            else ctypes.pointer(a) if isinstance(a, ctypes.Structure)
+            else a if isinstance(a, ctypes.c_uint32)
+            else ctypes.c_uint64(a & MASK)
+            for a in args
+        ]  # fmt: skip
+        array = (ctypes.c_void_p * len(cells))(*[ctypes.addressof(c) for c in cells])
+        prepare = getattr(self.library, f"prepare_{kernel}")
+        prepare.restype = ctypes.c_void_p
+        handle = prepare(array, grid[0], grid[1], 256, int(block))
+        self.library.berth_run(ctypes.c_void_p(handle))
+
+    def log(self, kernel: str, *args: Any) -> ErrorLog:
+        log = ErrorLog(first=MASK)
+        self.run(kernel, *args, log)
+        return log
+
+
+@pytest.fixture(scope="module")
+def host(fake_cuda: Path) -> Host:
+    return Host(ctypes.CDLL(str(fake_cuda / "libcuda.so.1")))
+
+
+def words(n: int = WORDS) -> NDArray[np.uint64]:
+    return np.zeros(n, np.uint64)
+
+
+PATTERNS = [
+    ("fill_mix", (100, 7, 0), "check_mix", (100, 7, 0)),
+    ("fill_mix", (100, 7, MASK), "check_mix", (100, 7, MASK)),
+    ("fill_word", (0xAAAA5555,), "check_word", (100, 0xAAAA5555)),
+    ("fill_word", (0xAAAA5555,), "invert_up", (100, 0xAAAA5555)),
+    ("fill_word", (0xAAAA5555,), "invert_down", (100, 0xAAAA5555)),
+    ("fill_walk", (100, 13, 0), "check_walk", (100, 13, 0)),
+    ("fill_walk", (100, 13, MASK), "check_walk", (100, 13, MASK)),
+]
+
+
+@pytest.mark.parametrize(("fill", "fill_args", "check", "check_args"), PATTERNS)
+@pytest.mark.parametrize(("index", "bit"), [(0, 0), (WORDS - 1, 63), (1234, 31)])
+def test_a_clean_memory_is_clean_and_a_flip_is_found_where_it_is(
+    host: Host, fill: str, fill_args: Any, check: str, check_args: Any, index: int, bit: int
+) -> None:
+    memory = words()
+    host.run(fill, memory, WORDS, *fill_args)
+    assert host.log(check, memory, WORDS, *check_args).count == 0
+    host.run(fill, memory, WORDS, *fill_args)
+    before = int(memory[index])
+    host.run("flip_bit", memory, index, bit)
+    log = host.log(check, memory, WORDS, *check_args)
+    # The indexes that are told are those of the whole memory: 100 words come before this chunk.
+    assert (log.count, log.first, log.bits) == (1, 100 + index, 1 << bit)
+    assert (log.index[0], log.got[0], log.want[0]) == (100 + index, before ^ (1 << bit), before)
+
+
+def test_many_errors_are_counted_and_a_few_are_kept(host: Host) -> None:
+    memory = words()
+    host.run("fill_mix", memory, WORDS, 0, 1, 0)
+    memory[10:110] ^= np.uint64(6)
+    log = host.log("check_mix", memory, WORDS, 0, 1, 0)
+    assert (log.count, log.first, log.bits, log.kept) == (100, 10, 6, 100)
+    assert list(log.index) == list(range(10, 26))
+
+
+def test_every_address_has_a_value_of_its_own(host: Host) -> None:
+    memory, other = words(), words()
+    host.run("fill_mix", memory, WORDS, 0, 1, 0)
+    host.run("fill_mix", other, WORDS, WORDS, 1, 0)
+    assert len(np.unique(np.concatenate([memory, other]))) == 2 * WORDS
+
+
+@pytest.mark.parametrize("line", [0, 3, 11])
+def test_a_stuck_address_line_shows_only_where_words_differ(host: Host, line: int) -> None:
+    """Two addresses that are one cell: a uniform pattern cannot see it, the address pattern does."""
+
+    def alias(memory: NDArray[np.uint64]) -> None:
+        at = np.arange(WORDS)
+        memory[:] = memory[at & ~(1 << line)]
+
+    memory = words()
+    host.run("fill_word", memory, WORDS, 0x5555)
+    alias(memory)
+    assert host.log("check_word", memory, WORDS, 0, 0x5555).count == 0
+    host.run("fill_mix", memory, WORDS, 0, 1, 0)
+    alias(memory)
+    assert host.log("check_mix", memory, WORDS, 0, 1, 0).count == np.count_nonzero(
+        np.arange(WORDS) >> line & 1
+    )
+
+
+def test_moving_inversions_invert(host: Host) -> None:
+    memory = words()
+    host.run("fill_word", memory, WORDS, 5)
+    host.log("invert_up", memory, WORDS, 0, 5)
+    assert (memory == np.uint64(MASK ^ 5)).all()
+    host.log("invert_down", memory, WORDS, 0, MASK ^ 5)
+    assert (memory == np.uint64(5)).all()
+
+
+def test_walking_bits_visit_every_bit_of_every_word(host: Host) -> None:
+    memory, seen = words(64), words(64)
+    for step in range(64):
+        host.run("fill_walk", memory, 64, 0, step, 0)
+        assert all(int(w).bit_count() == 1 for w in memory)
+        seen |= memory
+    assert (seen == np.uint64(MASK)).all()
+
+
+def test_modulo_twenty(host: Host) -> None:
+    memory = words()
+    host.run("fill_modulo", memory, WORDS, 3, 6, 0xF0, 0)
+    host.run("fill_modulo", memory, WORDS, 3, 6, 0xF0, 1)
+    mine = (np.arange(WORDS) + 3) % 20 == 6
+    assert (memory[mine] == np.uint64(0xF0)).all()
+    assert (memory[~mine] == np.uint64(MASK ^ 0xF0)).all()
+    assert host.log("check_modulo", memory, WORDS, 3, 6, 0xF0).count == 0
+    memory[4] ^= np.uint64(1)  # a neighbour: it is not looked at
+    assert host.log("check_modulo", memory, WORDS, 3, 6, 0xF0).count == 0
+    memory[23] ^= np.uint64(1)
+    log = host.log("check_modulo", memory, WORDS, 3, 6, 0xF0)
+    assert (log.count, log.first) == (1, 26)
+
+
+@pytest.mark.parametrize("planted", [0, 1, 777])
+def test_scrub_counts_and_ors(host: Host, planted: int) -> None:
+    memory, out = words(), words(1)
+    memory[np.arange(planted) * 5] = np.uint64(1 << 40)
+    host.run("count_nonzero", memory, WORDS, out)
+    assert out[0] == planted
+    out[0] = 0
+    host.run("or_reduce", memory, WORDS, out)
+    assert out[0] == (1 << 40 if planted else 0)
+
+
+def test_streams(host: Host) -> None:
+    source, target, out = words(2000), words(2000), words(1)
+    host.run("fill_mix", source, 2000, 0, 9, 0)
+    host.run("copy16", target, source, 999)
+    assert (target[:1998] == source[:1998]).all()
+    assert not target[1998:].any()
+    host.run("read16", source, 1000, out)
+    assert out[0] == np.bitwise_xor.reduce(source)
+    host.run("write16", target, 1000, 77)
+    assert host.log("check16", target, 1000, 77).count == 0
+    target[501] ^= np.uint64(8)
+    log = host.log("check16", target, 1000, 77)
+    assert (log.count, log.first, log.bits) == (1, 501, 8)
+
+
+def test_the_gate_opens_and_gives_up(host: Host) -> None:
+    flags = np.array([1, 0], np.uint32)
+    host.run("gate", flags, 10**9, flags[1:])
+    assert flags[1] == 1
+    flags[:] = 0
+    host.run("gate", flags, 1_000_000, flags[1:])
+    assert flags[1] == 2
+
+
+# --- products ---
+
+SIDE, DEPTH = 128, 128
+TYPES = {
+    "fp32": (0, np.float32, 4), "fp16": (1, np.uint16, 2), "bf16": (2, np.uint16, 2), "fp8": (3, np.uint8, 1),
+    "fp64": (4, np.float64, 8), "tf32": (0, np.float32, 4),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def operands(host: Host) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.int32]]:
+    a, b = np.zeros(SIDE * DEPTH, np.int8), np.zeros(SIDE * DEPTH, np.int8)
+    host.run("fill_integers", a, a.size, 1)
+    host.run("fill_integers", b, b.size, 2)
+    assert set(np.unique(a)) == {-2, -1, 1, 2}
+    want = np.zeros(SIDE * SIDE, np.int32)
+    grid = (SIDE // 64, SIDE // 64)
+    n, k = ctypes.c_uint32(SIDE), ctypes.c_uint32(DEPTH)
+    host.run("gemm_reference", a, b, want, n, k, grid=grid, block=True)
+    exact = a.reshape(SIDE, DEPTH).astype(int) @ b.reshape(SIDE, DEPTH).astype(int).T
+    assert (want.reshape(SIDE, SIDE) == exact).all()
+    return a, b, want
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products_are_exact_and_any_flip_is_found(host: Host, operands: Any, dtype: str) -> None:
+    small_a, small_b, want = operands
+    code, kind, size = TYPES[dtype]
+    a, b = np.zeros(SIDE * DEPTH, kind), np.zeros(SIDE * DEPTH, kind)
+    for wide, small in ((a, small_a), (b, small_b)):
+        host.run("encode", wide, small, small.size, ctypes.c_uint32(code))
+    plain = dtype in ("fp32", "fp64")
+    tile = 64 if plain else 128
+    inner = DEPTH if plain else DEPTH * size // 4
+    c = np.full(SIDE * SIDE, np.nan, np.float64 if dtype == "fp64" else np.float32)
+    host.run(
+        f"gemm_{dtype}",
+        a,
+        b,
+        c,
+        ctypes.c_uint32(SIDE),
+        ctypes.c_uint32(inner),
+        grid=(SIDE // tile,) * 2,
+        block=True,
+    )
+    check = "compare_f64" if dtype == "fp64" else "compare_f32"
+    assert host.log(check, c, want, c.size).count == 0
+    # Every single bit counts: the lowest of a mantissa, the sign, one that makes a NaN.
+    bits = c.view(np.uint64 if dtype == "fp64" else np.uint32)
+    for index, bit in ((0, 0), (c.size - 1, bits.itemsize * 8 - 1), (777, bits.itemsize * 8 - 2)):
+        bits[index] ^= bits.dtype.type(1 << bit)
+        log = host.log(check, c, want, c.size)
+        assert (log.count, log.first, log.bits) == (1, index, 1 << bit)
+        bits[index] ^= bits.dtype.type(1 << bit)
+    c[5] = np.nan
+    assert host.log(check, c, want, c.size).count == 1
+
+
+def test_two_wrong_products_in_one_operand_word(host: Host, operands: Any) -> None:
+    """A wrong operand is wrong results, seen in its whole row."""
+    small_a, small_b, want = operands
+    a, b = np.zeros(SIDE * DEPTH, np.float32), np.zeros(SIDE * DEPTH, np.float32)
+    host.run("encode", a, small_a, a.size, ctypes.c_uint32(0))
+    host.run("encode", b, small_b, b.size, ctypes.c_uint32(0))
+    a[3 * DEPTH + 9] += 1
+    c = np.zeros(SIDE * SIDE, np.float32)
+    host.run("gemm_fp32", a, b, c, ctypes.c_uint32(SIDE), ctypes.c_uint32(DEPTH), grid=(2, 2), block=True)
+    log = host.log("compare_f32", c, want, c.size)
+    assert (log.count, log.first) == (SIDE, 3 * SIDE)
+
+
+def test_random_operands_use_the_whole_range(host: Host) -> None:
+    reference = np.zeros(10_000, np.float32)
+    host.run("fill_random", reference, reference.size, 3, ctypes.c_uint32(0))
+    assert reference.min() < -0.99
+    assert reference.max() > 0.99
+    half, brain = np.zeros(10_000, np.uint16), np.zeros(10_000, np.uint16)
+    host.run("fill_random", half, half.size, 3, ctypes.c_uint32(1))
+    assert np.abs(half.view(np.float16).astype(np.float32) - reference).max() < 2**-10
+    host.run("fill_random", brain, brain.size, 3, ctypes.c_uint32(2))
+    assert (brain == reference.view(np.uint32) >> 16).all()

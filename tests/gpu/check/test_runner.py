@@ -1,0 +1,249 @@
+"""The runner against children that hang, lie, die and flood: it always ends, with the right verdict."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check import course, process, runner
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.process import Process, python, reap_abandoned
+from provisioning.gpu.check.report import Report, render
+from provisioning.gpu.check.types import Severity, Status, Verdict
+from tests.gpu.check.conftest import TIMING
+
+pytestmark = pytest.mark.engine
+LIAR = Path(__file__).parent / "liar.py"
+ADDRESS = Test("address", "address", 0.8)
+
+
+@pytest.fixture
+def lie(check: Callable[..., Report]) -> Callable[..., Report]:
+    def run(mode: str, **more: Any) -> Report:
+        return check(more.pop("test", ADDRESS), child=(sys.executable, str(LIAR), mode), **more)
+
+    return run
+
+
+def codes(report: Report) -> set[str]:
+    return {f.code for f in report.findings if f.severity != Severity.INFO}
+
+
+def test_an_honest_child_is_heard(lie: Callable[..., Report]) -> None:
+    report = lie("honest")
+    assert codes(report) == set(), render(report)
+    assert [t.status for t in report.tests] == [Status.PASSED]
+
+
+@pytest.mark.parametrize("mode", ["noise", "slow"])
+def test_what_is_no_fault(lie: Callable[..., Report], mode: str) -> None:
+    report = lie(mode)
+    assert [t.status for t in report.tests] == [Status.PASSED], render(report)
+
+
+@pytest.mark.parametrize("mode", ["silent", "exits", "half", "truncated", "killed"])
+def test_no_report_is_inconclusive(lie: Callable[..., Report], mode: str) -> None:
+    report = lie(mode)
+    assert report.verdict == Verdict.INCONCLUSIVE
+    assert "incomplete" in codes(report)
+    if mode == "exits":
+        assert "with code 7" in report.summary
+        assert "the driver said no" in report.summary
+    if mode == "killed":
+        assert "by signal 9" in report.summary
+    if mode == "truncated":
+        assert "in the middle of a message" in report.summary
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "no_json", "no_object", "wrong_nonce", "nonce_at_end", "no_nonce", "no_greeting", "twice_hello", "end_early",
+        "miscounted", "out_of_turn", "other_result", "nan", "claims_hung", "flood", "long_line",
+    ],
+)  # fmt: skip
+def test_a_liar_is_not_believed_in_anything(lie: Callable[..., Report], mode: str) -> None:
+    started = time.monotonic()
+    report = lie(mode)
+    assert time.monotonic() - started < 10
+    assert report.verdict == Verdict.INCONCLUSIVE
+    assert "untrusted" in codes(report), render(report)
+    assert all(t.status == Status.SKIPPED for t in report.tests)
+
+
+def test_a_wrong_answer_fails(lie: Callable[..., Report]) -> None:
+    report = lie("wrong_answer")
+    assert report.verdict == Verdict.FAIL
+    assert report.tests[0].errors == 3
+
+
+@pytest.mark.parametrize("mode", ["hangs", "hangs_between", "hangs_at_start"])
+def test_a_child_that_hangs_and_ignores_term_is_killed(lie: Callable[..., Report], mode: str) -> None:
+    timing = course.Timing(
+        watcher_start_s=20, watcher_silent_s=5, watcher_end_s=3, child_start_s=1.5, between_s=0.5, exit_s=1,
+        term_s=0.2, kill_s=3,
+    )  # fmt: skip
+    started = time.monotonic()
+    report = lie(mode, timing=timing)
+    assert time.monotonic() - started < 10
+    assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, False), render(report)
+    assert "test_address" in codes(report) if mode == "hangs" else "check_hung" in codes(report)
+
+
+def test_a_child_that_does_not_leave_is_killed_without_blame(lie: Callable[..., Report]) -> None:
+    report = lie("hangs_at_exit", timing=course.Timing(exit_s=0.3, term_s=0.2, kill_s=3))
+    assert codes(report) == set()
+    assert [t.status for t in report.tests] == [Status.PASSED]
+
+
+def test_a_helper_of_the_child_is_ended_too(lie: Callable[..., Report], tmp_path: Path) -> None:
+    lie("forks")
+    pid = int((tmp_path / "helper").read_text())
+    for _ in range(100):
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or ") Z " in state.read_text():
+            break
+        time.sleep(0.02)
+    else:
+        pytest.fail("it is still there")
+
+
+def test_the_whole_has_a_deadline(lie: Callable[..., Report]) -> None:
+    report = lie("hangs", deadline_s=1.2, test=Test("address", "address", 60.0))
+    assert (report.verdict, "deadline" in codes(report)) == (Verdict.INCONCLUSIVE, True)
+
+
+def test_a_child_gets_no_secret(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_SECRET_KEY", "x")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    names = set(lie("environment").software["blas"].split(","))
+    assert "CUDA_VISIBLE_DEVICES" in names
+    assert not names & {"BERTH_SECRET_KEY", "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING"}
+
+
+def test_a_process_that_cannot_be_ended_is_abandoned(
+    lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process can be put into the kernel's D state for a test, so the signals are kept from it."""
+    spared: list[int] = []
+
+    def powerless(pid: int, number: int) -> None:
+        spared.append(pid)
+
+    monkeypatch.setattr(process.os, "killpg", powerless)
+    started = time.monotonic()
+    report = lie("hangs", timing=course.Timing(watcher_end_s=1, term_s=0.1, kill_s=0.2))
+    assert time.monotonic() - started < 8
+    assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, True)
+    assert "abandoned" in codes(report)
+    monkeypatch.undo()
+    assert reap_abandoned() == 1
+    for pid in set(spared):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    for _ in range(100):
+        if reap_abandoned() == 0:
+            break
+        time.sleep(0.02)
+    assert reap_abandoned() == 0
+
+
+@pytest.mark.parametrize("argv", [("/nonexistent/python",), (sys.executable, "-c", "pass")])
+def test_a_watcher_that_does_not_start(check: Callable[..., Report], argv: tuple[str, ...]) -> None:
+    report = check(ADDRESS, watcher=argv)
+    assert report.verdict == Verdict.INCONCLUSIVE
+    assert codes(report) & {"internal", "watcher_died"}
+
+
+def test_a_watcher_that_never_answers(check: Callable[..., Report]) -> None:
+    timing = course.Timing(watcher_start_s=0.5, term_s=0.2, kill_s=2)
+    report = check(ADDRESS, watcher=(sys.executable, "-c", "import time; time.sleep(60)"), timing=timing)
+    assert (report.verdict, codes(report)) == (Verdict.HUNG, {"nvml_hung"})
+
+
+def test_a_watcher_that_dies_meanwhile(check: Callable[..., Report]) -> None:
+    code = (
+        "import json,os,sys,time\n"
+        "config=json.loads(sys.argv[1]); fd=int(sys.argv[2])\n"
+        "os.write(fd,json.dumps({'kind':'ready','nonce':config['nonce'],'facts':{'uuid':config['uuid']},"
+        "'before':{'processes':[],'unavailable':[]},'xid_events':True}).encode()+b'\\n')\n"
+        "time.sleep(0.4)\n"
+    )
+    test = Test("bit_fade", "bit_fade", 20.0, params={"seconds": 5})
+    report = check(test, watcher=(sys.executable, "-c", code))
+    assert report.verdict == Verdict.INCONCLUSIVE
+    assert "watcher_died" in codes(report)
+
+
+def test_an_unknown_level_is_told(check: Callable[..., Report]) -> None:
+    report = check(level="thorough")
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, {"usage"})
+
+
+def test_nothing_unforeseen_leaves_run_check(
+    lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explode(*args: Any) -> None:
+        raise RuntimeError("unforeseen")
+
+    report = lie("honest", on_progress=explode)
+    assert codes(report) == set()
+    monkeypatch.setattr(course.Check, "judge", explode)
+    assert codes(lie("honest")) == {"internal"}
+    monkeypatch.setattr(course.Check, "_follow_child", explode)
+    assert codes(lie("honest")) == {"internal"}
+
+
+def test_two_checks_at_once(check: Callable[..., Report], lie: Callable[..., Report]) -> None:
+    reports: list[Report] = []
+    threads = [threading.Thread(target=lambda: reports.append(lie("honest"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert [codes(r) for r in reports] == [set(), set()]
+    assert len({r.nonce for r in reports}) == 2
+
+
+def test_no_descriptor_and_no_process_is_left(lie: Callable[..., Report]) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    lie("honest")
+    lie("no_json")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int] = []
+    original = Process.register
+
+    def remember(self: Process, selector: Any) -> None:
+        pids.append(self.pid)
+        original(self, selector)
+
+    def interrupt(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Process, "register", remember)
+    monkeypatch.setattr(course.Check, "_follow_child", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lie("hangs", timing=TIMING)
+    assert len(pids) == 2
+    for pid in pids:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_defaults() -> None:
+    assert course.Timing() == course.Timing(60.0, 15.0, 20.0, 60.0, 10.0, 5.0, 2.0, 10.0)
+    assert python("x") == (sys.executable, "-m", "x")
+    assert runner.run_check.__doc__

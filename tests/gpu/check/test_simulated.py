@@ -1,0 +1,255 @@
+"""Whole checks over a made-up device: real processes, the real bindings, the real kernels, planted faults."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.report import Report, render
+from provisioning.gpu.check.types import Action, Progress, Severity, Status, Verdict
+
+Check = Callable[..., Report]
+pytestmark = pytest.mark.engine
+
+
+def statuses(report: Report) -> dict[str, Status]:
+    return {test.name: test.status for test in report.tests}
+
+
+def codes(report: Report) -> set[str]:
+    return {f.code for f in report.findings if f.severity != Severity.INFO}
+
+
+def test_a_quick_check_of_a_good_device_is_still_no_pass(check: Check, tmp_path: Path) -> None:
+    (tmp_path / "nvrtc").touch()
+    seen: list[Progress] = []
+    report = check(on_progress=seen.append)
+    assert set(statuses(report).values()) == {Status.PASSED}, render(report)
+    assert len(report.tests) == 11
+    assert (report.verdict, report.exit_code, report.simulated) == (Verdict.INCONCLUSIVE, 3, True)
+    assert report.summary.startswith("Simulated")
+    assert codes(report) == set()
+    assert report.software == {"kernels": report.software["kernels"], "blas": "own kernels"}
+    assert report.software["kernels"].startswith("nvrtc ")
+    assert report.samples["count"] >= 3
+    assert [p.test for p in seen if p.phase == "start"] == [t.name for t in report.tests]
+    assert (seen[0].phase, seen[-1].phase) == ("prepare", "end")
+    assert report.measures["free_mib"] == 16
+    assert report.measures["copy_gb_s"] == pytest.approx(4300, rel=0.01)
+
+
+def burn(dtype: str = "bf16") -> Test:
+    return Test(f"burn_{dtype}", "burn", 30.0, params={"dtype": dtype, "seconds": 0.1})
+
+
+def test_the_tests_of_the_higher_levels(check: Check, tmp_path: Path) -> None:
+    """With cuBLAS, whose calls are made as the real one takes them."""
+    (tmp_path / "cublas").touch()
+    report = check(
+        Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"}),
+        burn(),
+        Test("inversions", "inversions", 20.0, params={"full": False}),
+        Test("bandwidth", "memory", 20.0),
+        Test("pcie", "pcie", 20.0, params={"seconds": 0.2}),
+        Test("peers", "peers", 20.0),
+        Test("modulo20", "modulo20", 20.0),
+        Test("bit_fade", "bit_fade", 20.0, params={"seconds": 0.05}),
+        Test("power_steps", "power_steps", 20.0, params={"cycles": 1, "seconds": 0.02}),
+        level="standard",
+        cuda={"devices": 2, "tflops": 390, "memory_mib": 32},
+    )
+    got = statuses(report)
+    assert set(got.values()) == {Status.PASSED}, render(report)
+    assert report.software["blas"].startswith("cublas 13.")
+    by_name = {test.name: test for test in report.tests}
+    assert by_name["exact_bf16"].detail["by"] == ["own kernel", "cublas"]
+    assert by_name["burn_bf16"].judgements[0].against == "datasheet"
+    assert any(j.metric.startswith("peer_gb_s:GPU-") for j in by_name["peers"].judgements)
+
+
+MEMORY = ("residue", "address")
+BF16 = Test("exact_bf16", "exact", 20.0, params={"dtype": "bf16"})
+
+
+@pytest.mark.parametrize(
+    ("fault", "tests", "failed"),
+    [
+        ({"stuck_word": 1000, "stuck_bit": 5}, MEMORY, {"residue", "address"}),
+        ({"alias_from": 500, "alias_to": 900}, MEMORY, {"address"}),
+        ({"no_memset": 1, "dirty_words": 20}, ("residue",), {"residue"}),
+        ({"blind": 1}, ("canary",), {"canary"}),
+        ({"product_word": 100, "product_flip": 1}, (BF16,), {"exact_bf16"}),
+        ({"product_word": 100, "product_flip": 2139095040}, (BF16,), {"exact_bf16"}),
+        ({"no_product": 1}, (BF16,), {"exact_bf16"}),
+        ({"pcie_flip": 1}, ("pcie",), {"pcie"}),
+        ({"copy_gb_s": 3000, "driver_copy_gb_s": 3000}, ("copy",), {"copy"}),
+        ({"pcie_gb_s": 20}, ("pcie",), {"pcie"}),
+        ({"ecc": "count_nonzero"}, MEMORY, {"residue"}),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
+)
+def test_a_fault_fails_the_test_that_is_made_for_it(
+    check: Check, fault: dict[str, Any], tests: tuple[Any, ...], failed: set[str]
+) -> None:
+    report = check(*tests, cuda=fault)
+    assert (report.verdict, report.exit_code) == (Verdict.FAIL, 2), render(report)
+    assert {name for name, status in statuses(report).items() if status == Status.FAILED} == failed, render(
+        report
+    )
+    first = next(t for t in report.tests if t.status == Status.FAILED)
+    if "stuck_word" in fault:
+        assert first.detail["bits_left"] == f"{1 << 5:016x}"
+        address = report.tests[1]
+        assert address.detail["first_index"] == "1000"
+        assert address.detail["wrong_bits"] == f"{1 << 5:016x}"
+    if "alias_to" in fault:
+        assert first.detail["first_index"] == "900"
+    if "product_word" in fault:
+        assert first.detail["first_index"] == "100"
+    if "ecc" in fault:
+        assert "CUDA_ERROR_ECC_UNCORRECTABLE" in first.text
+        assert statuses(report)["address"] == Status.SKIPPED
+        assert report.tests[1].text.startswith("Not run: The context was lost")
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ({"out_of_memory": 1}, "Only 0.0% of the free memory"),
+        ({"largest_share": 0.2, "memory_mib": 18}, "Only "),
+        ({"context_error": 2}, "No CUDA context: cuDevicePrimaryCtxRetain: CUDA_ERROR_OUT_OF_MEMORY"),
+        ({"uuid": "ff" * 16}, "CUDA opened ffffffff"),
+        ({"major": 7, "minor": 0}, "No packaged kernel fits sm_70"),
+        ({"kill": "count_nonzero"}, "ended by signal 9"),
+        ({"no_peer": 1, "devices": 2}, "no peer access"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_could_not_be_tested_is_inconclusive(check: Check, fault: dict[str, Any], text: str) -> None:
+    report = check("peers" if "no_peer" in fault else "residue", cuda=fault)
+    if "largest_share" in fault:
+        # Small chunks reach it all the same.
+        assert statuses(report) == {"residue": Status.PASSED}
+        return
+    assert (report.verdict, report.exit_code) == (Verdict.INCONCLUSIVE, 3)
+    assert text in render(report)
+
+
+def test_a_fault_of_the_device_at_the_context_fails(check: Check) -> None:
+    report = check("residue", cuda={"context_error": 214})
+    assert report.verdict == Verdict.FAIL
+    assert "no_context" in codes(report)
+
+
+def test_no_cuda_device(check: Check) -> None:
+    report = check("residue", cuda={"no_device": 1})
+    assert report.exit_code == 4
+    assert report.unavailable is not None
+    assert report.unavailable.library == "device"
+
+
+def test_a_kernel_that_never_ends_is_killed_at_its_deadline(check: Check) -> None:
+    started = time.monotonic()
+    inversions = Test("inversions", "inversions", 0.7)
+    report = check("residue", inversions, "address", cuda={"hang": "fill_word"})
+    assert time.monotonic() - started < 15
+    assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, False)
+    assert statuses(report) == {
+        "residue": Status.PASSED,
+        "inversions": Status.HUNG,
+        "address": Status.SKIPPED,
+    }
+    assert report.action == Action.REBOOT
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict", "code", "action"),
+    [
+        ({"xids": [79], "after_s": 0.6}, Verdict.FAIL, "xid_79", Action.REBOOT),
+        ({"xids": [94], "after_s": 0.6}, Verdict.INCONCLUSIVE, "xid_94", Action.RETRY),
+        ({"lost": 1, "after_s": 0.8}, Verdict.FAIL, "lost", Action.REBOOT),
+        ({"ecc_uncorrected": 1}, Verdict.FAIL, "ecc_uncorrected", Action.DRAIN_AND_RESET),
+        ({"throttle": 64}, Verdict.FAIL, "thermal_throttling", Action.INSPECT),
+        ({"link_errors": 2}, Verdict.INCONCLUSIVE, "nvlink_errors", Action.INSPECT),
+        ({"pcie_width": 8}, Verdict.INCONCLUSIVE, "test_pcie", Action.INSPECT),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_nvml_sees_during_the_load(
+    check: Check, script: dict[str, Any], verdict: Verdict, code: str, action: Action
+) -> None:
+    report = check(Test("pcie", "pcie", 20.0, params={"seconds": 0.8}), nvml=script)
+    assert report.verdict == verdict, render(report)
+    assert code in codes(report)
+    assert report.action == action
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict", "code"),
+    [
+        ({"remapped": [0, 1, 1, 0]}, Verdict.FAIL, "remap_pending"),
+        ({"recovery": 2}, Verdict.FAIL, "recovery_action"),
+        ({"sram": 1}, Verdict.FAIL, "sram_threshold"),
+        ({"strangers": [4711]}, Verdict.INCONCLUSIVE, "busy"),
+        ({"no_events": 1}, Verdict.INCONCLUSIVE, "xids_unknown"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_nvml_sees_before_spares_the_load(
+    check: Check, script: dict[str, Any], verdict: Verdict, code: str
+) -> None:
+    report = check("address", nvml=script)
+    assert (report.verdict, codes(report)) == (verdict, {code})
+    assert report.tests == ()
+    assert report.health_before is not None
+
+
+def test_nvml_that_hangs_under_load(check: Check) -> None:
+    report = check(
+        Test("bit_fade", "bit_fade", 20.0, params={"seconds": 9}), nvml={"hang": 1, "after_s": 0.8}
+    )
+    assert report.verdict == Verdict.HUNG
+    assert "nvml_hung" in codes(report)
+    assert report.exit_code == 5
+
+
+def test_without_a_driver(check: Check) -> None:
+    report = check("address", nvml={"no_driver": 1})
+    assert report.exit_code == 4
+    assert report.unavailable is not None
+    assert report.unavailable.library == "libnvidia-ml.so.1"
+    assert "driver" in report.unavailable.fix
+
+
+def test_an_unknown_uuid(check: Check) -> None:
+    report = check("address", uuid="GPU-deadbeef-0000-0000-0000-000000000000")
+    assert report.exit_code == 4
+    assert "nvidia-smi -L" in render(report)
+
+
+def test_an_instance_of_a_parent(check: Check) -> None:
+    uuid = "MIG-00000064-1111-2222-3333-444444444444"
+    report = check(
+        "copy", "pcie", cuda={"uuid": uuid[4:].replace("-", "")}, nvml={"gpu": "h100_mig"}, uuid=uuid
+    )
+    assert report.facts is not None
+    assert (report.facts.mig, report.facts.sms, report.facts.memory_slices) == (True, 60, 4)
+    assert report.facts.parent_uuid.startswith("GPU-")
+    assert report.health_before is not None
+    assert report.health_before["remapped_uncorrected"] is None
+    assert "remapped_rows" in report.health_before["unavailable"]
+    copy, pcie = report.tests
+    assert copy.judgements[0].fail_below == pytest.approx(3350 / 2 * 0.72)
+    assert pcie.judgements[0].advisory
+    assert (copy.status, pcie.status) == (Status.PASSED, Status.PASSED)
+
+
+def test_a_leak_against_the_baseline(check: Check) -> None:
+    report = check("residue", baseline={"free_mib": 4000.0})
+    assert report.verdict == Verdict.FAIL
+    assert "missing although nobody uses the device" in report.summary
