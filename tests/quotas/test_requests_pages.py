@@ -156,6 +156,15 @@ def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent
     assert "Running" in page
 
 
+def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):
+    start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
+    page = as_user(bob).post("/quotas/ask/", {**FORM, **start})
+    assert page.status_code == 400
+    assert "JupyterLab on Gpu-1 needs no approval now. Start it on the page" in text_of(page)
+    assert not Workspace.objects.exists()
+    assert not QuotaRequest.objects.exists()
+
+
 def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
     Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
     start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils import timezone
@@ -42,7 +41,6 @@ from portal.quotas.models import (
 from portal.quotas.selectors import requests as selectors
 from portal.quotas.services import requests as services
 from portal.quotas.services import rules
-from portal.workspaces import services as workspaces
 
 ASKING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
@@ -101,26 +99,24 @@ class RequestList(ListView):
         body.is_valid(raise_exception=True)
         given = body.validated_data
         team = _team(request.user, given["team"])
-        with transaction.atomic():
-            workspace = None
-            if start := given.get("start"):
-                workspace = workspaces.create_waiting(
-                    actor=request.user,
-                    team=team,
-                    template=catalog.template_by_slug(start["template"]),
-                    flavor=catalog.flavor_by_slug(start["flavor"]),
-                    name=start.get("name", ""),
-                )
-            made = services.ask(
+        wanted = {
+            "kind": given["kind"],
+            "resource": given["resource"],
+            "amount": given["amount"],
+            "until": given.get("until"),
+            "why": given["why"],
+        }
+        if start := given.get("start"):
+            made = services.ask_to_start(
                 actor=request.user,
                 team=team,
-                kind=given["kind"],
-                resource=given["resource"],
-                amount=given["amount"],
-                until=given.get("until"),
-                why=given["why"],
-                workspace=workspace,
+                template=catalog.template_by_slug(start["template"]),
+                flavor=catalog.flavor_by_slug(start["flavor"]),
+                name=start.get("name", ""),
+                **wanted,
             )
+        else:
+            made = services.ask(actor=request.user, team=team, **wanted)
         headers = {"Location": reverse("api:quota-request", args=[made.pk])}
         return Response(_shown(request.user, made.pk), status=201, headers=headers)
 

@@ -5,10 +5,10 @@ A fixed number of queries for any number of requests. What is not measured is No
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from functools import lru_cache
 from uuid import UUID
 
 from django.db.models import Q, QuerySet, Sum
@@ -237,17 +237,16 @@ def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[H
     return tuple(found)
 
 
+_gpu = lru_cache(maxsize=256)(resources.gpu)
+
+
 # --- Reading the rows -------------------------------------------------------------------------------
 
 
 def _world() -> _World:
     world = _World(timezone.now(), sizes=site_sizes(usable=True))
-    for team, owner, amounts, asked, simulated in (
-        Workspace.objects.filter(state__in=HOLDING)
-        .order_by()
-        .values_list("team_id", "owner_id", "amounts", "resources", "flavor__pool__simulated")
-    ):
-        for resource, amount in _amounts(amounts, asked, simulated=bool(simulated)).items():
+    for team, owner, amounts in _charged():
+        for resource, amount in amounts.items():
             world.used[team, resource] = world.used.get((team, resource), 0) + amount
             key = (team, owner, resource)
             world.used_by_user[key] = world.used_by_user.get(key, 0) + amount
@@ -281,11 +280,15 @@ def _world() -> _World:
     return world
 
 
-def _amounts(amounts: Mapping[str, int], asked: Mapping[str, Any], *, simulated: bool) -> Mapping[str, int]:
-    """What a workspace is charged; rows from before quotas only say what they asked for."""
-    if amounts:
-        return amounts
-    return resources.amounts_of(messages.load(asked, ResourceRequest), simulated=simulated)
+def _charged() -> Iterator[tuple[UUID, UUID, Mapping[str, int]]]:
+    """Team, owner and amounts of all that holds capacity; rows from before quotas say what they asked for."""
+    holding = Workspace.objects.filter(state__in=HOLDING).order_by()
+    yield from holding.exclude(amounts={}).values_list("team_id", "owner_id", "amounts")
+    for team, owner, asked, simulated in holding.filter(amounts={}).values_list(
+        "team_id", "owner_id", "resources", "flavor__pool__simulated"
+    ):
+        request = messages.load(asked, ResourceRequest)
+        yield team, owner, resources.amounts_of(request, simulated=bool(simulated))
 
 
 def _root(cohort: UUID, cohorts: Mapping[UUID, Cohort]) -> UUID:
@@ -298,21 +301,29 @@ def _root(cohort: UUID, cohorts: Mapping[UUID, Cohort]) -> UUID:
 
 @dataclass(slots=True)
 class _Held:
-    """What was held in the period: base units × seconds, and the workspaces that held it."""
+    """What was held in the period of the `wanted` resources: base units × seconds; and the workspaces."""
 
+    wanted: frozenset[str]
     by_team: dict[tuple[UUID, str], int] = field(default_factory=dict)
     by_user: dict[tuple[UUID, UUID, str], int] = field(default_factory=dict)
     workspaces: dict[UUID, set[UUID]] = field(default_factory=dict)
     workspaces_of_user: dict[tuple[UUID, UUID], set[UUID]] = field(default_factory=dict)
 
     def add(self, team: UUID, user: UUID, resource: str, amount: int) -> None:
+        if resource not in self.wanted:
+            return
         self.by_team[team, resource] = self.by_team.get((team, resource), 0) + amount
         self.by_user[team, user, resource] = self.by_user.get((team, user, resource), 0) + amount
 
 
 def _held(teams: Iterable[UUID], now: datetime, requests: Sequence[QuotaRequest]) -> _Held:
     since = now - PERIOD
-    held = _Held()
+    held = _Held(
+        frozenset(
+            resources.GPU if request.resource == resources.GPU_HOURS else request.resource
+            for request in requests
+        )
+    )
     lasting = Q(released_at=None) | Q(released_at__gt=since)
     rows = Allocation.objects.filter(lasting, workspace__team__in=teams)
     counted: set[tuple[UUID, int]] = set()
@@ -351,7 +362,7 @@ def _add_devices(held: _Held, teams: Iterable[UUID], since: datetime, now: datet
         if kind == DeviceKind.MIG.value and profile:
             held.add(team, user, resources.mig(profile, simulated=simulated), amount)
             continue
-        held.add(team, user, resources.gpu(model), amount)
+        held.add(team, user, _gpu(model), amount)
         if not simulated:
             held.add(team, user, resources.GPU, amount)
 
@@ -380,7 +391,7 @@ def _idle(teams: Iterable[UUID]) -> dict[tuple[UUID, str], Idle]:
         "device__mig_profile", "device__node__pool__simulated",
     ):  # fmt: skip
         is_mig = kind == DeviceKind.MIG.value and profile
-        names = [resources.mig(profile, simulated=simulated) if is_mig else resources.gpu(model)]
+        names = [resources.mig(profile, simulated=simulated) if is_mig else _gpu(model)]
         if not simulated:
             names.append(resources.GPU)
         for name in names:

@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
 
 from portal.accounts.models import Team, User
 from portal.accounts.policies import is_member
+from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.texts import storable
@@ -24,22 +24,19 @@ from portal.events import services as events
 from portal.quotas import deciders, resources
 from portal.quotas.models import (
     AutoApproveRule,
-    LedgerAccount,
-    MemberCap,
     QuotaRequest,
     RequestKind,
     RequestStatus,
 )
+from portal.quotas.services.asking import WHY_MAX, check
 from portal.quotas.services.grants import end_due_grants as end_due_grants
 from portal.quotas.services.grants import give
 from portal.quotas.services.grants import revoke_grant as revoke_grant
 from portal.quotas.services.rules import left_of, rules_for
-from portal.quotas.sizes import HOURS_AT_MOST, size_of
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
 NEEDS_APPROVAL = "needs_approval"
-WHY_MAX = 2000
 
 
 def url_of(request: QuotaRequest) -> str:
@@ -67,7 +64,7 @@ def ask(
     if not is_member(actor, team):
         raise NotAllowed(f"You are not in the team {team.name}.", next_action="Choose a team of yours.")
     why = storable(why).strip()
-    _check(actor, team, kind, resource, amount, until, why)
+    check(actor, team, kind, resource, amount, until, why)
     if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):
         raise InvalidInput(
             "The workspace is not yours in this team.",
@@ -110,54 +107,24 @@ def ask(
     return request
 
 
-def _check(
-    actor: User, team: Team, kind: str, resource: str, amount: int, until: datetime | None, why: str
-) -> None:
-    problems: dict[str, list[str]] = {}
-    if kind not in RequestKind.values:
-        problems["kind"] = [f"Choose one of {', '.join(RequestKind.values)}."]
-    elif kind == RequestKind.LEDGER and resource != resources.GPU_HOURS:
-        problems["resource"] = [f"Of the ledger there is only {resources.GPU_HOURS}."]
-    elif kind != RequestKind.LEDGER:
-        try:
-            resources.validate_resource(resource)
-        except ValidationError as error:
-            problems["resource"] = list(error.messages)
-    if isinstance(amount, bool) or not isinstance(amount, int) or amount <= 0:
-        problems["amount"] = ["Ask for more than zero."]
-    if until is not None and until <= timezone.now():
-        problems["until"] = ["Choose a time in the future."]
-    if until is not None and kind == RequestKind.LEDGER:
-        problems["until"] = ["GPU-hours last until they are spent: leave the end out."]
-    if not why:
-        problems["why"] = ["Say in a few words what it is for."]
-    elif len(why) > WHY_MAX:
-        problems["why"] = [f"Use at most {WHY_MAX} characters."]
-    if not problems:
-        problems |= _senseless(actor, team, kind, resource, amount)
-    if problems:
-        first = next(iter(problems.values()))[0]
-        raise InvalidInput(first, next_action="Correct it and ask again.", errors=problems)
+@transaction.atomic
+def ask_to_start(
+    *, actor: User, team: Team, template: Template, flavor: Flavor, name: str = "", **wanted: Any
+) -> QuotaRequest:
+    """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
 
+    Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
+    """
+    from portal.workspaces import services as workspaces
 
-def _senseless(actor: User, team: Team, kind: str, resource: str, amount: int) -> dict[str, list[str]]:
-    """What could be granted and would change nothing."""
-    size = size_of(resource)
-    if size is not None and amount > size:
-        has = f"{resources.counted(resource, size)}" + (
-            f" in {HOURS_AT_MOST // 24} days" if resource == resources.GPU_HOURS else ""
+    waiting = workspaces.create_waiting(actor=actor, team=team, template=template, flavor=flavor, name=name)
+    if waiting.error_code != NEEDS_APPROVAL:
+        raise StateConflict(
+            f"{template.name} on {flavor.name} needs no approval now.",
+            next_action="Start it on the page for new workspaces.",
+            code="needs_no_approval",
         )
-        if not size:
-            return {"resource": [f"This site has no {resources.label(resource)}."]}
-        return {"amount": [f"This site has {has} in all: ask for at most that."]}
-    if kind == RequestKind.LEDGER and not LedgerAccount.objects.filter(team=team).exists():
-        return {"kind": [f"{team.name} has no budget of GPU-hours, so nothing is missing there."]}
-    if kind == RequestKind.MEMBER_CAP:
-        caps = MemberCap.objects.filter(team=team, resource=resource)
-        if not caps.filter(user=actor).exists() and not caps.filter(user=None).exists():
-            named = resources.label(resource)
-            return {"kind": [f"No cap on {named} holds you back in {team.name}: ask for its quota instead."]}
-    return {}
+    return ask(actor=actor, team=team, workspace=waiting, **wanted)
 
 
 def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
@@ -384,15 +351,16 @@ def _tell_decision(actor: User, request: QuotaRequest, word: str, said: str, not
 
 def _end_waiting(request: QuotaRequest, why: str) -> None:
     """Delete the workspace that only waited for this request; its user is told by the request's page."""
-    waiting = Workspace.objects.filter(
-        quota_requests=request, state=State.PENDING, error_code=NEEDS_APPROVAL
-    ).first()
-    if waiting is None:
+    from portal.workspaces import services as workspaces
+
+    if request.workspace_id is None:
+        return
+    # Under its lock: what another grant lets start at this moment stays.
+    waiting = workspaces.locked(request.workspace_id)
+    if waiting.state != State.PENDING or waiting.error_code != NEEDS_APPROVAL:
         return
     if waiting.quota_requests.filter(status=RequestStatus.OPEN).exclude(pk=request.pk).exists():
         return
-    from portal.workspaces import services as workspaces
-
     events.record(
         actor=SYSTEM, kind="workspace.not_approved", workspace=waiting, message=f"deletes it: {why}"
     )

@@ -9,7 +9,6 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db import transaction
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -20,7 +19,6 @@ from portal.accounts import selectors as accounts
 from portal.accounts.forms import add_problems
 from portal.accounts.models import Team
 from portal.catalog import selectors as catalog
-from portal.catalog.models import Flavor, Template
 from portal.common.errors import PortalError
 from portal.common.htmx import partial_of, wants
 from portal.common.requests import SignedInRequest
@@ -30,7 +28,6 @@ from portal.quotas.models import QuotaRequest, RequestKind
 from portal.quotas.selectors import requests as selectors
 from portal.quotas.services import requests as services
 from portal.quotas.views.request_forms import AskForm, DecideForm, end_after, in_units, in_words
-from portal.workspaces import services as workspaces
 
 ROWS_PER_PAGE = 20
 
@@ -127,24 +124,16 @@ def _resource(name: str) -> str:
 
 def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, Any] | None) -> QuotaRequest:
     given = form.cleaned_data
-    with transaction.atomic():
-        workspace = None
-        if start is not None:
-            template: Template = start["template"]
-            flavor: Flavor = start["flavor"]
-            workspace = workspaces.create_waiting(
-                actor=request.user, team=team, template=template, flavor=flavor, name=start["name"]
-            )
-        return services.ask(
-            actor=request.user,
-            team=team,
-            kind=given["kind"],
-            resource=given["resource"],
-            amount=given["units"],
-            until=end_after(given["lasts"]),
-            why=given["why"],
-            workspace=workspace,
-        )
+    wanted = {
+        "kind": given["kind"],
+        "resource": given["resource"],
+        "amount": given["units"],
+        "until": end_after(given["lasts"]),
+        "why": given["why"],
+    }
+    if start is None:
+        return services.ask(actor=request.user, team=team, **wanted)
+    return services.ask_to_start(actor=request.user, team=team, **start, **wanted)
 
 
 def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[str]) -> dict[str, Any] | None:
