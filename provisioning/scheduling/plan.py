@@ -9,7 +9,6 @@ the time ahead.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from provisioning.scheduling.model import FOREVER_S, Cycle, Eta, Rule, Running, Workload
 from provisioning.scheduling.quota import NO_LIMIT, Node
-from provisioning.scheduling.waiting import Rank
+from provisioning.scheduling.turns import Turns
 
 if TYPE_CHECKING:
     from provisioning.scheduling.scheduler import Scheduler
@@ -71,26 +70,24 @@ class Plan:
         self._after: dict[int, Rows] = {}
         self._kept: dict[tuple[str, str], Ints] = {}
         self._etas: dict[str, Eta] = {}
-        self._ranks: list[Rank] = []
         self._slots: list[_Slot | None] = []
         self._grid, self._next, self._left = self._read()
         starts = cycle.starts if cycle is not None else ()
+        self._turns = turns = Turns(scheduler, frozenset(starts))
         for name in starts:
             workload = scheduler.waiting.items[name]
             need = self._need(self._left, workload)
             self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
+            turns.begins(workload, self._now_s)
             self._etas[name] = Eta(self._now_s, "enough is free")
-        starting = frozenset(starts)
         earliest = 0 if cycle is None else self._next
-        for rank, workload in scheduler.waiting.ranked(self._state):
-            if workload.id in starting:
-                continue
-            slot, eta = self._find(self._left, workload, earliest)
-            if slot is not None:
-                self._take(self._left, slot, -1)
-            self._ranks.append(rank)
+        while (waiting := turns.pick()) is not None:
+            slot, eta = self._find(self._left, waiting, earliest)
             self._slots.append(slot)
-            self._etas[workload.id] = eta
+            self._etas[waiting.id] = eta
+            if slot is not None and eta.eta_s is not None:
+                self._take(self._left, slot, -1)
+                turns.begins(waiting, eta.eta_s)
 
     def eta(self, workload_id: str) -> Eta:
         """Raises KeyError where it did not wait when the plan was made."""
@@ -105,7 +102,7 @@ class Plan:
 
         The plan stays as it is.
         """
-        place = bisect_left(self._ranks, self._scheduler.waiting.rank_of(workload, self._state))
+        place = self._turns.place_of(workload.team, self._scheduler.waiting.key_of(workload))
         left = self._left
         if place < len(self._slots):
             left = left.copy()

@@ -134,24 +134,15 @@ class Waiting:
         share = state.share(shape[0]) if band == USUAL and usual == UNPROMISED else ()
         return (band, priority, usual, share, created, name)
 
-    def ranked(self, state: State) -> Iterator[tuple[Rank, Workload]]:
-        """All in their order as shares stand now, with their ranks."""
-        ranks = sorted(
-            self._rank(shape, index, state)
-            for shape, keys in self._lists.items()
-            for index in range(len(keys))
-        )
-        for rank in ranks:
-            yield rank, self.items[rank[5]]
+    def keys_of_all(self) -> Iterator[Key]:
+        """What decides the order of each, but for the shares. In no order."""
+        return (key for _, key in self._keys.values())
 
-    def rank_of(self, workload: Workload, state: State) -> Rank:
-        """The rank of a request that is new, or of one that waits."""
+    def key_of(self, workload: Workload) -> Key:
+        """The same for a request that is new, or for one that waits."""
         if workload.id in self._keys:
-            band, priority, usual, created, name = self._keys[workload.id][1]
-        else:
-            band, priority, usual, created, name = self._key(workload, CLAIMED if workload.claimed else USUAL)
-        share = state.share(workload.team) if band == USUAL and usual == UNPROMISED else ()
-        return (band, priority, usual, share, created, name)
+            return self._keys[workload.id][1]
+        return self._key(workload, CLAIMED if workload.claimed else USUAL)
 
     def _key(self, workload: Workload, band: int) -> Key:
         # Priority does not count for those who have waited too long: their age alone does.
