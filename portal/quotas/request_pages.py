@@ -11,7 +11,9 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.common.templatetags.berth import duration
 from portal.quotas import resources
+from portal.quotas.bars import Bar
 from portal.quotas.models import Grant, Quota, QuotaRequest, RequestKind, RequestStatus
+from portal.quotas.selectors import limits
 from portal.quotas.selectors import requests as selectors
 from portal.quotas.selectors.evidence import Evidence
 from portal.quotas.sizes import site_sizes
@@ -28,7 +30,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A request as a page shows it. `problem` is why the last try did not work; `given` what was typed."""
+    """A request as a page shows it.
+
+    `problem` is why the last try did not work, `given` what was typed, `bar` the team's part in the
+    resource while there is something to decide.
+    """
 
     request: QuotaRequest
     evidence: Evidence | None
@@ -38,6 +44,7 @@ class Shown:
     problem: str = ""
     given: dict[str, str] | None = None
     focus: bool = False
+    bar: Bar | None = None
 
     @property
     def wanted(self) -> str:
@@ -119,18 +126,28 @@ class Shown:
 def shown(actor: User, request: QuotaRequest, evidence: Evidence | None = None, **more: Any) -> Shown:
     """The request as the actor may see it; asks what the actor may do with it."""
     grant = getattr(request, "grant", None)
+    barred = evidence is not None and _barred(request)
     return Shown(
         request=request,
         evidence=evidence,
         may_decide=selectors.may_decide(actor, request),
         may_revoke=grant is not None and selectors.may_revoke(actor, grant),
         may_withdraw=request.status == RequestStatus.OPEN and request.requester_id == actor.pk,
+        bar=limits.bar_of(request.team, request.resource) if barred else None,
         **more,
     )
 
 
+def _barred(request: QuotaRequest) -> bool:
+    return request.kind != RequestKind.LEDGER
+
+
 def inbox(actor: User) -> list[Shown]:
     """The actor's inbox: all of it may be decided, so nothing is asked for each row."""
+    rows = selectors.inbox(actor)
+    teams = {row.request.team_id: row.request.team for row in rows if _barred(row.request)}
+    bars = limits.bars_for_many(teams.values()) if teams else {}
+    found = {(slug, bar.resource): bar for slug, of_team in bars.items() for bar in of_team}
     return [
         Shown(
             row.request,
@@ -138,8 +155,9 @@ def inbox(actor: User) -> list[Shown]:
             may_decide=True,
             may_revoke=False,
             may_withdraw=row.request.requester_id == actor.pk,
+            bar=found.get((row.request.team.slug, row.request.resource)),
         )
-        for row in selectors.inbox(actor)
+        for row in rows
     ]
 
 
