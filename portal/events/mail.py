@@ -43,6 +43,8 @@ def send_due() -> int:
                 _over(row)
                 continue
             try:
+                # Opened once: what finds it open leaves it open for the next.
+                server.open()
                 _message(row, server).send()
             except SMTPRecipientsRefused as error:
                 _failed(row, error)

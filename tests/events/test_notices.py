@@ -128,6 +128,40 @@ def test_a_broken_server_ends_the_round_and_a_refused_reader_does_not(
     assert mail.send_due() == 1
 
 
+def test_a_round_opens_one_connection_and_closes_it(alice, bob, mailing, settings):
+    """Against a server that speaks SMTP: three mails, one of them refused, one connection."""
+    import socketserver
+    import threading
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            said.append("CONNECT")
+            self.wfile.write(b"220 hello\r\n")
+            while words := self.rfile.readline().decode().split():
+                verb = words[0].upper()
+                said.append(verb)
+                if verb == "DATA":
+                    self.wfile.write(b"354 go on\r\n")
+                    while self.rfile.readline() != b".\r\n":
+                        pass
+                refused = verb == "RCPT" and "bob" in words[1]
+                self.wfile.write(b"550 nobody\r\n" if refused else b"250 fine\r\n")
+                if verb == "QUIT":
+                    return
+
+    said: list[str] = []
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+        settings.EMAIL_HOST, settings.EMAIL_PORT = server.server_address
+        for title, user in (("One", alice), ("Two", bob), ("Three", alice)):
+            tell(user, title=title)
+        assert mail.send_due() == 2
+        server.shutdown()
+    assert (said.count("CONNECT"), said.count("DATA"), said.count("QUIT")) == (1, 2, 1)
+    assert Notification.objects.get(user=bob).mail_attempts == 1
+
+
 def test_two_workers_send_one_mail(alice, mailing, monkeypatch):
     tell(alice)
     claim = mail._claim
