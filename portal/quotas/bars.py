@@ -116,8 +116,10 @@ class Bar:
         """The one line beside the name: “3 of 4”."""
         if self.limit is None and self.nominal is None:
             return f"{self.used_words} in use, no limit"
-        words = f"{self.used_words} of {self.said(self.nominal if self.nominal else self.limit)}"
-        return f"{words}, {self.borrowed_words} borrowed" if self.borrowed and self.nominal else words
+        if not self.nominal:
+            return f"{self.used_words} of at most {self.limit_words}"
+        words = f"{self.used_words} of {self.nominal_words}"
+        return f"{words}, {self.borrowed_words} borrowed" if self.borrowed else words
 
     @property
     def sentence(self) -> str:
