@@ -216,7 +216,9 @@ def _of_variant(site: Site, waiter: Waiter) -> Verdict:
     text = waiting.message(site, waiter, waiter.workload, lack, blocker)
     facts: dict[str, Any] = {
         "blocker": waiting.as_data(blocker),
-        "reasons": _node_reasons(waiter.asked) if blocker.rule in (Rule.PLACEMENT, Rule.CAPACITY) else (),
+        "reasons": waiting.node_reasons(waiter.asked)
+        if blocker.rule in (Rule.PLACEMENT, Rule.CAPACITY)
+        else (),
         "ask": _ask(blocker),
     }
     if found.outcome is model.Outcome.IMPOSSIBLE and blocker.rule is Rule.SITE_LIMIT:
@@ -249,19 +251,12 @@ def _ask(blocker: model.Blocker) -> Ask | None:
     return None
 
 
-def _node_reasons(asked: Asked) -> tuple[tuple[str, str], ...]:
-    reasons: list[tuple[str, str]] = []
-    for each in asked.pools:
-        reasons += each.cluster.explain(each.adapted(asked.request, asked.template.program)).reasons
-    return tuple(reasons)
-
-
 def _by_capacity(asked: Asked) -> Verdict:
     for each in asked.pools:
         placement = each.cluster.find(each.adapted(asked.request, asked.template.program))
         if placement is not None:
             return Verdict(Outcome.FITS_NOW, "Starts now.", pool=each.pool, placement=placement)
-    reasons = _node_reasons(asked)
+    reasons = waiting.node_reasons(asked)
     return Verdict(
         Outcome.QUEUED,
         waiting.summary("Waits until there is room", reasons),

@@ -45,6 +45,9 @@ def program_need(program: str) -> str:
     return f"the program {program}"
 
 
+Reasons = tuple[tuple[str, str], ...]
+
+
 @dataclass(slots=True)
 class PoolNodes:
     """A pool and its nodes at one moment. Clusters are built when they are first asked."""
@@ -53,6 +56,7 @@ class PoolNodes:
     nodes: tuple[NodeState, ...]
     _now: Cluster | None = field(default=None, repr=False)
     _at_best: Cluster | None = field(default=None, repr=False)
+    _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
 
     @property
     def cluster(self) -> Cluster:
@@ -70,11 +74,23 @@ class PoolNodes:
             )
         return self._at_best
 
+    def reasons(self, request: ResourceRequest) -> Reasons:
+        """Why no node takes the request now, node by node; the same is not worked out twice."""
+        found = self._reasons.get(request)
+        if found is None:
+            found = self._reasons[request] = self.cluster.explain(request).reasons
+        return found
+
+    def changed(self) -> None:
+        """Something was taken or given back in the cluster."""
+        self._reasons.clear()
+
     def replace(self, node: NodeState) -> None:
         """Take over what is known anew about one of the nodes."""
         self.nodes = tuple(node if each.name == node.name else each for each in self.nodes)
         if self._now is not None:
             self._now.update(node)
+        self.changed()
 
     def adapted(self, request: ResourceRequest, program: str) -> ResourceRequest:
         """The request with what this pool's nodes must have for the program: simulated ones have all."""

@@ -139,16 +139,12 @@ def _start(site: Site, names: Sequence[str]) -> list[str]:
         .filter(pk__in=list(names), state=State.PENDING, wanted=Wanted.RUNNING)
         .order_by("pk")
     }
-    begun = []
-    for name in names:
-        workspace = rows.get(name)
-        if workspace is None:
-            continue
-        pool, placement = site.placer.place_of(name)
+    places = {name: site.placer.place_of(name) for name in names if name in rows}
+    known = placing.Known.of((pool.pool, placement) for pool, placement in places.values())
+    for name, (pool, placement) in places.items():
         amounts = site.scheduler.waiting.items[name].amounts
-        placing.begin(workspace, pool.pool, placement, amounts, site.now)
-        begun.append(name)
-    return begun
+        placing.begin(rows[name], pool.pool, placement, amounts, site.now, known=known)
+    return list(places)
 
 
 def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:

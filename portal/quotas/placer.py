@@ -58,6 +58,7 @@ class PoolPlacer:
         """Take the place that `fits` has just found."""
         pool, placement, request = self._found[workload.id]
         pool.cluster.commit(placement, request)
+        pool.changed()
         self._taken.append((pool, placement, request))
 
     def place_of(self, workload_id: str) -> tuple[PoolNodes, Placement]:
@@ -70,6 +71,7 @@ class PoolPlacer:
         while self._taken:
             pool, placement, request = self._taken.pop()
             pool.cluster.release(placement, request)
+            pool.changed()
 
     @contextmanager
     def _without(self, gone: Sequence[str]) -> Iterator[None]:

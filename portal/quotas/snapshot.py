@@ -41,6 +41,8 @@ from provisioning.scheduling import model
 from provisioning.scheduling.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
+BACKFILL_DEPTH = 2000
+"""Requests that a cycle looks at behind a reserved head: those for other models may well fit."""
 BROKEN_WAIT = timedelta(seconds=30)
 ENDS_WITHIN_S = 10
 """What has been told to stop is expected to be gone by then."""
@@ -87,6 +89,7 @@ def policy() -> model.Policy:
         preemption=settings.BERTH_PREEMPTION,
         min_run_s=settings.BERTH_MIN_RUN_S,
         grace_s=settings.BERTH_PREEMPTION_GRACE_S,
+        backfill_depth=BACKFILL_DEPTH,
     )
 
 
@@ -329,7 +332,7 @@ def _bookings(now: datetime) -> Iterable[model.Booking]:
 
 RUNNING_COLUMNS = (
     "pk", "team__slug", "owner_id", "amounts", "priority", "requested_at", "expected_s", "preemptible",
-    "preempted", "placed_at", "leave_at", "leave_for", "state",
+    "preempted", "placed_at", "leave_at", "leave_for", "state", "gpu_idle_since",
 )  # fmt: skip
 
 
@@ -339,7 +342,7 @@ def _running(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable
     rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
     for row in rows:
         pk, team, owner, amounts, priority, requested, expected, preemptible, preempted, *rest = row
-        placed, leave_at, leave_for, state = rest
+        placed, leave_at, leave_for, state, idle_since = rest
         started_s = int((placed or requested).timestamp())
         leaving = int(leave_at.timestamp()) if leave_at else None
         if state in (State.STOPPING, State.TERMINATING):
@@ -357,7 +360,8 @@ def _running(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable
             preempted=preempted,
         )
         placer.runs(workload.id)
-        yield model.Running(workload, started_s, leaving, leave_for)
+        idle_s = max(0, now_s - int(idle_since.timestamp())) if idle_since else -1
+        yield model.Running(workload, started_s, leaving, leave_for, idle_s)
 
 
 def _amounts(pk: UUID) -> dict[str, int]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from portal.common.templatetags.berth import duration
 from portal.quotas import resources
+from portal.quotas.asked import Asked
 from portal.quotas.snapshot import Site, Waiter
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -128,7 +130,12 @@ def holders_text(site: Site, blocker: Blocker) -> str:
         until = at(max(holder.next_end_s, site.now_s)) if holder.next_end_s is not None else None
         when = f", some of it until about {clock(until, site.now)}" if until else ""
         name = site.team_names.get(holder.team, holder.team)
-        parts.append(f"{resources.counted(blocker.resource, holder.amount)} held by {name}{when}")
+        idle = (
+            f" ({resources.spoken(blocker.resource, holder.idle)} idle for {duration(holder.idle_s)})"
+            if holder.idle > 0
+            else ""
+        )
+        parts.append(f"{resources.counted(blocker.resource, holder.amount)} held by {name}{when}{idle}")
     return "; ".join(parts)
 
 
@@ -139,19 +146,25 @@ def clock(when: datetime, now: datetime) -> str:
 
 def capacity_message(waiter: Waiter) -> str:
     """Why no node takes it now: the first node's reason."""
-    reasons: list[tuple[str, str]] = []
-    for pool in waiter.asked.pools:
-        reasons += pool.cluster.explain(
-            pool.adapted(waiter.asked.request, waiter.asked.template.program)
-        ).reasons
-    return summary("Waits until there is room", reasons)
+    return summary("Waits until there is room", node_reasons(waiter.asked))
+
+
+def node_reasons(asked: Asked) -> tuple[tuple[str, str], ...]:
+    """Why no node takes it now, node by node."""
+    return tuple(
+        reason
+        for pool in asked.pools
+        for reason in pool.reasons(pool.adapted(asked.request, asked.template.program))
+    )
 
 
 def summary(lead: str, reasons: Sequence[tuple[str, str]]) -> str:
-    """`lead`, and the reason of the first node."""
+    """`lead`, and the reason of the first node, if possible of one that has what is asked for."""
     if not reasons:
         return f"{lead}: there are no nodes."
-    node, reason = reasons[0]
+    node, reason = next(
+        (each for each in reasons if not each[1].startswith(("has no ", "lacks "))), reasons[0]
+    )
     more = f", and {len(reasons) - 1} more nodes" if len(reasons) > 1 else ""
     colon = "" if reason.startswith(("is ", "has ", "lacks ", "cannot ")) else ":"
     return f"{lead}: {node}{colon} {reason}{more}."
@@ -170,6 +183,8 @@ def as_data(blocker: Blocker) -> dict[str, Any]:
                 "team": holder.team,
                 "amount": holder.amount,
                 "until": iso(holder.next_end_s),
+                "idle": holder.idle,
+                "idle_s": holder.idle_s if holder.idle_s >= 0 else None,
             }
             for holder in blocker.holders
         ],

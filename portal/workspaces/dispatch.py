@@ -93,7 +93,7 @@ def placement_of(allocations: list[Allocation]) -> Placement:
             NodePlacement(
                 allocation.node.name,
                 tuple(
-                    DeviceGrant(item.device.uuid, item.milli)
+                    DeviceGrant(item.device.uuid, item.milli, item.memory_mib)
                     for item in sorted(allocation.devices.all(), key=lambda item: item.device.index)
                 ),
             )
@@ -102,16 +102,17 @@ def placement_of(allocations: list[Allocation]) -> Placement:
     )
 
 
-def send(workspace: Workspace, op: Op) -> None:
+def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None = None) -> None:
     """Take the lease for one command and send it once the transaction has held.
 
-    The caller holds the row's lock. If sending fails, or the command or its answer is lost, the
-    lease runs out and the sweep sends again.
+    The caller holds the row's lock, and may give the active allocations if it has them at hand. If
+    sending fails, or the command or its answer is lost, the lease runs out and the sweep sends again.
     """
     pool = workspace.pool
     if pool is None:
         raise ValueError(f"workspace {workspace.pk} has no pool to send {op} to")
-    allocations = held_by(workspace)
+    if allocations is None:
+        allocations = held_by(workspace)
     now = timezone.now()
     lease = uuid.uuid4().hex
     expires = now + timedelta(seconds=settings.NODE_LEASE_S)

@@ -82,6 +82,7 @@ class Workspace(models.Model):
     endpoint = models.CharField(max_length=200, blank=True)
     activity = models.JSONField(default=dict, blank=True)
     heartbeat_at = models.DateTimeField(null=True, blank=True)
+    gpu_idle_since = models.DateTimeField(null=True, blank=True)
 
     created_at = models.DateTimeField(auto_now_add=True)
     state_since = models.DateTimeField()

@@ -11,6 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Value
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
@@ -319,11 +321,20 @@ def _look_now(workspace: Workspace) -> None:
 def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, Any]) -> None:
     """Proof of life and of use. Raises `Revoked`."""
     now = timezone.now()
+    idle_since = Coalesce("gpu_idle_since", Value(now)) if _gpus_idle(activity) else None
     updated = Workspace.objects.filter(pk=workspace_id, generation=generation, state__in=HOLDING).update(
-        heartbeat_at=now, activity=activity
+        heartbeat_at=now, activity=activity, gpu_idle_since=idle_since
     )
     if not updated:
         raise Revoked
+
+
+def _gpus_idle(activity: dict[str, Any]) -> bool:
+    """Whether every GPU was seen to do nothing. What was not measured counts as used."""
+    gpus = activity.get("gpus")
+    if not isinstance(gpus, list) or not gpus:
+        return False
+    return all(isinstance(gpu, dict) and gpu.get("utilization_percent") == 0 for gpu in gpus)
 
 
 def _current(workspace_id: UUID, generation: int) -> Workspace:

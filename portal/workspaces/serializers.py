@@ -173,6 +173,8 @@ class HolderSerializer(serializers.Serializer[Any]):
     team = serializers.CharField()
     amount = serializers.IntegerField()
     until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
+    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
+    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
 
 
 class BlockerSerializer(serializers.Serializer[Any]):

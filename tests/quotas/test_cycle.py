@@ -174,6 +174,32 @@ def test_the_sites_limit_is_for_all_together(make, alice, dora, other, pool):
     assert verdict_of(alice, alice.teams.get(), "sim-h100-x4").outcome is Outcome.IMPOSSIBLE
 
 
+def test_who_holds_it_and_how_much_of_that_is_idle_is_told(make, alice, dora, other, pool, clock):
+    from portal.workspaces import results
+
+    SiteLimit.objects.create(resource=H100, amount=2000)
+    idle = make(alice, "sim-h100-x1")
+    busy = make(alice, "sim-h100-x1")
+    for row, percent in ((idle, 0), (busy, 70)):
+        beat(results, row, percent)
+    clock.shift(7200)
+    beat(results, idle, 0)
+    message = again(make(dora, "sim-h100-x1", team=other)).error_message
+    assert "2 × Simulated H100 held by Vision" in message
+    assert "(1 idle for 2 h)" in message
+    beat(results, idle, None)
+    assert again(idle).gpu_idle_since is None, "what is not measured counts as used"
+
+
+def beat(results, row, percent):
+    row = again(row)
+    results.agent_heartbeat(
+        workspace_id=row.pk,
+        generation=row.generation,
+        activity={"gpus": [{"uuid": "x", "utilization_percent": percent}]},
+    )
+
+
 def test_workspaces_themselves_can_be_limited(make, alice, team, pool):
     Quota.objects.create(team=team, resource="workspaces", nominal=1)
     assert states(make(alice, "sim-cpu"), make(alice, "sim-cpu")) == ["provisioning", "pending"]
