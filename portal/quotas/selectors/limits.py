@@ -71,17 +71,27 @@ def add(into: Amounts, amounts: Mapping[str, int]) -> None:
         into[resource] = into.get(resource, 0) + amount
 
 
-def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Mapping[str, int]]]:
-    """Team, user and amounts of each workspace."""
-    columns = ("team__slug", "owner_id", "amounts", "resources", "flavor__pool__simulated")
-    rows: Iterable[Any] = workspaces.order_by().values_list(*columns)
-    for team, owner, amounts, data, simulated in rows:
-        if not amounts:
-            try:
-                amounts = resources.amounts_of(request_of(data), simulated=bool(simulated))
-            except ValueError:
-                amounts = {}
-        yield team, str(owner), amounts
+def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]:
+    """Team, user and amounts, the same amounts of one user's workspaces added up.
+
+    Thousands of workspaces have few different amounts: the database counts them.
+    """
+    counted: Iterable[Any] = (
+        workspaces.exclude(amounts={})
+        .order_by()
+        .values_list("team__slug", "owner_id", "amounts")
+        .annotate(Count("pk"))
+    )
+    for team, owner, amounts, count in counted:
+        yield team, str(owner), {resource: amount * count for resource, amount in amounts.items()}
+    columns = ("team__slug", "owner_id", "resources", "flavor__pool__simulated")
+    others: Iterable[Any] = workspaces.filter(amounts={}).order_by().values_list(*columns)
+    for team, owner, data, simulated in others:
+        try:
+            yield team, str(owner), resources.amounts_of(request_of(data), simulated=bool(simulated))
+        except ValueError:
+            # A broken row holds nothing that could be counted.
+            continue
 
 
 def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
