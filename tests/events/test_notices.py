@@ -151,7 +151,7 @@ def test_a_round_opens_one_connection_and_closes_it(alice, bob, mailing, setting
 
     said: list[str] = []
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
         settings.EMAIL_HOST, settings.EMAIL_PORT = server.server_address
         for title, user in (("One", alice), ("Two", bob), ("Three", alice)):
