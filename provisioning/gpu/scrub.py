@@ -1,0 +1,237 @@
+"""Memory of a GPU or a MIG instance is made clean, and proven clean, before the next tenant.
+
+CUDA does not promise zeroed memory. With nobody else on the device: take all the memory there is in chunks
+that halve down to 2 MiB, count the words that are not zero (never their contents), clear them, and prove by
+an OR over everything that nothing is left. What could not be taken is not proven, so coverage is a part of
+the verdict, and so is memory that is missing against what the device had when it was last clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+MIB = 1 << 20
+CHUNK_MIN = 2 * MIB
+COVERAGE_PER_MILLE = 980
+BASELINE_SLACK_MIB = 2
+"""Less than one chunk: what the device had free may differ by this from time to time."""
+FIRST_TIME_PER_MILLE = 850
+"""Without a baseline, this much of all memory must be free at least; a context takes the rest."""
+
+
+class ScrubVerdict(StrEnum):
+    """Only `clean` lets the next tenant in."""
+
+    CLEAN = "clean"
+    FAILED = "failed"
+    LEAK = "leak"
+    BUSY = "busy"
+    INCONCLUSIVE = "inconclusive"
+    UNAVAILABLE = "unavailable"
+    HUNG = "hung"
+
+
+class OutOfMemory(Exception):
+    """The device has no chunk of this size (any more)."""
+
+
+class DeviceFault(Exception):
+    """A call failed in a way that speaks against the device."""
+
+
+class CallFailed(Exception):
+    """A call failed, which says nothing about the device."""
+
+
+class Gpu(Protocol):
+    """What scrubbing needs of CUDA. Sizes are bytes; addresses are the device's.
+
+    Any call may raise `DeviceFault` or `CallFailed`, and `alloc` also `OutOfMemory`. The counts wait for
+    the device.
+    """
+
+    def memory(self) -> tuple[int, int]:
+        """(free, total)"""
+
+    def alloc(self, size: int) -> int: ...
+
+    def free(self, address: int) -> None: ...
+
+    def clear(self, address: int, size: int) -> None: ...
+
+    def count_nonzero(self, chunks: Sequence[tuple[int, int]]) -> int:
+        """How many 64-bit words of the (address, size) chunks are not zero."""
+
+    def or_reduce(self, chunks: Sequence[tuple[int, int]]) -> int:
+        """The OR of all their 64-bit words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubResult:
+    """What a scrub found. `text` is a sentence with the next action where there is one.
+
+    `residue_words` were not zero before clearing, `left_words` after it (0, or the memory is broken);
+    None where it did not come to that. `free_mib` is what the device had free, which becomes the baseline
+    when `ok`. A simulated scrub is never `ok`.
+    """
+
+    uuid: str
+    verdict: ScrubVerdict
+    text: str
+    free_mib: int = 0
+    total_mib: int = 0
+    scrubbed_mib: int = 0
+    coverage_per_mille: int = 0
+    residue_words: int | None = None
+    left_words: int | None = None
+    baseline_mib: int | None = None
+    duration_ms: int = 0
+    library: str = ""
+    simulated: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict is ScrubVerdict.CLEAN and not self.simulated
+
+
+def halving(free_bytes: int, take: Callable[[int], bool]) -> int:
+    """Take chunks, the largest first, halving when `take` refuses; how many bytes were taken.
+
+    Chunks are powers of two down to `CHUNK_MIN`. It never asks for more than was free, so a device that
+    always agrees is given up too.
+    """
+    size, taken = CHUNK_MIN, 0
+    while size * 2 <= free_bytes:
+        size *= 2
+    while size >= CHUNK_MIN:
+        if taken + size <= free_bytes and take(size):
+            taken += size
+        else:
+            size //= 2
+    return taken
+
+
+def scrub(
+    gpu: Gpu,
+    *,
+    uuid: str,
+    others: Callable[[], int | None],
+    baseline_mib: int | None = None,
+    progress: Callable[[str], object] = str,
+) -> ScrubResult:
+    """Scrub the device. Raises nothing that `Gpu` raises, and gives all its memory back.
+
+    `others` counts the processes on the device without this one, None where the driver does not tell;
+    `baseline_mib` is `free_mib` of the last clean scrub by the same driver. `progress` hears each stage.
+    """
+    if found := others():
+        return _busy(uuid, found)
+    chunks: list[tuple[int, int]] = []
+    free = total = 0
+    residue: int | None = None
+    left: int | None = None
+    error: Exception | None = None
+    try:
+        free, total = gpu.memory()
+
+        def take(size: int) -> bool:
+            try:
+                chunks.append((gpu.alloc(size), size))
+            except OutOfMemory:
+                return False
+            return True
+
+        progress("take")
+        halving(free, take)
+        progress("count")
+        residue = gpu.count_nonzero(chunks)
+        progress("clear")
+        for address, size in chunks:
+            gpu.clear(address, size)
+        progress("verify")
+        left = gpu.count_nonzero(chunks) if gpu.or_reduce(chunks) else 0
+    except (DeviceFault, CallFailed, OutOfMemory) as problem:
+        error = problem
+    still = others()
+    for address, _ in chunks:
+        try:
+            gpu.free(address)
+        except (DeviceFault, CallFailed) as problem:
+            error = error or problem
+    scrubbed = sum(size for _, size in chunks)
+    verdict, text = judge(
+        free=free,
+        total=total,
+        scrubbed=scrubbed,
+        left=left,
+        others=still,
+        baseline_mib=baseline_mib,
+        error=error,
+    )
+    return ScrubResult(
+        uuid=uuid,
+        verdict=verdict,
+        text=text,
+        free_mib=free // MIB,
+        total_mib=total // MIB,
+        scrubbed_mib=scrubbed // MIB,
+        coverage_per_mille=scrubbed * 1000 // free if free else 0,
+        residue_words=residue,
+        left_words=left,
+        baseline_mib=baseline_mib,
+    )
+
+
+def judge(
+    *,
+    free: int,
+    total: int,
+    scrubbed: int,
+    left: int | None,
+    others: int | None,
+    baseline_mib: int | None,
+    error: Exception | None,
+) -> tuple[ScrubVerdict, str]:
+    """The verdict and a sentence, from what was seen (bytes). Anything that was not proven is no `clean`."""
+    if left:
+        return ScrubVerdict.FAILED, (
+            f"{left} words of memory stayed dirty after clearing. Take this GPU out of service and check it."
+        )
+    if isinstance(error, DeviceFault):
+        return ScrubVerdict.FAILED, f"The GPU failed ({error}). Take it out of service and check it."
+    if error is not None or left is None:
+        return ScrubVerdict.INCONCLUSIVE, f"Scrubbing did not come to its end ({error}). Scrub it again."
+    if others is None:
+        return ScrubVerdict.INCONCLUSIVE, (
+            "The driver does not tell who uses the GPU. Give the node worker the right to see processes."
+        )
+    if others:
+        return ScrubVerdict.INCONCLUSIVE, (
+            f"{others} other process(es) came to the GPU meanwhile. End them and scrub it again."
+        )
+    if baseline_mib is not None and free // MIB + BASELINE_SLACK_MIB < baseline_mib:
+        return ScrubVerdict.LEAK, (
+            f"{baseline_mib - free // MIB} MiB of memory are missing though nobody uses the GPU. Reset it."
+        )
+    if not free or scrubbed * 1000 < free * COVERAGE_PER_MILLE:
+        return ScrubVerdict.INCONCLUSIVE, (
+            f"Only {scrubbed // MIB} of {free // MIB} MiB could be scrubbed. "
+            "See whether something else takes memory, then scrub it again."
+        )
+    if baseline_mib is None and free * 1000 < total * FIRST_TIME_PER_MILLE:
+        return ScrubVerdict.INCONCLUSIVE, (
+            f"Only {free // MIB} of {total // MIB} MiB are free and there is no earlier figure. "
+            "Reset the GPU, then scrub it again."
+        )
+    return ScrubVerdict.CLEAN, "All free memory was cleared and is proven clean."
+
+
+def _busy(uuid: str, count: int) -> ScrubResult:
+    return ScrubResult(
+        uuid,
+        ScrubVerdict.BUSY,
+        f"{count} process(es) still use the GPU; nothing was touched. End them and scrub it again.",
+    )

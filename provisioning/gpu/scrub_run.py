@@ -1,0 +1,261 @@
+"""Scrubs one device in a process of its own, which may hang without harm.
+
+`run_scrub` is what a node's task calls. `python -m provisioning.gpu.scrub_run` is its child, not for people.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import selectors
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from provisioning.gpu.check.compiler import Unbuildable
+from provisioning.gpu.check.device import CudaError, Device, open_driver, ptr, same_device, u64
+from provisioning.gpu.check.process import Process, python, reap_abandoned
+from provisioning.gpu.check.wire import Broken, Out, die_with_parent
+from provisioning.gpu.nvml import NoDriver, NvmlProblem, session
+from provisioning.gpu.scrub import CallFailed, DeviceFault, OutOfMemory, ScrubResult, ScrubVerdict, scrub
+
+DEADLINE_S = 120.0
+GPU_EXTRA = "Install the `gpu` extra: pip install 'berth[gpu]'."
+MOST_ABANDONED = 16
+
+
+class CudaGpu:
+    """`scrub.Gpu` over the check's CUDA device."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._out = self._do(device.alloc, 8)
+
+    def _do(self, call: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return call(*args)
+        except CudaError as error:
+            if error.out_of_memory:
+                raise OutOfMemory(str(error)) from error
+            raise (DeviceFault if error.blames_device else CallFailed)(str(error)) from error
+
+    def memory(self) -> tuple[int, int]:
+        free, total = self._do(self._device.memory)
+        return int(free), int(total)
+
+    def alloc(self, size: int) -> int:
+        return int(self._do(self._device.alloc, size))
+
+    def free(self, address: int) -> None:
+        self._do(self._device.free, address)
+
+    def clear(self, address: int, size: int) -> None:
+        self._do(self._device.clear, address, size)
+
+    def count_nonzero(self, chunks: Sequence[tuple[int, int]]) -> int:
+        return self._over("count_nonzero", chunks)
+
+    def or_reduce(self, chunks: Sequence[tuple[int, int]]) -> int:
+        return self._over("or_reduce", chunks)
+
+    def _over(self, kernel: str, chunks: Sequence[tuple[int, int]]) -> int:
+        def run() -> int:
+            self._device.clear(self._out, 8)
+            for address, size in chunks:
+                self._device.launch("scrub", kernel, ptr(address), u64(size // 8), ptr(self._out))
+            found = u64(0)
+            self._device.read(found, self._out)
+            return int(found.value)
+
+        return int(self._do(run))
+
+
+def run_scrub(
+    uuid: str,
+    *,
+    baseline_mib: int | None = None,
+    deadline_s: float = DEADLINE_S,
+    simulate: str = "",
+    nvml: str = "",
+) -> ScrubResult:
+    """Scrub the GPU or MIG instance `uuid`. Never raises, and returns soon after `deadline_s` at the latest.
+
+    `simulate` and `nvml` name modules that stand in for CUDA and `pynvml`; the result then says so and is
+    never `ok`.
+    """
+    started = time.monotonic()
+    simulated = bool(simulate or nvml)
+    if reap_abandoned() >= MOST_ABANDONED:
+        return ScrubResult(
+            uuid, ScrubVerdict.HUNG, "Earlier processes still hang in the driver. Reboot this machine."
+        )
+    config = {
+        "uuid": uuid,
+        "nonce": secrets.token_hex(16),
+        "baseline_mib": baseline_mib,
+        "simulate": simulate,
+        "nvml": nvml,
+    }
+    try:
+        process = Process(
+            "scrub", python("provisioning.gpu.scrub_run"), config, {"CUDA_VISIBLE_DEVICES": uuid}
+        )
+    except OSError as error:
+        return ScrubResult(
+            uuid, ScrubVerdict.INCONCLUSIVE, f"Scrubbing could not start ({error}). Scrub it again."
+        )
+    result = _listen(process, uuid, str(config["nonce"]), started + deadline_s)
+    return replace(
+        result,
+        duration_ms=round((time.monotonic() - started) * 1000),
+        simulated=result.simulated or simulated,
+    )
+
+
+def _listen(process: Process, uuid: str, nonce: str, until_s: float) -> ScrubResult:
+    """The child's own result, or what its silence means."""
+    result: ScrubResult | None = None
+    stage, late, odd = "start", False, ""
+    with selectors.DefaultSelector() as selector:
+        process.register(selector)
+        try:
+            while not process.closed and result is None:
+                rest = until_s - time.monotonic()
+                if rest <= 0:
+                    late = True
+                    break
+                for key, _ in selector.select(min(rest, 0.5)):
+                    owner, stream = key.data
+                    for message in owner.read(stream, selector):
+                        if message["kind"] == "stage":
+                            stage = str(message.get("stage"))
+                        elif message["kind"] == "result" and message.get("nonce") == nonce:
+                            result = msgspec.convert(message.get("result"), ScrubResult)
+        except (Broken, msgspec.ValidationError) as error:
+            odd = str(error)
+        finally:
+            process.unregister(selector)
+    if result is not None:
+        process.wait(5.0)
+    gone = process.end()
+    if not gone:
+        text = f"The scrub hangs in the driver at “{stage}” and cannot be ended. Reboot this machine."
+        return ScrubResult(uuid, ScrubVerdict.HUNG, text)
+    if result is not None and result.uuid == uuid:
+        return result
+    if late:
+        text = f"The scrub did not end in time; it was ended at “{stage}”. Check this GPU."
+        return ScrubResult(uuid, ScrubVerdict.HUNG, text)
+    reason = odd or f"exit status {process.code}"
+    text = f"The scrub broke off at “{stage}” without a result ({reason}). Scrub it again."
+    return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
+
+
+# -- the child ----------------------------------------------------------------------------------
+
+
+def child(out: Out, config: dict[str, Any]) -> ScrubResult:
+    """Open NVML and CUDA on the one visible device, and scrub it. Raises `NvmlProblem` and less foreseen."""
+    uuid = config["uuid"]
+
+    def missing(text: str, library: str, fix: str) -> ScrubResult:
+        return ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, f"{text} {fix}", library=library)
+
+    with session() as driver:
+        gpu = driver.by_uuid(uuid)
+
+        def users() -> int | None:
+            found = gpu.processes()
+            return None if found is None else len(found)
+
+        present = users()
+        if present is None:
+            text = (
+                "The driver does not tell who uses the GPU. Give the node worker the right to see processes."
+            )
+            return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
+        if present:
+            # Before CUDA is opened, so that a busy device is not even touched.
+            return scrub(_Untouched(), uuid=uuid, others=lambda: present)
+        simulate = config.get("simulate", "")
+        try:
+            cuda = importlib.import_module(simulate).driver() if simulate else open_driver()
+            device = Device(cuda)
+        except ImportError as error:
+            return missing(f"The CUDA bindings are missing ({error}).", "cuda-bindings", GPU_EXTRA)
+        except CudaError as error:
+            verdict = ScrubVerdict.FAILED if error.blames_device else ScrubVerdict.INCONCLUSIVE
+            return ScrubResult(uuid, verdict, f"CUDA does not open the GPU ({error}). Check this GPU.")
+        except Exception as error:
+            # cuda-bindings looks its library up at the first call.
+            if type(error).__name__ != "DynamicLibNotFoundError":
+                raise
+            fix = "Install the NVIDIA driver (libcuda.so.1 comes with it)."
+            return missing("The CUDA driver library is missing.", "libcuda.so.1", fix)
+        if not same_device(uuid, device.uuid):
+            text = f"CUDA opened {device.uuid} and not {uuid}. Compare with nvidia-smi -L."
+            return ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, text)
+        try:
+            device.load(("scrub",))
+        except Unbuildable as error:
+            return missing(str(error), "nvidia-cuda-nvrtc", GPU_EXTRA)
+
+        def others() -> int | None:
+            # A container sees process numbers of its own, so ours cannot be told by its number.
+            found = users()
+            return None if found is None else max(0, found - 1)
+
+        try:
+            return scrub(
+                CudaGpu(device),
+                uuid=uuid,
+                others=others,
+                baseline_mib=config.get("baseline_mib"),
+                progress=lambda stage: out.send("stage", stage=stage),
+            )
+        finally:
+            device.close()
+
+
+class _Untouched:
+    """A device of which nothing may be asked."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError("a busy device is not touched")
+
+
+def main(argv: list[str]) -> int:
+    config = json.loads(argv[1])
+    die_with_parent()
+    out = Out(int(argv[2]))
+    if config.get("nvml"):
+        importlib.import_module(config["nvml"]).install()
+    uuid = config["uuid"]
+    try:
+        result = child(out, config)
+    except NoDriver as problem:
+        result = ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, problem.sentence, library="libnvidia-ml.so.1")
+    except NvmlProblem as problem:
+        result = ScrubResult(uuid, ScrubVerdict.INCONCLUSIVE, problem.sentence)
+    except (CudaError, CallFailed, DeviceFault, OutOfMemory) as error:
+        blames = isinstance(error, DeviceFault) or (isinstance(error, CudaError) and error.blames_device)
+        verdict = ScrubVerdict.FAILED if blames else ScrubVerdict.INCONCLUSIVE
+        result = ScrubResult(uuid, verdict, f"The GPU could not be scrubbed ({error}). Check this GPU.")
+    out.send("result", nonce=config["nonce"], result=msgspec.to_builtins(result))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv)
+    except BrokenPipeError:
+        code = 1
+    # Not through the interpreter's shutdown: the driver's own exit handlers can block on a lost device.
+    sys.stderr.flush()
+    os._exit(code)

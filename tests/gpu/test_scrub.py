@@ -1,0 +1,270 @@
+"""Scrubbing over host memory: what is planted is found, and nothing that was not proven counts as clean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from provisioning import messages
+from provisioning.gpu.scrub import (
+    CHUNK_MIN,
+    MIB,
+    CallFailed,
+    DeviceFault,
+    OutOfMemory,
+    ScrubResult,
+    ScrubVerdict,
+    halving,
+    judge,
+    scrub,
+)
+from provisioning.gpu.scrub_run import run_scrub
+from tests.gpu import scrub_sim
+
+
+class HostGpu:
+    """A device over numpy. `hole` is memory that it says is free and cannot give."""
+
+    def __init__(self, *, total_mib: int = 100, used_mib: int = 2, hole_mib: int = 0) -> None:
+        self.total, self.used, self.hole = total_mib * MIB, used_mib * MIB, hole_mib * MIB
+        self.blocks: dict[int, np.ndarray] = {}
+        self.dirt: dict[int, int] = {}
+        self.stuck = False
+        self.fails: dict[str, Exception] = {}
+        self.calls: dict[str, int] = {}
+        self.given = 0
+
+    def _call(self, name: str) -> None:
+        self.calls[name] = self.calls.get(name, 0) + 1
+        if error := self.fails.get(f"{name}:{self.calls[name]}"):
+            raise error
+
+    def memory(self) -> tuple[int, int]:
+        self._call("memory")
+        return self.total - self.used, self.total
+
+    def alloc(self, size: int) -> int:
+        self._call("alloc")
+        if self.used + self.hole + size > self.total:
+            raise OutOfMemory
+        self.used += size
+        block = np.zeros(size // 8, np.uint64)
+        for at, value in self.dirt.items():
+            if self.given <= at < self.given + len(block):
+                block[at - self.given] = value
+        self.given += len(block)
+        self.blocks[self.given] = block
+        return self.given
+
+    def free(self, address: int) -> None:
+        self._call("free")
+        self.used -= self.blocks.pop(address).nbytes
+
+    def clear(self, address: int, size: int) -> None:
+        self._call("clear")
+        assert self.blocks[address].nbytes == size
+        self.blocks[address][:] = 0
+        if self.stuck:
+            self.blocks[address][-1] = 1 << 63
+
+    def count_nonzero(self, chunks: Sequence[tuple[int, int]]) -> int:
+        self._call("count_nonzero")
+        return sum(int(np.count_nonzero(self.blocks[address])) for address, _ in chunks)
+
+    def or_reduce(self, chunks: Sequence[tuple[int, int]]) -> int:
+        self._call("or_reduce")
+        return max((int(np.bitwise_or.reduce(self.blocks[address])) for address, _ in chunks), default=0)
+
+
+def scrubbed(gpu: HostGpu, *, others=lambda: 0, **more) -> ScrubResult:
+    return scrub(gpu, uuid="GPU-1", others=others, **more)
+
+
+def test_a_clean_device_is_clean_and_everything_is_given_back():
+    gpu = HostGpu()
+    stages: list[str] = []
+    found = scrubbed(gpu, baseline_mib=98, progress=stages.append)
+    assert (found.verdict, found.ok, found.residue_words, found.left_words) == ("clean", True, 0, 0)
+    assert (found.free_mib, found.total_mib, found.scrubbed_mib, found.coverage_per_mille) == (
+        98,
+        100,
+        98,
+        1000,
+    )
+    assert stages == ["take", "count", "clear", "verify"]
+    assert gpu.blocks == {} and gpu.used == 2 * MIB
+
+
+def test_what_a_tenant_left_is_counted_and_cleared():
+    gpu = HostGpu()
+    gpu.dirt = {0: 1, 5_000_000: 0xDEAD, 98 * MIB // 8 - 1: 1 << 63}
+    found = scrubbed(gpu)
+    assert (found.verdict, found.residue_words, found.left_words) == ("clean", 3, 0)
+
+
+def test_memory_that_stays_dirty_fails():
+    gpu = HostGpu()
+    gpu.stuck = True
+    found = scrubbed(gpu)
+    assert found.verdict is ScrubVerdict.FAILED and found.left_words == gpu.calls["clear"]
+    assert "out of service" in found.text and gpu.blocks == {}
+
+
+def test_missing_memory_is_a_leak():
+    found = scrubbed(HostGpu(used_mib=6), baseline_mib=98)
+    assert found.verdict is ScrubVerdict.LEAK and found.text.startswith("4 MiB") and not found.ok
+    assert scrubbed(HostGpu(used_mib=4), baseline_mib=98).verdict is ScrubVerdict.CLEAN
+    assert scrubbed(HostGpu(used_mib=5), baseline_mib=98).verdict is ScrubVerdict.LEAK
+    assert scrubbed(HostGpu(used_mib=2), baseline_mib=90).verdict is ScrubVerdict.CLEAN
+
+
+def test_the_first_time_most_of_the_memory_must_be_free():
+    assert scrubbed(HostGpu(used_mib=14)).verdict is ScrubVerdict.CLEAN
+    assert scrubbed(HostGpu(used_mib=16)).verdict is ScrubVerdict.INCONCLUSIVE
+    assert scrubbed(HostGpu(used_mib=16), baseline_mib=84).verdict is ScrubVerdict.CLEAN
+
+
+def test_what_could_not_be_taken_is_not_proven():
+    found = scrubbed(HostGpu(total_mib=402, hole_mib=8))
+    assert found.verdict is ScrubVerdict.CLEAN and found.coverage_per_mille == 980
+    found = scrubbed(HostGpu(total_mib=402, hole_mib=10))
+    assert found.verdict is ScrubVerdict.INCONCLUSIVE and "390 of 400 MiB" in found.text
+    assert scrubbed(HostGpu(used_mib=100)).verdict is ScrubVerdict.INCONCLUSIVE
+
+
+def test_a_busy_device_is_not_touched():
+    gpu = HostGpu()
+    found = scrubbed(gpu, others=lambda: 2)
+    assert found.verdict is ScrubVerdict.BUSY and "2 process(es)" in found.text and gpu.calls == {}
+
+
+def test_somebody_who_comes_meanwhile_makes_it_inconclusive():
+    answers = iter([0, 1])
+    assert scrubbed(HostGpu(), others=lambda: next(answers)).verdict is ScrubVerdict.INCONCLUSIVE
+    answers_2 = iter([0, None])
+    assert scrubbed(HostGpu(), others=lambda: next(answers_2)).verdict is ScrubVerdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["memory:1", "alloc:1", "alloc:2", "count_nonzero:1", "clear:1", "clear:2", "or_reduce:1", "free:1"],
+)
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (DeviceFault("CUDA_ERROR_ECC_UNCORRECTABLE"), ScrubVerdict.FAILED),
+        (CallFailed("CUDA_ERROR_UNKNOWN"), ScrubVerdict.INCONCLUSIVE),
+    ],
+)
+def test_a_failure_at_any_point_is_told_and_the_rest_is_given_back(where, error, verdict):
+    gpu = HostGpu()
+    gpu.fails = {where: error}
+    found = scrubbed(gpu)
+    assert found.verdict is verdict and not found.ok and str(error) in found.text
+    assert len(gpu.blocks) == (1 if where == "free:1" else 0)
+
+
+def test_dirt_outweighs_everything():
+    verdict, _ = judge(
+        free=100 * MIB,
+        total=100 * MIB,
+        scrubbed=0,
+        left=1,
+        others=1,
+        baseline_mib=200,
+        error=CallFailed("x"),
+    )
+    assert verdict is ScrubVerdict.FAILED
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 200 * MIB), st.integers(0, 200 * MIB))
+def test_halving_takes_all_that_chunks_can_take(free, there):
+    taken: list[int] = []
+
+    def take(size: int) -> bool:
+        if sum(taken) + size > there:
+            return False
+        taken.append(size)
+        return True
+
+    total = halving(free, take)
+    assert total == sum(taken) <= min(free, there)
+    assert min(free, there) - total < CHUNK_MIN
+    assert all(size >= CHUNK_MIN and size & (size - 1) == 0 for size in taken)
+    assert taken == sorted(taken, reverse=True)
+
+
+def test_the_result_travels():
+    found = scrubbed(HostGpu())
+    assert messages.load(json.loads(json.dumps(messages.dump(found))), ScrubResult) == found
+
+
+# -- in a process of its own --------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def run(*, baseline_mib=None, deadline_s=30.0, uuid=scrub_sim.UUID, **scenario) -> ScrubResult:
+        (tmp_path / "scrub.json").write_text(json.dumps({"total_mib": 103, **scenario}))
+        return run_scrub(
+            uuid,
+            baseline_mib=baseline_mib,
+            deadline_s=deadline_s,
+            simulate="tests.gpu.scrub_sim",
+            nvml="tests.gpu.scrub_sim",
+        )
+
+    return run
+
+
+def test_a_simulated_scrub_runs_through_and_is_never_ok(run):
+    found = run(dirty=12)
+    assert (found.verdict, found.residue_words, found.left_words) == (ScrubVerdict.CLEAN, 12, 0)
+    assert found.simulated and not found.ok and found.duration_ms > 0
+    assert found.coverage_per_mille >= 980 and found.total_mib == 103
+
+
+def test_the_child_finds_leaks_faults_and_company(run):
+    assert run(baseline_mib=102).verdict is ScrubVerdict.CLEAN
+    assert run(baseline_mib=103).verdict is ScrubVerdict.LEAK
+    assert run(stuck=True).verdict is ScrubVerdict.FAILED
+    assert run(processes=1).verdict is ScrubVerdict.BUSY
+    assert run(late=True).verdict is ScrubVerdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("scenario", "verdict", "words"),
+    [
+        ({"fault": "cuMemsetD8Async", "with": "CUDA_ERROR_ECC_UNCORRECTABLE"}, ScrubVerdict.FAILED, "ECC"),
+        ({"fault": "cuMemAlloc", "with": "CUDA_ERROR_UNKNOWN"}, ScrubVerdict.INCONCLUSIVE, "UNKNOWN"),
+        ({"fault": "cuModuleLoadData", "with": "CUDA_ERROR_X"}, ScrubVerdict.INCONCLUSIVE, "ERROR_X"),
+        ({"die": "cuMemcpyDtoHAsync"}, ScrubVerdict.INCONCLUSIVE, "without a result"),
+        ({"cuda_uuid": "GPU-99999999-1111-2222-3333-444444444444"}, ScrubVerdict.INCONCLUSIVE, "CUDA opened"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_in_the_child(run, scenario, verdict, words):
+    found = run(**scenario)
+    assert found.verdict is verdict and words in found.text
+
+
+def test_a_child_that_hangs_and_does_not_listen_is_killed(run):
+    found = run(hang="cuMemsetD8Async", deaf=True, deadline_s=2.0)
+    assert found.verdict is ScrubVerdict.HUNG and found.duration_ms < 15_000
+
+
+def test_an_unknown_device_and_a_machine_without_a_driver(run):
+    assert run(uuid="GPU-unknown").verdict is ScrubVerdict.INCONCLUSIVE
+    found = run_scrub("GPU-1", deadline_s=30)
+    if found.verdict is ScrubVerdict.UNAVAILABLE:  # a machine with a driver knows no such device
+        assert found.library == "libnvidia-ml.so.1" and "install the NVIDIA driver" in found.text
+    else:
+        assert found.verdict is ScrubVerdict.INCONCLUSIVE
+    assert not found.simulated and not found.ok
