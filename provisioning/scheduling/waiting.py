@@ -148,7 +148,8 @@ class Waiting:
         # Priority does not count for those who have waited too long: their age alone does.
         priority = 0 if band == OVERDUE else -workload.priority
         promised = self._promised.get(workload.id) or workload.promised or UNPROMISED
-        return (band, priority, promised if band == USUAL else 0, workload.created_s, workload.id)
+        made_ms = workload.created_s * 1000 + workload.created_ms
+        return (band, priority, promised if band == USUAL else 0, made_ms, workload.id)
 
     def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
         key = self._key(workload, band)

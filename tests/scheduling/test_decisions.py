@@ -133,3 +133,10 @@ def test_what_fits_on_no_node_waits_and_says_so():
 def test_who_waited_too_long_comes_before_a_higher_priority():
     queued = (ask("old", 8, created_s=NOW - 8 * 86400), ask("new", 8, priority=9))
     assert schedule(site(queued=queued)).starts == ("old",)
+
+
+def test_of_two_made_in_the_same_second_the_earlier_is_first():
+    early = ask("z", 1, created_s=5, created_ms=1)
+    late = ask("a", 1, created_s=5, created_ms=2)
+    scheduler = Scheduler(replace(site(), queued=(late, early)))
+    assert [each.id for each in scheduler.waiting.pick(scheduler.state, set())] == ["z", "a"]
