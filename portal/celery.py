@@ -17,12 +17,15 @@ from provisioning.transport import configure
 app = Celery("berth-control")
 configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
 pulse.install(app)
-app.autodiscover_tasks(["portal.inventory", "portal.quotas", "portal.workspaces"])
+app.autodiscover_tasks(["portal.events", "portal.inventory", "portal.quotas", "portal.workspaces"])
 app.conf.beat_schedule = {
     "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
     "refresh-inventories": {"task": "control.refresh_inventories", "schedule": 5.0},
     "sweep-orphans": {"task": "control.sweep_orphans", "schedule": float(settings.ORPHAN_SWEEP_INTERVAL_S)},
     "sync-gateway": {"task": "control.sync_gateway", "schedule": 10.0},
+    "send-mails": {"task": "control.send_mails", "schedule": 10.0},
+    "end-grants": {"task": "control.end_grants", "schedule": 60.0},
+    "average-shares": {"task": "control.average_shares", "schedule": 60.0},
     "clean-up": {"task": "control.clean_up", "schedule": 3600.0},
 }
 
