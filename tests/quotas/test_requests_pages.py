@@ -226,7 +226,7 @@ def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, dja
         TeamShare.objects.create(team=some)
         ask(user, some, why=f"Number {number}")
     client = as_user(petra)
-    with django_assert_max_num_queries(35):
+    with django_assert_max_num_queries(38):
         page = client.get("/quotas/approvals/")
     assert page.content.count(b"quota-request") == 50
 
