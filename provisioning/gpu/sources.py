@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 import pynvml
 
+from provisioning.gpu.gpm import InstanceMeter, is_offered
 from provisioning.gpu.nvml import ALL_LINKS, Device, NoDriver, Nvml, NvmlProblem, session
 from provisioning.gpu.samples import ProcessUse, Sample
 
@@ -105,15 +106,18 @@ def _mean(values: list[int] | None) -> int | None:
 class MigSource:
     """A MIG instance: what it has of its own. Power, clocks and temperature are its GPU's."""
 
-    def __init__(self, device: Device, uuid: str) -> None:
+    def __init__(self, device: Device, uuid: str, meter: InstanceMeter | None = None) -> None:
         self.uuid = uuid
         self.device = device
+        self.meter = meter
 
     def read(self, at_s: float) -> Sample:
+        """Memory, processes and, from Hopper on, how busy it is. Raises `NvmlProblem`."""
         _, used = self.device.memory()
         present = self.device.processes()
         return Sample(
             at_s=at_s,
+            gpu_util_pct=self.meter.busy_pct() if self.meter else None,
             memory_used_mib=used >> 20,
             processes=None
             if present is None
@@ -148,6 +152,7 @@ class NvmlDevices:
 
     def _close(self) -> None:
         stack, self._stack, self._driver = self._stack, None, None
+        _close_meters(self._known.values())
         self._known = {}
         if stack is not None:
             stack.close()
@@ -157,7 +162,8 @@ class NvmlDevices:
             # A device that came back is seen only by those who open the library anew.
             known, self._reopen = self._known, False
             self._close()
-            self._known = known
+            # Meters are bound to what was closed; counters of whole GPUs go on.
+            self._known = {uuid: source for uuid, source in known.items() if isinstance(source, GpuSource)}
         if self._driver is None:
             stack = ExitStack()
             self._driver = stack.enter_context(session())
@@ -178,9 +184,14 @@ class NvmlDevices:
         for uuid, source in found.items():
             # Sources remember counters between looks, so those of devices that stay are kept.
             kept = self._known.get(uuid)
-            if type(kept) is type(source):
+            if isinstance(kept, GpuSource) and isinstance(source, GpuSource):
                 kept.device = source.device
                 found[uuid] = kept
+            elif isinstance(kept, MigSource) and isinstance(source, MigSource):
+                kept.device = source.device
+                # A layout of the same UUID has the same instance: its meter goes on counting.
+                found[uuid] = kept
+        _close_meters(source for uuid, source in self._known.items() if uuid not in found)
         self._known = found
         return list(found.values())
 
@@ -190,7 +201,15 @@ class NvmlDevices:
         found: dict[str, GpuSource | MigSource] = {uuid: GpuSource(device, uuid)}
         mode = device.mig_mode()
         if mode and mode[0]:
+            counted = is_offered(device)
             for mig in device.mig_devices():
-                name = mig.uuid()
-                found[name] = MigSource(mig, name)
+                name, instance = mig.uuid(), mig.gpu_instance_id()
+                meter = InstanceMeter(device, instance) if counted and instance is not None else None
+                found[name] = MigSource(mig, name, meter)
         return found
+
+
+def _close_meters(sources: Iterable[GpuSource | MigSource]) -> None:
+    for source in sources:
+        if isinstance(source, MigSource) and source.meter is not None:
+            source.meter.close()

@@ -56,6 +56,7 @@ class Instance:
     size: int
     sms: int
     used: int = 0
+    busy_ms: int = 0
     processes: list[Process] = field(default_factory=list)
 
 

@@ -124,6 +124,7 @@ class FakeLibrary:
         self.without = frozenset(without)
         self.open = 0
         self.calls: list[str] = []
+        self.gpm_samples: dict[int, int] = {}
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name.startswith("_") or name in self.without:
@@ -409,6 +410,41 @@ class FakeLibrary:
         if not found.peer:
             return UNSUPPORTED
         _out(target).busId = found.peer.encode()
+        return OK
+
+    # -- counters of instances ----------------------------------------------------------------
+
+    def do_nvmlGpmQueryDeviceSupport(self, handle: Any, target: Any) -> int:
+        gpu, _, code = self._find(handle)
+        if gpu is not None and code == OK:
+            _out(target).isSupportedDevice = int(gpu.capability >= (9, 0))
+        return code
+
+    def do_nvmlGpmSampleAlloc(self, target: Any) -> int:
+        self.gpm_samples[number := max(self.gpm_samples, default=0) + 1] = 0
+        return _set_handle(target, number)
+
+    def do_nvmlGpmSampleFree(self, sample: Any) -> int:
+        del self.gpm_samples[_handle_number(sample)]
+        return OK
+
+    def do_nvmlGpmMigSampleGet(self, handle: Any, instance_id: Any, sample: Any) -> int:
+        gpu, _, code = self._find(handle)
+        if gpu is None or code != OK:
+            return code
+        for instance in gpu.instances:
+            if instance.instance_id == _plain(instance_id):
+                self.gpm_samples[_handle_number(sample)] = instance.busy_ms
+                return OK
+        return int(pynvml.NVML_ERROR_NOT_FOUND)
+
+    def do_nvmlGpmMetricsGet(self, target: Any) -> int:
+        question = _out(target)
+        first, second = (
+            self.gpm_samples[_handle_number(sample)] for sample in (question.sample1, question.sample2)
+        )
+        question.metrics[0].nvmlReturn = OK
+        question.metrics[0].value = (second - first) / 10  # as if a second lay in between
         return OK
 
     # -- MIG --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -243,6 +244,33 @@ def test_mig_instances_are_devices_of_their_own():
     assert instance.processes == (ProcessUse(7, None, 1024),)
 
 
+def test_how_busy_an_instance_is_comes_from_counters():
+    gpu = h100_mig()
+    with installed(FakeLibrary([gpu])) as library:
+        devices = NvmlDevices()
+        _, instance, idle = devices()
+        assert instance.read(1.0).gpu_util_pct is None and idle.read(1.0).gpu_util_pct is None
+        gpu.instances[0].busy_ms += 374
+        assert (instance.read(2.0).gpu_util_pct, idle.read(2.0).gpu_util_pct) == (37, 0)
+        _, same, _ = devices()
+        assert same is instance and same.read(3.0).gpu_util_pct == 0
+        gpu.instances[0].busy_ms -= 9_000  # nonsense is no figure
+        assert same.read(4.0).gpu_util_pct is None
+        del gpu.instances[1]
+        assert len(devices()) == 2 and len(library.gpm_samples) == 2
+        gpu.instances.clear()
+        gpu.mig = (1, 1)
+        with pytest.raises(NvmlProblem):
+            same.read(5.0)
+        devices.close()
+        assert library.gpm_samples == {} and library.open == 0
+    older = h100_mig(capability=(8, 0))
+    with installed(FakeLibrary([older])):
+        devices = NvmlDevices()
+        _, instance, _ = devices()
+        assert [instance.read(at).gpu_util_pct for at in (1.0, 2.0)] == [None, None]
+
+
 def test_nvml_devices_that_break_vanish_change_and_come_back():
     library = FakeLibrary([h200(0), h200(1)])
     with installed(library):
@@ -304,6 +332,74 @@ def test_the_step_does_nothing_without_the_library(monkeypatch):
     step.start(None)
     step.shutdown(None)
     assert threading.active_count() == before and step._sampler is None
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def call_repeatedly(self, every_s: float, work: Any) -> Timer:
+        self.calls.append(work)
+        return self
+
+    def cancel(self) -> None:
+        self.calls.clear()
+
+
+class Redis:
+    def __init__(self) -> None:
+        self.hash: dict[bytes, bytes] = {}
+        self.away = False
+
+    def pipeline(self, transaction: bool) -> Redis:
+        if self.away:
+            raise ConnectionError("away")
+        return self
+
+    def __enter__(self) -> Redis:
+        return self
+
+    def __exit__(self, *args: object) -> None: ...
+
+    def hset(self, key: str, mapping: dict[str, str]) -> None:
+        assert key.startswith("berth:q:")  # what the node's user may write
+        self.hash |= {name.encode(): value.encode() for name, value in mapping.items()}
+
+    def expire(self, key: str, seconds: int) -> None: ...
+
+    def execute(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_the_step_goes_on_sampling_while_the_broker_is_away(monkeypatch):
+    device, store, timer = Scripted("GPU-1"), Redis(), Timer()
+    monkeypatch.setattr(sampling, "has_library", lambda: True)
+    monkeypatch.setattr(sampling, "NvmlDevices", lambda: lambda: [device])
+    monkeypatch.setattr(sampling.redis.Redis, "from_url", lambda *args, **kwargs: store)
+    app = SimpleNamespace(conf=SimpleNamespace(broker_url="redis://127.0.0.1:1/0"))
+    consumer = SimpleNamespace(app=app, timer=timer)
+    step = sampling.SamplerStep.__new__(sampling.SamplerStep)
+    step._sampler = step._live = step._timer = None
+    step.start(consumer)
+    try:
+        until(lambda: device.reads)
+        (show,) = timer.calls
+        store.away = True
+        show()
+        assert store.hash == {}
+        store.away = False
+        until(lambda: show() or store.hash)
+        (live,) = sampling.parse_live(store.hash).values()
+        assert live.gpu_util_pct == 40
+        sampler = step._sampler
+        step.stop(consumer)
+        assert timer.calls == [] and sampler is not None and sampler.running
+        step.start(consumer)
+        assert step._sampler is sampler
+    finally:
+        step.shutdown(consumer)
+    assert sampler is not None and not sampler.running and timer.calls == []
 
 
 def test_live_samples_are_read_back_and_old_or_foreign_ones_left_out():

@@ -1,0 +1,72 @@
+"""How busy a MIG instance is. NVML tells utilisation for whole GPUs only; its counters (GPM) tell it for
+instances too, from Hopper on. Two looks make one figure."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pynvml
+
+from provisioning.gpu.nvml import Device
+from provisioning.gpu.problems import UNAVAILABLE, problem_of
+
+
+def is_offered(gpu: Device) -> bool:
+    """Whether the GPU of an instance has these counters."""
+    try:
+        return bool(pynvml.nvmlGpmQueryDeviceSupport(gpu.handle).isSupportedDevice)
+    except pynvml.NVMLError:
+        return False
+
+
+class InstanceMeter:
+    """Looks at one GPU instance again and again. `close` gives the driver's memory back."""
+
+    __slots__ = ("_before", "_gpu", "_instance", "_spare")
+
+    def __init__(self, gpu: Device, instance_id: int) -> None:
+        self._gpu = gpu
+        self._instance = instance_id
+        self._before: Any = None
+        self._spare: Any = None
+
+    def busy_pct(self) -> int | None:
+        """For which part of the time since the last look something ran here; None the first time.
+
+        Raises `NvmlProblem` where the driver or the device is in trouble.
+        """
+        try:
+            sample, self._spare = self._spare or pynvml.nvmlGpmSampleAlloc(), None
+            try:
+                pynvml.nvmlGpmMigSampleGet(self._gpu.handle, self._instance, sample)
+            except pynvml.NVMLError:
+                self._spare = sample
+                raise
+            before, self._before = self._before, sample
+            self._spare = before
+            return None if before is None else _between(before, sample)
+        except pynvml.NVMLError as error:
+            if error.value in UNAVAILABLE:
+                return None
+            raise problem_of(error) from error
+
+    def close(self) -> None:
+        for sample in (self._before, self._spare):
+            if sample is not None:
+                with suppress(pynvml.NVMLError):
+                    pynvml.nvmlGpmSampleFree(sample)
+        self._before = self._spare = None
+
+
+def _between(before: Any, after: Any) -> int | None:
+    question = pynvml.c_nvmlGpmMetricsGet_t()
+    question.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+    question.numMetrics = 1
+    question.sample1, question.sample2 = before, after
+    question.metrics[0].metricId = pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL
+    pynvml.nvmlGpmMetricsGet(question)
+    metric = question.metrics[0]
+    if metric.nvmlReturn != pynvml.NVML_SUCCESS or not 0.0 <= metric.value <= 100.5:
+        return None
+    return min(100, round(float(metric.value)))
