@@ -73,6 +73,15 @@ def test_of_two_samples_in_one_second_the_later_counts():
     assert found.n == 2 and found.metrics["gpu_util_pct"].sum == 10 + 30
 
 
+def test_only_the_span_counts_and_no_reason_is_an_answer():
+    ring = Ring(4)
+    for second in (-1, 0, 59, 60):
+        ring.append(Sample(HOUR + second, gpu_util_pct=second + 1, throttle=0))
+    found = minute(ring.between(0, 2 * HOUR), uuid="GPU-1", start_s=HOUR)
+    assert (found.n, found.metrics["gpu_util_pct"].sum) == (2, 1 + 60)
+    assert (found.throttle, found.throttle_n) == ({}, 2)
+
+
 def test_a_wider_interval_misses_nothing():
     found = rolled(
         [Sample(HOUR + second, gpu_util_pct=1, throttle=1) for second in range(0, 60, 5)], HOUR, interval_s=5
