@@ -14,18 +14,19 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from celery import Celery, bootsteps
 
 from provisioning import messages
-from provisioning.gpu.nvml import LIBRARY
-from provisioning.gpu.rollup import Rollup
-from provisioning.gpu.sampler import Sampler
+from provisioning.gpu.problems import LIBRARY
 from provisioning.gpu.samples import Sample
-from provisioning.gpu.sources import NvmlDevices
 from provisioning.transport import CONTROL_QUEUE, KEY_PREFIX
+
+if TYPE_CHECKING:
+    from provisioning.gpu.rollup import Rollup
+    from provisioning.gpu.sampler import Sampler
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,10 @@ class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if self._sampler is None:
             if not has_library():
                 return
+            # Only here: a machine without a GPU need not load what sums samples up.
+            from provisioning.gpu.sampler import Sampler
+            from provisioning.gpu.sources import NvmlDevices
+
             sink = Sender(
                 consumer.app, pool_slug=os.environ.get("BERTH_NODE_POOL", ""), node_name=node_name()
             )

@@ -375,7 +375,7 @@ class Redis:
 def test_the_step_goes_on_sampling_while_the_broker_is_away(monkeypatch):
     device, store, timer = Scripted("GPU-1"), Redis(), Timer()
     monkeypatch.setattr(sampling, "has_library", lambda: True)
-    monkeypatch.setattr(sampling, "NvmlDevices", lambda: lambda: [device])
+    monkeypatch.setattr("provisioning.gpu.sources.NvmlDevices", lambda: lambda: [device])
     monkeypatch.setattr(sampling.redis.Redis, "from_url", lambda *args, **kwargs: store)
     app = SimpleNamespace(conf=SimpleNamespace(broker_url="redis://127.0.0.1:1/0"))
     consumer = SimpleNamespace(app=app, timer=timer)
