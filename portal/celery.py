@@ -25,6 +25,7 @@ app.conf.beat_schedule = {
     "sync-gateway": {"task": "control.sync_gateway", "schedule": 10.0},
     "send-mails": {"task": "control.send_mails", "schedule": 10.0},
     "end-grants": {"task": "control.end_grants", "schedule": 60.0},
+    "ledger-tick": {"task": "control.ledger_tick", "schedule": float(settings.BERTH_LEDGER_TICK_S)},
     "average-shares": {"task": "control.average_shares", "schedule": 60.0},
     "clean-up": {"task": "control.clean_up", "schedule": 3600.0},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from portal.celery import app
 from portal.quotas import averages, cycle
-from portal.quotas.services import grants
+from portal.quotas.services import grants, ledger
 
 
 @app.task(name="control.schedule")
@@ -15,6 +15,11 @@ def schedule() -> None:
 @app.task(name="control.average_shares")
 def average_shares() -> None:
     averages.update()
+
+
+@app.task(name="control.ledger_tick")
+def ledger_tick() -> None:
+    ledger.tick()
 
 
 @app.task(name="control.end_grants")
