@@ -239,12 +239,13 @@ class LocalDriver(Driver):
         """The granted devices as they are now. Raises `NoCapacity` when one is gone."""
         if not here.devices:
             return ()
-        present = {device.uuid: device for device in gpus.scan().devices}
+        scan = gpus.scan()
+        present = {device.uuid: device for device in scan.devices}
         missing = [grant.uuid for grant in here.devices if grant.uuid not in present]
         if missing:
             raise NoCapacity(
                 f"GPU {missing[0]} is no longer there. Start the workspace again to get another.",
-                detail=f"missing: {missing}",
+                detail=f"missing: {missing}; {scan.state.value}: {scan.note}",
             )
         granted = tuple(present[grant.uuid] for grant in here.devices)
         cut = [device.uuid for device in granted if device.mig_mode]
