@@ -3,7 +3,7 @@
     DATABASE_URL=… python -m bench.admission [--devices N] [--workspaces N] [--waiting N] [--json OUT]
 
 Works on a new, empty database: an SQLite file or a PostgreSQL database that it makes and removes.
-Nothing real is started: the pool is simulated and no worker runs.
+Nothing is started: nodes and devices are rows only, and no worker runs.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ def summary(times_ms: list[float]) -> dict[str, float]:
 
 
 def previews(count: int) -> dict[str, Any]:
-    """A preview of one flavor: with nothing changed since the last one, and after a change each time."""
+    """A preview of one flavor: with nothing changed since the last one, and after different changes."""
     from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
     from portal.common.actors import SYSTEM
     from portal.events import services as events
     from portal.quotas import admission
+    from portal.workspaces.lifecycle import State
+    from portal.workspaces.models import Workspace
 
     template = Template.objects.get(slug="bench")
     flavors = list(Flavor.objects.select_related("pool"))
@@ -60,12 +62,29 @@ def previews(count: int) -> dict[str, Any]:
         admission.assess(template=template, flavor=flavor, team=team, actor=team.members.all()[0])
 
     one(0)
-    unchanged = [timed(lambda n=n: one(n)) for n in range(count)]
-    changed = []
-    for number in range(count):
-        events.record(actor=SYSTEM, kind="bench.change", message="changes something")
-        changed.append(timed(lambda n=number: one(n)))
-    return {"nothing changed": summary(unchanged), "changed each time": summary(changed)}
+
+    def after(change: Callable[[int], None]) -> dict[str, float]:
+        times = []
+        for number in range(count):
+            change(number)
+            times.append(timed(lambda n=number: one(n)))
+        return summary(times)
+
+    running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
+
+    def workspace(number: int) -> None:
+        events.record(
+            actor=SYSTEM, kind="workspace.bench", message="changes", workspace=running[number % len(running)]
+        )
+
+    def limit(_: int) -> None:
+        events.record(actor=SYSTEM, kind="quota.bench", message="changes")
+
+    return {
+        "nothing changed": after(lambda _: None),
+        "a workspace changed each time": after(workspace),
+        "a limit changed each time": after(limit),
+    }
 
 
 def admissions(count: int, batch: int) -> dict[str, Any]:
@@ -96,7 +115,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     live.connection = Silent
     gateway.routes_connection = Silent
     template = Template.objects.get(slug="bench")
-    flavor = Flavor.objects.get(slug="simulated-t4-x1")
+    flavor = Flavor.objects.get(slug="t4-x1")
     team = Team.objects.order_by("slug").first()
     owner = team.members.get()
     started, spent = 0, 0.0

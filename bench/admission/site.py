@@ -1,4 +1,4 @@
-"""A full site in the database: simulated nodes, and rows of workspaces as if they ran there."""
+"""A full site in the database: rows of nodes and workspaces as if they ran there. Nothing does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from portal.quotas.models import Cohort, Quota, TeamShare
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
 
-MODELS = ("Simulated H100", "Simulated A100", "Simulated L40S")
-SPARE = "Simulated T4"
+MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
+SPARE = "Tesla T4"
 PER_NODE = 8
 TEAMS = 100
 BATCH = 2000
@@ -31,7 +31,7 @@ def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: 
     chance = random.Random(seed)
     now = timezone.now()
     pool = Pool.objects.create(
-        slug="big", name="Big", driver="simulated", simulated=True, state=PoolState.ONLINE, config={}
+        slug="big", name="Big", driver="local", state=PoolState.ONLINE, config={"node": "none"}
     )
     teams, users = _teams()
     template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
@@ -56,6 +56,7 @@ def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: 
             memory_mib=1_048_576,
             disk_mib=10_000_000,
             online=True,
+            programs={"bash": "/bin/bash"},
             seen_at=now,
         )
         for index in range((devices + spare) // PER_NODE)
@@ -110,7 +111,7 @@ def _row(chance, now, number, teams, users, template, flavor, state) -> Workspac
         template=template,
         flavor=flavor,
         resources=request,
-        amounts=resources.amounts_of(request_of(request), simulated=True),
+        amounts=resources.amounts_of(request_of(request)),
         expected_s=chance.randrange(1, 48) * 3600,
         state=state,
         state_since=now - age,
