@@ -1,8 +1,9 @@
 """`python -m bench.scheduling --data DIR --json OUT`: the Philly half-trace, its groups as teams.
 
 DIR is laid out as `philly/philly_first_half.csv.gz`. Compared are FIFO, EASY back-fill, and Berth's
-engine without and with preemption, and with durations only guessed from history. Exits with 1 where a
-quota was over-run or a reserved head delayed by back-fill.
+engine without and with preemption, and with durations only guessed from history. Since waits in a queue
+this long hang on chance, preemption is compared once more with all submissions moved by some minutes.
+Exits with 1 where a quota was over-run or a reserved head delayed by back-fill.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.scheduling.replay import Outcome, quotas, replay
-from bench.scheduling.trace import Job, load
+from bench.scheduling.trace import Job, load, shifted
 from provisioning.scheduling.model import Policy
 
 DEFAULT_GPUS = 650
@@ -42,6 +43,8 @@ def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> 
         "events": outcome.events,
         "backfilled": outcome.backfilled,
         "preempted": outcome.preempted,
+        "preempted_one_job_most": outcome.preempted_most,
+        "lost_gpu_hours": outcome.lost_gpu_s // 3600,
         "quota_violations": len(outcome.violations),
         "heads_checked": outcome.heads_checked,
         "heads_delayed_by_backfill": len(outcome.heads_delayed),
@@ -51,6 +54,7 @@ def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> 
         "etas_unknown": outcome.etas_unknown,
         "eta_median_absolute_error_s": at(errors, 50),
         "eta_wait_p50_s": at(eta_waits, 50),
+        "naive_eta_median_absolute_error_s": at(outcome.naive_errors, 50),
         "cycle_ms_mean": round(1000 * sum(outcome.cycle_s) / len(outcome.cycle_s), 4),
         "cycle_ms_p99": round(1000 * (at(outcome.cycle_s, 99) or 0), 3),
         "replay_s": round(wall_s, 1),
@@ -63,6 +67,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--gpus", type=int, default=DEFAULT_GPUS)
     parser.add_argument("--jobs", type=int, default=None, help="only the first so many")
+    parser.add_argument("--quick", action="store_true", help="only the first tenth of the trace")
+    parser.add_argument("--shifted", type=int, default=None, help="replays with moved submissions (3)")
     parser.add_argument("--eta-every", type=int, default=100, help="forecast every so manieth that waits")
     parser.add_argument("--only", nargs="*", default=None, help="names of the runs wanted")
     options = parser.parse_args()
@@ -71,6 +77,9 @@ def main() -> int:
     except FileNotFoundError as error:
         parser.error(f"no trace at {error.filename}; give the folder that holds philly/ as --data")
     jobs = [job for job in jobs if job.gpus <= options.gpus]
+    if options.quick:
+        jobs = jobs[: max(1, len(jobs) // 10)]
+    times = options.shifted if options.shifted is not None else (0 if options.quick else 3)
     if not jobs:
         parser.error("the trace has no job that fits on so few GPUs")
     teams = quotas(jobs, options.gpus)
@@ -87,6 +96,10 @@ def main() -> int:
         },
         "berth_preemption": {"policy": Policy(), "teams": teams},
     }
+    for seed in range(1, times + 1):
+        moved = shifted(jobs, seed)
+        runs[f"berth_shifted_{seed}"] = {"policy": Policy(preemption=False), "teams": teams, "jobs": moved}
+        runs[f"berth_preemption_shifted_{seed}"] = {"policy": Policy(), "teams": teams, "jobs": moved}
     result: dict[str, Any] = {
         "trace": "philly_first_half",
         "jobs": len(jobs),
@@ -99,13 +112,40 @@ def main() -> int:
         if options.only and name not in options.only:
             continue
         began = time.perf_counter()
-        outcome = replay(jobs, options.gpus, settings.pop("policy"), **settings)
-        row = summary(outcome, jobs, options.gpus, time.perf_counter() - began)
+        replayed = settings.pop("jobs", jobs)
+        outcome = replay(replayed, options.gpus, settings.pop("policy"), **settings)
+        row = summary(outcome, replayed, options.gpus, time.perf_counter() - began)
         result["runs"][name] = row
         failed |= bool(outcome.violations or outcome.heads_delayed)
-        print(name, json.dumps(row), flush=True)
+        print(line(name, row), flush=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return int(failed)
+
+
+COLUMNS = (
+    ("wait p50", "wait_p50_s", 3600, " h"),
+    ("p95", "wait_p95_s", 3600, " h"),
+    ("mean", "wait_mean_s", 3600, " h"),
+    ("utilisation", "utilisation_pct", 1, " %"),
+    ("quota violations", "quota_violations", 1, ""),
+    ("heads checked", "heads_checked", 1, ""),
+    ("delayed", "heads_delayed_by_backfill", 1, ""),
+    ("ETA error", "eta_median_absolute_error_s", 60, " min"),
+    ("naive", "naive_eta_median_absolute_error_s", 60, " min"),
+    ("preempted", "preempted", 1, ""),
+    ("lost", "lost_gpu_hours", 1, " GPU-h"),
+)
+
+
+def line(name: str, row: dict[str, Any]) -> str:
+    """The row as people read it."""
+    cells = []
+    for title, key, unit, unit_name in COLUMNS:
+        value = row[key]
+        if value is not None and unit > 1:
+            value = f"{value / unit:.2f}"
+        cells.append(f"{title} –" if value is None else f"{title} {value}{unit_name}")
+    return f"{name:30} " + " | ".join(cells)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class Outcome:
     lost_gpu_s: int = 0
     eta_errors: list[tuple[int, int]] = field(default_factory=list)
     etas_unknown: int = 0
+    naive_errors: list[int] = field(default_factory=list)
     cycle_s: list[float] = field(default_factory=list)
 
 
@@ -88,7 +89,7 @@ def replay(
 
     With `known_durations` every job is expected to run as long as it does (a wall-time limit that it
     uses up); otherwise the expectation comes from history. Every `eta_every`-th job that has to wait
-    is forecast when it is submitted.
+    is forecast when it is submitted. What is preempted begins anew when it comes back.
     """
     shared = tuple(teams) or (Team("all"),)
     cohorts = (Cohort("site"),) if teams else ()
@@ -102,6 +103,8 @@ def replay(
     ends_of: dict[str, int] = {}
     began: dict[str, int] = {}
     etas: dict[str, int] = {}
+    naive: dict[str, int] = {}
+    last_waits: dict[str, deque[int]] = {}
     promise: tuple[str, int] | None = None
     next_job = waited = 0
     usage_s = first_s
@@ -157,6 +160,9 @@ def replay(
                         outcome.etas_unknown += 1
                     else:
                         etas[name] = eta
+                        # The naive guess: as long as the last ones of the team had to wait.
+                        past = sorted(last_waits.get(by_id[name].team, ()))
+                        naive[name] = now_s + (past[len(past) // 2] if past else 0)
         usual = len(cycle.starts) - len(cycle.backfilled)
         started_head = promise is not None and promise[0] in cycle.starts
         if promise is not None and known_durations:
@@ -184,10 +190,12 @@ def replay(
             job = by_id[name]
             began[name] = now_s
             outcome.waits[name] = now_s - job.submit_s
+            last_waits.setdefault(job.team, deque(maxlen=HISTORY)).append(now_s - job.submit_s)
             ends_of[name] = now_s + job.duration_s
             insort(ends, (ends_of[name], name))
             if name in etas:
                 outcome.eta_errors.append((etas.pop(name) - now_s, now_s - job.submit_s))
+                outcome.naive_errors.append(abs(naive.pop(name) - now_s))
         for victim in cycle.victims:
             outcome.preempted += 1
             old = ends_of[victim.workload]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,10 @@ def load(data: Path, limit: int | None = None) -> list[Job]:
             )
     jobs.sort(key=lambda job: (job.submit_s, job.id))
     return jobs[:limit]
+
+
+def shifted(jobs: Sequence[Job], seed: int, most_s: int = 600) -> list[Job]:
+    """The same jobs, each submitted up to `most_s` later by chance: how much a figure owes to luck."""
+    chance = Random(seed)
+    moved = [replace(job, submit_s=job.submit_s + chance.randint(0, most_s)) for job in jobs]
+    return sorted(moved, key=lambda job: (job.submit_s, job.id))

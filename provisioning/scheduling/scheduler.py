@@ -185,7 +185,9 @@ class Scheduler:
             if lack is None and self.placer is not None and not self.placer.fits(workload, ()):
                 lack = (Rule.PLACEMENT, "")
             if lack is None:
-                if all(shadow.allows(workload, now_s, self.placer) for shadow in shadows):
+                if all(
+                    shadow.allows(workload, now_s, self.placer) for shadow in shadows
+                ) and self._spares_claims(workload, claims, starts, shadows):
                     self._begin(workload, starts, shadows, now_s)
                     if shadows:
                         overtakers.add(workload.id)
@@ -275,6 +277,23 @@ class Scheduler:
         # A booking is met by some durations and not by others of the same shape.
         if lack[0] is not Rule.BOOKING:
             passed.add(shape_of(workload, self.state.teams[workload.team].capped))
+
+    def _spares_claims(
+        self,
+        workload: Workload,
+        claims: Iterable[str],
+        starts: Sequence[Workload],
+        shadows: Sequence[Shadow],
+    ) -> bool:
+        """Whether it leaves the nodes on which others are making room to those who come after it."""
+        if not isinstance(self.placer, Keeper):
+            return True
+        seen = {workload.id, *(each.id for each in starts), *(each.workload.id for each in shadows)}
+        return all(
+            self.placer.keeps(self.waiting.items[name], sorted(self._for[name]), workload, ())
+            for name in claims
+            if name not in seen and self._for.get(name)
+        )
 
     def _leaving_for(self, workload_id: str, victims: Iterable[Victim]) -> tuple[str, ...]:
         """Those whose place the request has been promised."""
