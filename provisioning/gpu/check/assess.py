@@ -38,7 +38,7 @@ def judgements(
         elif test.probe == "pcie" and metric in _PCIE:
             found.append(thresholds.judge_pcie(metric, value, facts))
         elif metric.startswith("peer_gb_s:"):
-            links = facts.links.get(metric.split(":", 1)[1], 0)
+            links = facts.links.get(metric.removeprefix("peer_gb_s:"))
             found.append(thresholds.judge_peer(metric, value, links, facts.compute_capability))
     return tuple(found)
 

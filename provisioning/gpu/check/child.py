@@ -69,7 +69,9 @@ def _open(out: Out, config: dict[str, Any]) -> Device | None:
         fix = "Install the NVIDIA driver (libcuda.so.1 comes with it)."
         _unavailable(out, nonce, "The CUDA driver library is missing.", "libcuda.so.1", fix)
         return None
-    if not same_device(config["uuid"], device.uuid):
+    # Older drivers tell the parent's UUID for an instance; what is visible was settled by the environment.
+    known = [name for name in (config["uuid"], config.get("parent", "")) if name]
+    if not any(same_device(name, device.uuid) for name in known):
         out.send("cannot", nonce=nonce, text=f"CUDA opened {device.uuid}, and not {config['uuid']}.")
         return None
     try:

@@ -143,6 +143,7 @@ class Check:
         config: dict[str, Any] = {
             "nonce": state.nonce,
             "uuid": state.facts.uuid,
+            "parent": state.facts.parent_uuid,
             "level": str(self.level),
             "seed": random.getrandbits(48),
             "tests": [{"name": t.name, "probe": t.probe, "params": dict(t.params)} for t in state.plan],
@@ -155,7 +156,6 @@ class Check:
         env = {
             "CUDA_VISIBLE_DEVICES": visible,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_MODULE_LOADING": "EAGER",
             "CUDA_CACHE_DISABLE": "1",
         }
         self._child = Process("child", self._child_argv, config, env)

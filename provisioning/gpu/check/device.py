@@ -17,6 +17,7 @@ from provisioning.gpu.check.compiler import UNITS, cubin
 
 MIB = 1024 * 1024
 CHUNK_MIN = 2 * MIB
+RESERVE_MAX = 64 * MIB
 THREADS = 256
 GATE_NS = 3_000_000_000
 
@@ -159,8 +160,12 @@ class Device:
 
     @contextmanager
     def whole_memory(self) -> Iterator[tuple[list[Chunk], int]]:
-        """All the memory that is free, in chunks that halve down to 2 MiB, and what was free before."""
+        """The memory that is free, in chunks that halve down to 2 MiB, and what was free before.
+
+        A little stays free: the driver needs some to load a kernel that it has not used yet.
+        """
         free_before, _ = self.memory()
+        reserve = min(RESERVE_MAX, free_before // 256) // CHUNK_MIN * CHUNK_MIN
         chunks: list[Chunk] = []
         size = CHUNK_MIN
         while size * 2 <= free_before:
@@ -168,6 +173,9 @@ class Device:
         base = 0
         try:
             while size >= CHUNK_MIN:
+                if base * 8 + size > free_before - reserve:
+                    size //= 2
+                    continue
                 try:
                     chunks.append(Chunk(self.alloc(size), size, base))
                     base += size // 8

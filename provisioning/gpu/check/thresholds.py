@@ -32,36 +32,43 @@ class Peak:
 
 
 def _t(
-    fp64: float, fp32: float, tf32: float = 0, half: float = 0, fp8: float = 0, *, bf16: bool = True
+    fp64: float,
+    fp32: float,
+    half: float,
+    tf32: float | None = None,
+    fp8: float | None = None,
+    *,
+    bf16: bool = True,
 ) -> dict[str, float]:
-    all_types = {
+    """Peaks by type; what a model does not have is left out. `half` is FP16, and BF16 where there is one."""
+    peaks = {
         "fp64": fp64,
         "fp32": fp32,
         "tf32": tf32,
         "fp16": half,
-        "bf16": half if bf16 else 0,
+        "bf16": half if bf16 else None,
         "fp8": fp8,
     }
-    return {name: peak for name, peak in all_types.items() if peak}
+    return {name: peak for name, peak in peaks.items() if peak is not None}
 
 
 # FP64 of the tensor cores where cuBLAS uses them.
 PEAKS: tuple[Peak, ...] = (
-    Peak(("T4",), 40, 320, False, _t(0.25, 8.1, half=65, bf16=False), bounded=True),
+    Peak(("T4",), 40, 320, False, _t(0.25, 8.1, 65, bf16=False), bounded=True),
     Peak(
-        ("V100-SXM2-16GB", "V100-SXM2-32GB"), 80, 900, True, _t(7.8, 15.7, half=125, bf16=False)
+        ("V100-SXM2-16GB", "V100-SXM2-32GB"), 80, 900, True, _t(7.8, 15.7, 125, bf16=False)
     ),
-    Peak(("A10",), 72, 600, False, _t(0.49, 31.2, 62.5, 125), bounded=True),
-    Peak(("A30",), 56, 933, True, _t(10.3, 10.3, 82, 165), bounded=True, slices=4),
-    Peak(("A100-SXM4-40GB", "A100-PCIE-40GB"), 108, 1555, True, _t(19.5, 19.5, 156, 312)),
-    Peak(("A100 80GB PCIe",), 108, 1935, True, _t(19.5, 19.5, 156, 312)),
-    Peak(("A100-SXM4-80GB",), 108, 2039, True, _t(19.5, 19.5, 156, 312)),
-    Peak(("L4",), 58, 300, False, _t(0.47, 30.3, 60, 121, 242), bounded=True),
-    Peak(("L40S",), 142, 864, False, _t(1.4, 91.6, 183, 362, 733), bounded=True),
-    Peak(("H100 PCIe",), 114, 2039, True, _t(51, 51, 378, 756, 1513), bounded=True),
-    Peak(("H100 80GB HBM3",), 132, 3350, True, _t(67, 67, 495, 989, 1979)),
-    Peak(("H200",), 132, 4800, True, _t(67, 67, 495, 989, 1979)),
-    Peak(("B200",), 148, 7700, True, _t(37, 75, 1100, 2250, 4500)),
+    Peak(("A10",), 72, 600, False, _t(0.49, 31.2, 125, 62.5), bounded=True),
+    Peak(("A30",), 56, 933, True, _t(10.3, 10.3, 165, 82), bounded=True, slices=4),
+    Peak(("A100-SXM4-40GB", "A100-PCIE-40GB"), 108, 1555, True, _t(19.5, 19.5, 312, 156)),
+    Peak(("A100 80GB PCIe",), 108, 1935, True, _t(19.5, 19.5, 312, 156)),
+    Peak(("A100-SXM4-80GB",), 108, 2039, True, _t(19.5, 19.5, 312, 156)),
+    Peak(("L4",), 58, 300, False, _t(0.47, 30.3, 121, 60, 242), bounded=True),
+    Peak(("L40S",), 142, 864, False, _t(1.4, 91.6, 362, 183, 733), bounded=True),
+    Peak(("H100 PCIe",), 114, 2039, True, _t(51, 51, 756, 378, 1513), bounded=True),
+    Peak(("H100 80GB HBM3",), 132, 3350, True, _t(67, 67, 989, 495, 1979)),
+    Peak(("H200",), 132, 4800, True, _t(67, 67, 989, 495, 1979)),
+    Peak(("B200",), 148, 7700, True, _t(37, 75, 2250, 1100, 4500)),
 )  # fmt: skip
 
 
@@ -238,15 +245,15 @@ def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:
     return Judgement(metric, value, "GB/s", held(value, fail, fail), round(fail, 3), round(fail, 3), "link")
 
 
-def judge_peer(metric: str, value: float, links: int, capability: tuple[int, int] | None) -> Judgement:
+def judge_peer(metric: str, value: float, links: int | None, capability: tuple[int, int] | None) -> Judgement:
     """One peer over its active NVLinks; without one the figure is advisory."""
-    if links < 1:
+    if not links:
         return Judgement(
             metric, value, "GB/s", Status.MEASURED, text="No NVLink to this peer: advisory.", advisory=True
         )
-    each = NVLINK5_GB_S if capability is not None and capability >= (10, 0) else NVLINK_GB_S
+    each = NVLINK5_GB_S if capability is not None and capability[0] >= 10 else NVLINK_GB_S
     fail, warn = PEER.fail * links * each, PEER.warn * links * each
-    return Judgement(metric, value, "GB/s", held(value, fail, warn), round(fail, 3), round(warn, 3), "link")
+    return Judgement(metric, value, "GB/s", held(value, fail, warn), fail, warn, "link")
 
 
 def judge_link_state(facts: Facts, seen: Sequence[tuple[int | None, int | None]]) -> str:

@@ -49,13 +49,9 @@ def fake_cuda() -> Path:
     if not library.exists():
         home.mkdir(mode=0o700, exist_ok=True)
         half = home / f"half-{os.getpid()}"
-        subprocess.run(
-            [
-                compiler(), "-x", "c++", "-std=c++17", "-O2", "-w", "-DBERTH_HOST", "-fno-strict-aliasing", "-shared",
-                "-fPIC", f"-I{KERNELS}", "-Wl,-soname,libcuda.so.1", "-o", str(half), str(HERE / "fake_cuda.cpp"),
-            ],
-            check=True,
-        )  # fmt: skip
+        options = ["-std=c++17", "-O2", "-w", "-DBERTH_HOST", "-fno-strict-aliasing", "-shared", "-fPIC"]
+        sources = ["-x", "c++", str(HERE / "fake_cuda.cpp"), f"-I{KERNELS}", "-Wl,-soname,libcuda.so.1"]
+        subprocess.run([compiler(), *options, *sources, "-o", str(half)], check=True)
         half.rename(library)
     return home
 

@@ -29,14 +29,16 @@ from provisioning.gpu.check.types import (
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 COPY = TestResult(
     "copy", Status.PASSED, True, "fine", 300, 0,
-    (Judgement("copy_gb_s", 4300.0, "GB/s", Status.PASSED, 3456.0, 3840.0, "datasheet"),), {"copy_gb_s": 4300.0},
+    (Judgement("copy_gb_s", 4300.0, "GB/s", Status.PASSED, 3456.0, 3840.0, "datasheet"),),
+    {"copy_gb_s": 4300.0},
 )  # fmt: skip
 RESIDUE = TestResult("residue", Status.PASSED, True, "No error", measures={"free_mib": 142_000.0})
 
 
 def report(**changes: Any) -> Report:
     values: dict[str, Any] = {
-        "uuid": "GPU-1", "level": Level.QUICK, "verdict": Verdict.PASS, "action": Action.NONE, "summary": "Good.",
+        "uuid": "GPU-1", "level": Level.QUICK, "verdict": Verdict.PASS, "action": Action.NONE,
+        "summary": "Good.",
         "findings": (), "tests": (RESIDUE, COPY), "started_at": START,
         "finished_at": START + timedelta(seconds=4.2), "nonce": "0" * 32,
         "facts": Facts("GPU-1", name="NVIDIA H200", compute_capability=(9, 0), links={"GPU-2": 18}),

@@ -9,15 +9,17 @@ import pytest
 
 from provisioning.gpu.check import health, thresholds
 from provisioning.gpu.check.assess import assess, raw_of
-from provisioning.gpu.check.plan import DEADLINE_S, START_S, Test, dtypes, plan_for
+from provisioning.gpu.check.plan import DEADLINE_S, SINCE, START_S, Test, dtypes, plan_for
 from provisioning.gpu.check.probes.compute import DTYPES, supported
 from provisioning.gpu.check.thresholds import BadThreshold, Floor, judge, judge_pcie, judge_peer, peak_of
 from provisioning.gpu.check.types import (
+    EXIT_USAGE,
     Action,
     Facts,
     Finding,
     Judgement,
     Level,
+    Progress,
     Raw,
     Severity,
     Status,
@@ -29,22 +31,31 @@ from provisioning.gpu.check.verdict import decide, of_tests
 H200 = Facts("GPU-1", name="NVIDIA H200", pcie_max_gen=5, pcie_max_width=16, compute_capability=(9, 0))
 
 # The table as it stands in the datasheets: name, SMs, GB/s, HBM, slices, bounded, TFLOP/s by type.
+A100 = {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}
+HOPPER = {"fp64": 67, "fp32": 67, "tf32": 495, "fp16": 989, "bf16": 989, "fp8": 1979}
+V100 = {"fp64": 7.8, "fp32": 15.7, "fp16": 125}
+A10 = {"fp64": 0.49, "fp32": 31.2, "tf32": 62.5, "fp16": 125, "bf16": 125}
+A30 = {"fp64": 10.3, "fp32": 10.3, "tf32": 82, "fp16": 165, "bf16": 165}
+L4 = {"fp64": 0.47, "fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242}
+L40S = {"fp64": 1.4, "fp32": 91.6, "tf32": 183, "fp16": 362, "bf16": 362, "fp8": 733}
+H100_PCIE = {"fp64": 51, "fp32": 51, "tf32": 378, "fp16": 756, "bf16": 756, "fp8": 1513}
+B200 = {"fp64": 37, "fp32": 75, "tf32": 1100, "fp16": 2250, "bf16": 2250, "fp8": 4500}
 TABLE = [
     ("Tesla T4", 40, 320, False, 8, True, {"fp64": 0.25, "fp32": 8.1, "fp16": 65}),
-    ("Tesla V100-SXM2-16GB", 80, 900, True, 8, False, {"fp64": 7.8, "fp32": 15.7, "fp16": 125}),
-    ("Tesla V100-SXM2-32GB", 80, 900, True, 8, False, {"fp64": 7.8, "fp32": 15.7, "fp16": 125}),
-    ("NVIDIA A10", 72, 600, False, 8, True, {"fp64": 0.49, "fp32": 31.2, "tf32": 62.5, "fp16": 125, "bf16": 125}),
-    ("NVIDIA A30", 56, 933, True, 4, True, {"fp64": 10.3, "fp32": 10.3, "tf32": 82, "fp16": 165, "bf16": 165}),
-    ("NVIDIA A100-SXM4-40GB", 108, 1555, True, 8, False, {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}),
-    ("NVIDIA A100-PCIE-40GB", 108, 1555, True, 8, False, {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}),
-    ("NVIDIA A100 80GB PCIe", 108, 1935, True, 8, False, {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}),
-    ("NVIDIA A100-SXM4-80GB", 108, 2039, True, 8, False, {"fp64": 19.5, "fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}),
-    ("NVIDIA L4", 58, 300, False, 8, True, {"fp64": 0.47, "fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "fp8": 242}),
-    ("NVIDIA L40S", 142, 864, False, 8, True, {"fp64": 1.4, "fp32": 91.6, "tf32": 183, "fp16": 362, "bf16": 362, "fp8": 733}),
-    ("NVIDIA H100 PCIe", 114, 2039, True, 8, True, {"fp64": 51, "fp32": 51, "tf32": 378, "fp16": 756, "bf16": 756, "fp8": 1513}),
-    ("NVIDIA H100 80GB HBM3", 132, 3350, True, 8, False, {"fp64": 67, "fp32": 67, "tf32": 495, "fp16": 989, "bf16": 989, "fp8": 1979}),
-    ("NVIDIA H200", 132, 4800, True, 8, False, {"fp64": 67, "fp32": 67, "tf32": 495, "fp16": 989, "bf16": 989, "fp8": 1979}),
-    ("NVIDIA B200", 148, 7700, True, 8, False, {"fp64": 37, "fp32": 75, "tf32": 1100, "fp16": 2250, "bf16": 2250, "fp8": 4500}),
+    ("Tesla V100-SXM2-16GB", 80, 900, True, 8, False, V100),
+    ("Tesla V100-SXM2-32GB", 80, 900, True, 8, False, V100),
+    ("NVIDIA A10", 72, 600, False, 8, True, A10),
+    ("NVIDIA A30", 56, 933, True, 4, True, A30),
+    ("NVIDIA A100-SXM4-40GB", 108, 1555, True, 8, False, A100),
+    ("NVIDIA A100-PCIE-40GB", 108, 1555, True, 8, False, A100),
+    ("NVIDIA A100 80GB PCIe", 108, 1935, True, 8, False, A100),
+    ("NVIDIA A100-SXM4-80GB", 108, 2039, True, 8, False, A100),
+    ("NVIDIA L4", 58, 300, False, 8, True, L4),
+    ("NVIDIA L40S", 142, 864, False, 8, True, L40S),
+    ("NVIDIA H100 PCIe", 114, 2039, True, 8, True, H100_PCIE),
+    ("NVIDIA H100 80GB HBM3", 132, 3350, True, 8, False, HOPPER),
+    ("NVIDIA H200", 132, 4800, True, 8, False, HOPPER),
+    ("NVIDIA B200", 148, 7700, True, 8, False, B200),
 ]  # fmt: skip
 
 
@@ -235,6 +246,13 @@ def test_below_the_nodes_median_fails() -> None:
     # No median of nothing.
     assert judge("copy_gb_s", 3700.0, H200, node_median={"copy_gb_s": 0.0}).status == Status.WARNED
     assert judge("copy_gb_s", 0.5, Facts("GPU-1"), node_median={"copy_gb_s": 0.9}).status == Status.FAILED
+
+
+def test_floors_are_told_to_the_third_decimal() -> None:
+    told = judge("copy_gb_s", 4000.0, H200, baseline={"copy_gb_s": 4333.3333})
+    assert (told.fail_below, told.warn_below) == (3683.333, 3986.667)
+    slow = judge("copy_gb_s", 0.1, Facts("GPU-1", name="X"), baseline={"copy_gb_s": 0.5})
+    assert (slow.status, slow.against) == (Status.FAILED, "baseline")
 
 
 def test_own_kernels_have_no_datasheet() -> None:
@@ -429,6 +447,11 @@ def test_throttling_that_is_no_fault() -> None:
     assert health.throttling([{}]) == []
 
 
+def test_a_tenth_is_a_tenth() -> None:
+    assert health.THROTTLE_FAIL == 0.1
+    assert found(health.throttling(samples(0x20, of=101, total=1000)))[0][1] == Severity.FAIL
+
+
 def test_strangers() -> None:
     assert health.strangers(None) == []
     assert health.strangers([]) == []
@@ -461,6 +484,11 @@ def test_types_by_capability(capability: tuple[int, int], names: list[str]) -> N
     assert list(dtypes(capability)) == names
     assert list(supported(capability)) == names
     assert set(dtypes(None)) == set(DTYPES)
+
+
+def test_since_when_a_type_is_there() -> None:
+    since = {"fp32": (7, 0), "fp64": (7, 0), "fp16": (7, 5), "bf16": (8, 0), "tf32": (8, 0), "fp8": (8, 9)}
+    assert dict(SINCE) == since == {d.name: d.since for d in DTYPES.values()}
 
 
 def steps(
@@ -617,6 +645,17 @@ def test_a_burn_needs_a_speed() -> None:
     assert status_of(test, done(gemm_bf16_own_tflops=100.0))[0] == Status.PASSED
 
 
+def test_figures_without_a_floor_are_not_judged() -> None:
+    raw = done(to_device_gb_s=54.0, to_host_gb_s=54.0, buffer_mib=256.0)
+    judged = assess(Test("pcie", "pcie", 1.0), raw, H200).judgements
+    assert [j.metric for j in judged] == ["to_device_gb_s", "to_host_gb_s"]
+    assert (
+        assess(Test("copy", "copy", 1.0), done(copy_gb_s=4300.0, to_host_gb_s=1.0), H200).judgements[1:] == ()
+    )
+    assert status_of(COPY, done(copy_gb_s=4300.0))[1] == "copy_gb_s 4300 GB/s"
+    assert status_of(Test("canary", "canary", 1.0), done())[1] == "No error"
+
+
 def test_the_link_under_load_degrades() -> None:
     test = Test("pcie", "pcie", 1.0)
     good = done(to_device_gb_s=54.0, to_host_gb_s=54.0)
@@ -666,6 +705,16 @@ def test_peers_are_judged_by_their_links() -> None:
 )
 def test_a_result_that_makes_no_sense_is_none(message: dict[str, Any]) -> None:
     assert raw_of(message) is None
+
+
+def test_what_is_not_said_is_nothing() -> None:
+    largest = raw_of({"test": "x", "state": "done", "measures": {"a": 9.9e14}})
+    assert largest is not None
+    assert largest.duration_ms == 0
+    assert Raw("x", "done").duration_ms == TestResult("x", Status.PASSED, True, "").duration_ms == 0
+    step = Progress("start")
+    assert (step.done, step.total, step.elapsed_ms) == (0, 0, 0)
+    assert EXIT_USAGE == 64
 
 
 def test_a_result_that_makes_sense() -> None:

@@ -66,8 +66,8 @@ def test_no_report_is_inconclusive(lie: Callable[..., Report], mode: str) -> Non
 @pytest.mark.parametrize(
     "mode",
     [
-        "no_json", "no_object", "wrong_nonce", "nonce_at_end", "no_nonce", "no_greeting", "twice_hello", "end_early",
-        "miscounted", "out_of_turn", "other_result", "nan", "claims_hung", "flood", "long_line",
+        "no_json", "no_object", "wrong_nonce", "nonce_at_end", "no_nonce", "no_greeting", "twice_hello",
+        "end_early", "miscounted", "out_of_turn", "other_result", "nan", "claims_hung", "flood", "long_line",
     ],
 )  # fmt: skip
 def test_a_liar_is_not_believed_in_anything(lie: Callable[..., Report], mode: str) -> None:
@@ -217,10 +217,10 @@ def test_two_checks_at_once(check: Callable[..., Report], lie: Callable[..., Rep
 
 
 def test_no_descriptor_and_no_process_is_left(lie: Callable[..., Report]) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     lie("honest")
     lie("no_json")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_an_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,215 @@
+"""Are the check's rules tested to the last number? `python -m tests.gpu.check.mutants [--write FILE]`
+
+Makes a mutant of every comparison, every number, every `and`, `or` and `not` of the rules, one at a time, and
+runs their tests against each. A mutant that no test notices is a rule that could change unseen. Takes about
+a minute or two; exit code 1 when one survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import copy
+import importlib.abc
+import importlib.machinery
+import inspect
+import io
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = "provisioning.gpu.check"
+MODULES = ("thresholds", "health", "verdict", "plan", "assess", "types")
+TESTS = ("tests.gpu.check.test_rules", "tests.gpu.check.test_report")
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    module: str
+    line: int
+    what: str
+    source: str
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """Descriptions of changes to one node, with a function that makes each on a copy of it."""
+    if isinstance(node, ast.Compare):
+        for place, operator in enumerate(node.ops):
+            for other in _COMPARISONS[type(operator)]:
+
+                def compare(n: ast.Compare, place: int = place, other: type[ast.cmpop] = other) -> None:
+                    n.ops[place] = other()
+
+                yield f"{type(operator).__name__} → {other.__name__}", compare
+    elif isinstance(node, ast.BoolOp):
+        other_op = ast.Or if isinstance(node.op, ast.And) else ast.And
+
+        def boolean(n: ast.BoolOp) -> None:
+            n.op = other_op()
+
+        yield f"{type(node.op).__name__} → {other_op.__name__}", boolean
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        value = node.value
+        for other_value in (value + 1, value - 1) if isinstance(value, int) else (value * 1.02, value * 0.98):
+
+            def constant(n: ast.Constant, other_value: Any = other_value) -> None:
+                n.value = other_value
+
+            if other_value != value:
+                yield f"{value!r} → {other_value:g}", constant
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+
+        def negation(n: ast.UnaryOp) -> None:
+            n.operand = ast.UnaryOp(ast.Not(), n.operand)
+
+        yield "not → not not", negation
+
+
+def mutants(module: str) -> Iterator[Mutant]:
+    """Every mutant of one module."""
+    tree = ast.parse((ROOT / Path(*PACKAGE.split(".")) / f"{module}.py").read_text(encoding="utf-8"))
+    for number, node in enumerate(ast.walk(tree)):
+        for what, change in _changes(node):
+            other = copy.deepcopy(tree)
+            twin = next(n for i, n in enumerate(ast.walk(other)) if i == number)
+            change(twin)
+            context = ast.unparse(node) if not isinstance(node, ast.Constant) else ""
+            text = f"{what}  in  {context[:60]}" if context else what
+            yield Mutant(
+                module, getattr(node, "lineno", 0), text, ast.unparse(ast.fix_missing_locations(other))
+            )
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def exec_module(self, module: Any) -> None:
+        exec(compile(self.source, f"<mutant of {module.__name__}>", "exec"), module.__dict__)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Gives the mutant in place of the module."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.name, self.source = f"{PACKAGE}.{mutant.module}", mutant.source
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != self.name:
+            return None
+        return importlib.machinery.ModuleSpec(name, _Loader(self.source))
+
+
+def _cases(function: Any) -> Iterator[dict[str, Any]]:
+    """The arguments of each of a test's cases, as `parametrize` makes them."""
+    axes: list[list[dict[str, Any]]] = []
+    for mark in getattr(function, "pytestmark", ()):
+        names, values = mark.args[0], mark.args[1]
+        names = [names] if isinstance(names, str) else list(names)
+        rows = [(value,) if len(names) == 1 else value for value in values]
+        axes.append([dict(zip(names, row, strict=True)) for row in rows])
+    for choice in itertools.product(*axes):
+        yield {name: value for part in choice for name, value in part.items()}
+
+
+def run_tests() -> bool:
+    """Whether all pass. A runner of its own: starting pytest for each mutant would take most of the time."""
+    import pytest
+
+    for name in TESTS:
+        module = importlib.import_module(name)
+        for function in [f for n, f in vars(module).items() if n.startswith("test_") and callable(f)]:
+            wanted = set(inspect.signature(function).parameters)
+            for case in _cases(function):
+                if not wanted - set(case) <= {"monkeypatch"}:
+                    continue
+                with pytest.MonkeyPatch.context() as patch:
+                    function(**case, **({"monkeypatch": patch} if "monkeypatch" in wanted else {}))
+    return True
+
+
+def killed(mutant: Mutant | None) -> bool:
+    """Whether a test fails. In a process of its own, which no mutant outlives."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.alarm(20)
+            if mutant is not None:
+                sys.meta_path.insert(0, _Finder(mutant))
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                code = 0 if run_tests() else 1
+        except BaseException:
+            code = 1
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    return status != 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", metavar="FILE", help="the list as Markdown")
+    parser.add_argument("--module", choices=MODULES, action="append")
+    args = parser.parse_args()
+    os.chdir(ROOT)
+    sys.path.insert(0, str(ROOT))
+    # What is slow to import and is no part of the rules.
+    import jsonschema  # noqa: F401
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+
+    if killed(None):
+        print("The tests fail without any mutant.", file=sys.stderr)
+        return 2
+    started = time.monotonic()
+    rows: list[tuple[Mutant, bool]] = []
+    for module in args.module or MODULES:
+        for mutant in mutants(module):
+            dead = killed(mutant)
+            rows.append((mutant, dead))
+            print(f"{'killed  ' if dead else 'SURVIVED'}  {module}:{mutant.line}  {mutant.what}", flush=True)
+    alive = [mutant for mutant, dead in rows if not dead]
+    print(f"{len(rows)} mutants, {len(alive)} survived, {time.monotonic() - started:.0f} s")
+    if args.write:
+        lines = [
+            "# Mutants of the GPU check's rules",
+            "",
+            "Every comparison, number, `and`, `or` and `not` in the rules, changed one at a time; the tests",
+            "ran against each. By `python -m tests.gpu.check.mutants --write docs/gpu-check-mutants.md`.",
+            "",
+            f"{len(rows)} mutants, {len(rows) - len(alive)} killed, {len(alive)} survived.",
+        ]
+        for module in MODULES:
+            mine = [(m, dead) for m, dead in rows if m.module == module]
+            lines += ["", f"## {module}.py ({len(mine)})", "", "| line | change | |", "|---|---|---|"]
+            for mutant, dead in mine:
+                what = mutant.what.replace("|", "\\|").replace("\n", " ")
+                lines.append(f"| {mutant.line} | `{what}` | {'killed' if dead else '**survived**'} |")
+        Path(args.write).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 1 if alive else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
