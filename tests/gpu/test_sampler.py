@@ -122,6 +122,57 @@ def test_a_lost_device_leaves_and_the_list_is_asked_again_soon():
     assert (lost.reads, well.reads, len(asked)) == (1, 7, 2)
 
 
+def test_a_device_that_is_gone_is_forgotten_after_a_while():
+    gone, stays = Scripted("GPU-gone"), Scripted("GPU-stays")
+    devices = [gone, stays]
+    out = Out()
+    sampler = sampler_of(lambda: list(devices), out, refresh_s=60, capacity=120)
+    for second in range(0, 60, 10):
+        sampler.tick(START + second)
+    devices.remove(gone)
+    seen = []
+    for second in range(60, 360, 10):
+        sampler.tick(START + second)
+        seen.append(sampler.ring("GPU-gone") is not None)
+    sampler.flush()
+    assert [[item.uuid for item in batch] for batch in out.batches] == [
+        ["GPU-gone", "GPU-stays"],
+        *([["GPU-stays"]] * 4),
+    ]
+    assert seen[0] and not seen[-1] and seen.index(False) * 10 + 60 == 180
+    assert sampler.ring("GPU-stays") is not None
+
+
+def test_what_is_wrong_is_said_once(caplog):
+    device = Scripted("GPU-1", fails=NvmlProblem("It is odd."))
+    sampler = sampler_of([device], Out())
+    for second in range(5):
+        sampler.tick(START + second)
+    device.fails = None
+    sampler.tick(START + 5)
+    device.fails = NvmlProblem("It is odd.")
+    sampler.tick(START + 6)
+    assert [record.message.count("It is odd.") for record in caplog.records] == [1, 1]
+
+
+def test_the_list_of_devices_is_closed_at_the_end():
+    class Devices:
+        closed = 0
+
+        def __call__(self) -> list[Scripted]:
+            return [Scripted("GPU-1")]
+
+        def close(self) -> None:
+            self.closed += 1
+
+    devices = Devices()
+    sampler = sampler_of(devices, Out())
+    sampler.start()
+    until(lambda: sampler.latest())
+    sampler.stop()
+    assert devices.closed == 1
+
+
 def test_a_driver_that_reports_a_time_out_has_not_hung():
     device = Scripted("GPU-1", fails=TimedOut("slow"))
     sampler = sampler_of([device], Out())
