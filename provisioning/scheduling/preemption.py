@@ -3,7 +3,9 @@
 A request may take from its own team what has a lower priority, and from its cohort what others have
 borrowed. Taking from the cohort is allowed where the taker's share afterwards is at most what the
 other's will be, or, where that does not suffice, less than what the other's was. Both make the largest
-share smaller or equal, so two teams never take the same capacity from each other in turns.
+share smaller or equal, so at one moment it comes to rest. Over time shares move: so between borrowers
+what both held of late counts too, who had to leave is protected for longer each time, and does not take
+from other borrowers itself.
 """
 
 from __future__ import annotations
@@ -85,11 +87,12 @@ def find_victims(
     if lack is None or lack[0] is Rule.LEDGER:
         return ()
     needed = [name for name, amount in incoming.amounts.items() if amount > 0]
-    in_team_only = lack[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP)
+    owns = within_nominal(state, incoming)
+    # A borrower that had to leave itself does not come back at the cost of another: no taking in turns.
+    in_team_only = lack[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP) or (incoming.preempted > 0 and not owns)
     candidates = _candidates(state, incoming, running, now_s, policy, needed, in_team_only)
     if not candidates:
         return ()
-    owns = within_nominal(state, incoming)
     taken: list[tuple[Running, Reason]] = []
     state.add(incoming)
     try:

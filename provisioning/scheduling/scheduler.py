@@ -205,7 +205,9 @@ class Scheduler:
             if lack[0] in OWN_RULES and not claimed:
                 continue
             if claimed or all(shadow.head.resource != lack[1] for shadow in shadows):
-                shadow = self._shadow(workload, lack, now_s, asked, starts, shadows)
+                # What others leave for it is not shared with heads for which nobody leaves.
+                earlier = [each for each in shadows if each.claimed] if claimed else shadows
+                shadow = self._shadow(workload, lack, now_s, asked, starts, earlier)
                 if shadow is not None:
                     shadow.claimed = claimed
                     if claimed:
