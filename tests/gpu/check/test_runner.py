@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -241,6 +242,45 @@ def test_an_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch
     assert len(pids) == 2
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_processes_die_with_a_worker_that_is_killed(
+    setup_gpu: Callable[..., None], tmp_path: Path
+) -> None:
+    """A device must not be heated by a check that nobody waits for any more."""
+    setup_gpu()
+    code = (
+        "from provisioning.gpu.check.runner import run_check\n"
+        "from provisioning.gpu.check.plan import Test\n"
+        "from provisioning.gpu.check.process import Process\n"
+        "from tests.gpu.check.conftest import SIMULATION\n"
+        "from tests.gpu.check.sim_cuda import UUID\n"
+        "def tell(p):\n"
+        "    if p.phase == 'start': print('running', flush=True)\n"
+        "run_check(UUID, 'quick', simulation=SIMULATION, on_progress=tell,\n"
+        "          plan=[Test('bit_fade', 'bit_fade', 60.0, params={'seconds': 30})])\n"
+    )
+    root = Path(course.__file__).parents[3]
+    worker = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True)
+    assert worker.stdout is not None
+    with worker.stdout:
+        assert worker.stdout.readline() == "running\n"
+        children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
+        worker.kill()
+        worker.wait(5)
+    assert len(children) == 2
+    for _ in range(200):
+        if not any(_lives(pid) for pid in children):
+            break
+        time.sleep(0.02)
+    assert [pid for pid in children if _lives(pid)] == []
+
+
+def _lives(pid: str) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
 
 
 def test_defaults() -> None:
