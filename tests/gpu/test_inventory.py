@@ -74,6 +74,14 @@ def test_everything_about_an_h200(tmp_path):
     assert "s3cret" not in text and "temperature_c" not in facts.as_json()
 
 
+def test_what_the_kernel_says_about_numa_comes_first(tmp_path):
+    pci_gpu(tmp_path, "0000:1b:00.0", numa=0)
+    (facts,) = scan_of(FakeLibrary([h200(nvmlDeviceGetMemoryAffinity=2)]), tmp_path).gpus
+    assert facts.numa == 0
+    (facts,) = scan_of(FakeLibrary([h200(3, nvmlDeviceGetMemoryAffinity=2)]), tmp_path).gpus
+    assert facts.numa == 1
+
+
 def test_mig_profiles_and_instances_come_from_the_device(tmp_path):
     (facts,) = scan_of(FakeLibrary([h100_mig()]), tmp_path).gpus
     assert facts.mig_mode is True and facts.memory.remap_pending is None
@@ -85,6 +93,7 @@ def test_mig_profiles_and_instances_come_from_the_device(tmp_path):
     large, small = facts.instances
     assert (large.profile, large.start, large.size, large.sms) == ("3g.40gb", 4, 4, 60)
     assert (small.profile, small.start, small.memory_mib) == ("1g.10gb", 0, 9_856)
+    assert (small.gpu_instance, small.compute_instance, large.gpu_instance) == (7, 0, 1)
 
 
 def test_without_the_right_to_see_instances_the_name_tells_the_profile(tmp_path):

@@ -247,7 +247,7 @@ def test_without_a_driver_no_thread_stays():
 
 def test_nvml_devices_give_samples_with_rates():
     gpu = h200(
-        processes=[Process(7, 512 << 20, 40, 1_000), Process(9, 1 << 20, 120, 2_000)],
+        processes=[Process(7, 512 << 20, 100, 1_000), Process(9, 1 << 20, 120, 2_000)],
         nvmlDeviceGetUtilizationRates=(97, 41),
         nvmlDeviceGetCurrentClocksEventReasons=0x4,
     )
@@ -268,7 +268,7 @@ def test_nvml_devices_give_samples_with_rates():
     assert (first.sm_clock_mhz, first.memory_clock_mhz, first.memory_used_mib) == (345, 3201, 1)
     assert first.nvlink_tx_kib_s is None and second.nvlink_tx_kib_s == 2_000
     assert second.pcie_rx_kib_s == 1_000 and second.pcie_tx_kib_s == 0
-    assert first.processes == (ProcessUse(7, 40, 512), ProcessUse(9, None, 1))
+    assert first.processes == (ProcessUse(7, 100, 512), ProcessUse(9, None, 1))
     assert second.processes == (ProcessUse(7, None, 512), ProcessUse(9, None, 1))
 
 
@@ -335,6 +335,10 @@ def test_nvml_devices_that_break_vanish_change_and_come_back():
         library.gpus[0].uuid = "GPU-new"
         assert [source.uuid for source in devices()] == ["GPU-new", second.uuid]
         assert library.calls.count("nvmlInitWithFlags") == 2  # opened anew, to see it again
+        for gpu in library.gpus:
+            gpu.broken = LOST
+        with pytest.raises(GpuLost):
+            devices()
         library.gpus.clear()
         with pytest.raises(NoDriver):
             devices()
