@@ -61,6 +61,8 @@ def test_cpu_of_two_sockets(tmp_path):
 
 
 def test_a_feature_counts_only_where_every_cpu_has_all_of_it(tmp_path):
+    write(tmp_path, {"proc/cpuinfo": cpuinfo("avx2 fma")})
+    assert host.cpu(tmp_path).features == ("avx2",)
     write(tmp_path, {"proc/cpuinfo": cpuinfo("avx2 fma avx512f amx_tile")})
     assert host.cpu(tmp_path).features == ("avx2",)
     mixed = cpuinfo(SAPPHIRE_RAPIDS, sockets=1) + cpuinfo(MILAN, sockets=1)
@@ -96,6 +98,17 @@ def test_cxl_memory_is_a_node_without_cpus_behind_a_cxl_region(tmp_path):
         ("dram", 4, 515_000), ("dram", 4, 516_000), ("cxl", 22, 262_144)
     ]  # fmt: skip
     assert "memory_tier:cxl" in host.look(tmp_path).provides
+
+
+def test_persistent_memory_is_told_from_cxl(tmp_path):
+    real = tmp_path / "sys/devices/LNXSYSTM:00/ACPI0012:00/ndbus0/region0/dax0.0/dax0.0"
+    write(tmp_path, {**node(0, "0-7", 64_000), **node(1, "", 128_000)})
+    real.mkdir(parents=True)
+    (real / "target_node").write_text("1\n")
+    link = tmp_path / "sys/bus/dax/devices/dax0.0"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    assert [item.kind for item in host.numa_nodes(tmp_path)] == ["dram", "pmem"]
 
 
 def test_other_nodes_without_cpus_are_not_called_cxl(tmp_path):
@@ -144,12 +157,13 @@ def test_a_dpu_is_one_card_and_gpus_are_counted(tmp_path):
     pci(tmp_path, "0000:2a:00.1", "0x15b3", "0xa2dc", "0x020000", 1)
     pci(tmp_path, "0000:18:00.0", "0x15b3", "0x1021", "0x020700")  # ConnectX-7: no DPU
     pci(tmp_path, "0000:1b:00.0", "0x10de", "0x2335", "0x030200")
+    pci(tmp_path, "0000:2b:00.0", "0x10de", "0x1eb8", "0x030000")
     pci(tmp_path, "0000:07:00.0", "0x10de", "0x22a3", "0x068000")  # NVSwitch: no GPU
     facts = host.look(tmp_path)
     assert [(dpu.name, dpu.pci_slot, dpu.numa) for dpu in facts.dpus] == [
         ("NVIDIA BlueField-3", "0000:2a:00", 1)
     ]
-    assert facts.provides == ("dpu_offload",) and facts.nvidia_gpus_on_pci == 1
+    assert facts.provides == ("dpu_offload",) and facts.nvidia_gpus_on_pci == 2
 
 
 def test_nothing_to_read_and_nonsense_are_no_error(tmp_path):
