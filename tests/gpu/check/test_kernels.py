@@ -206,6 +206,13 @@ def test_moving_inversions_invert(host: Host) -> None:
     assert (memory == np.uint64(5)).all()
 
 
+def test_inversions_go_up_and_come_down(host: Host) -> None:
+    for kernel, order in (("invert_up", [10, 20]), ("invert_down", [20, 10])):
+        memory = words()
+        memory[[10, 20]] = np.uint64(1)
+        assert list(host.log(kernel, memory, WORDS, 0, 0).index)[:2] == order
+
+
 def test_walking_bits_visit_every_bit_of_every_word(host: Host) -> None:
     memory, seen = words(64), words(64)
     for step in range(64):

@@ -29,15 +29,6 @@ static __device__ __forceinline__ u64 bits_of(double v) {
   return c.u;
 }
 
-static __device__ __forceinline__ float from_bits(u32 v) {
-  union {
-    u32 u;
-    float f;
-  } c;
-  c.u = v;
-  return c.f;
-}
-
 // Rounds towards zero; what is too small for the type becomes zero. Exact for the integers used here.
 static __device__ __forceinline__ u32 narrow(float v, int exponent_bits, int mantissa_bits) {
   u32 b = bits_of(v), sign = b >> 31;
