@@ -206,7 +206,8 @@ def _preference(verdict: Verdict) -> tuple[int, bool, float]:
 
 
 def _of_variant(site: Site, waiter: Waiter) -> Verdict:
-    found = admission.verdict(site.scheduler, waiter.workload)
+    with snapshot.without_preemption(site.scheduler):
+        found = admission.verdict(site.scheduler, waiter.workload)
     if found.outcome is model.Outcome.FITS_NOW:
         pool, placement = site.placer.place_of(REQUEST)
         return Verdict(Outcome.FITS_NOW, "Starts now.", pool=pool.pool, placement=placement)
@@ -275,7 +276,7 @@ def _impossible(asked: Asked, candidates: Sequence[PoolNodes]) -> Verdict:
         )
     reasons = list(asked.refusals)
     for each in asked.pools:
-        reasons += each.at_best.explain(each.adapted(asked.request, template.program)).reasons
+        reasons += each.reasons_at_best(each.adapted(asked.request, template.program))
     missing = f"lacks {capacity.program_need(template.program)}"
     if reasons and all(reason == missing for _, reason in reasons):
         return Verdict(

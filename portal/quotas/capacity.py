@@ -6,8 +6,9 @@ thousand devices and a person waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from django.db.models import Q, Sum
 from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.quotas import resources
 from portal.workspaces.models import AllocatedDevice, Allocation
+from provisioning.placement import filters
 from provisioning.placement.engine import Cluster, emptied
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
@@ -55,7 +57,7 @@ class PoolNodes:
     pool: Pool
     nodes: tuple[NodeState, ...]
     _now: Cluster | None = field(default=None, repr=False)
-    _at_best: Cluster | None = field(default=None, repr=False)
+    _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
 
     @property
@@ -65,14 +67,17 @@ class PoolNodes:
             self._now = Cluster(self.nodes, policy=self.pool.placement_policy)
         return self._now
 
-    @property
-    def at_best(self) -> Cluster:
-        """The nodes as if nothing ran on them; offline and cordoned ones may come back."""
-        if self._at_best is None:
-            self._at_best = Cluster(
-                [_at_best(node) for node in self.nodes], policy=self.pool.placement_policy
-            )
-        return self._at_best
+    def ever_takes(self, request: ResourceRequest) -> bool:
+        """Whether it would fit if nothing ran here and every node and device came back."""
+        found = self._ever.get(request)
+        if found is None:
+            fitting = (node for node in self.nodes if not filters.reason(_at_best(node), request))
+            found = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
+        return found
+
+    def reasons_at_best(self, request: ResourceRequest) -> Reasons:
+        """Why no node could ever take the request, node by node."""
+        return tuple((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
 
     def reasons(self, request: ResourceRequest) -> Reasons:
         """Why no node takes the request now, node by node; the same is not worked out twice."""
@@ -222,18 +227,24 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
     return found
 
 
-def held_by(workspace_ids: Iterable[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
+def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
     """Where running workspaces stand, by workspace id: pool, placement, and what is held on each node."""
-    wanted = set(workspace_ids)
+    devices = AllocatedDevice.objects.filter(active=True)
+    allocations = Allocation.objects.filter(released_at=None)
+    if len(workspaces) <= FEW:
+        # Named where they are few; a list of thousands would be slower than to read all.
+        devices = devices.filter(allocation__workspace__in=workspaces)
+        allocations = allocations.filter(workspace__in=workspaces)
     grants: dict[int, list[DeviceGrant]] = {}
-    for allocation, uuid, milli, memory in AllocatedDevice.objects.filter(active=True).values_list(
+    for allocation, uuid, milli, memory in devices.values_list(
         "allocation_id", "device__uuid", "milli", "memory_mib"
     ):
         grants.setdefault(allocation, []).append(DeviceGrant(uuid, milli, memory))
+    wanted = set(workspaces)
     found: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
-    for pk, workspace, pool, node, cpu, memory, disk in Allocation.objects.filter(
-        released_at=None
-    ).values_list("pk", "workspace_id", "node__pool_id", "node__name", "cpu_milli", "memory_mib", "disk_mib"):
+    for pk, workspace, pool, node, cpu, memory, disk in allocations.values_list(
+        "pk", "workspace_id", "node__pool_id", "node__name", "cpu_milli", "memory_mib", "disk_mib"
+    ):
         if workspace in wanted:
             place = Placement((NodePlacement(node, tuple(grants.get(pk, ()))),))
             held = ResourceRequest(cpu_milli=cpu, memory_mib=memory, disk_mib=disk)

@@ -24,7 +24,8 @@ class PoolPlacer:
         self._pools = pools
         self._asked: dict[str, tuple[Asked, Variant]] = {}
         self._running: set[str] = set()
-        self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] | None = None
+        self._unread: set[str] = set()
+        self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
         self._found: dict[str, tuple[PoolNodes, Placement, ResourceRequest]] = {}
         self._taken: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
 
@@ -35,12 +36,13 @@ class PoolPlacer:
     def runs(self, workload_id: str) -> None:
         """Say that a workload runs: it may be imagined gone."""
         self._running.add(workload_id)
-        self._held = None
+        self._unread.add(workload_id)
 
     def gone(self, workload_id: str) -> None:
         """Say that a workload runs no more, or not as it did."""
         self._running.discard(workload_id)
-        self._held = None
+        self._unread.discard(workload_id)
+        self._held.pop(workload_id, None)
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
         asked, variant = self._asked[workload.id]
@@ -79,9 +81,10 @@ class PoolPlacer:
         if not gone:
             yield
             return
-        if self._held is None:
-            # Read once, and only where somebody may have to leave.
-            self._held = capacity.held_by(UUID(name) for name in self._running)
+        if self._unread:
+            # Read only where somebody may have to leave, and then once.
+            self._held |= capacity.held_by([UUID(name) for name in self._unread])
+            self._unread.clear()
         released: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
         try:
             for name in gone:

@@ -7,7 +7,8 @@ A cycle decides on it and writes; a preview asks it and leaves it as it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -93,6 +94,17 @@ def policy() -> model.Policy:
     )
 
 
+@contextmanager
+def without_preemption(scheduler: Scheduler) -> Iterator[None]:
+    """Ask what would start without looking for others to make room: cycles have done that, or will."""
+    before = scheduler.policy
+    scheduler.policy = replace(before, preemption=False)
+    try:
+        yield
+    finally:
+        scheduler.policy = before
+
+
 def last_event() -> int:
     return Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
 
@@ -106,17 +118,8 @@ def load(now: datetime | None = None) -> Site:
     placer = PoolPlacer(pools)
     there = capacity.totals(pools.values())
     waiters = {waiter.id: waiter for waiter in _waiting(asking, now)}
-    snapshot = model.Snapshot(
-        now_s=int(now.timestamp()),
-        teams=tuple(teams(now)),
-        cohorts=tuple(cohorts()),
-        running=tuple(_running(placer, int(now.timestamp()))),
-        bookings=tuple(_bookings(now)),
-        capacity=there,
-        site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
-        policy=policy(),
-    )
-    scheduler = Scheduler(snapshot, placer)
+    running = _running(placer, int(now.timestamp()))
+    scheduler = Scheduler(_snapshot(now, there, running, ()), placer)
     for waiter in waiters.values():
         choose_variant(scheduler, placer, waiter)
         if not waiter.reason:
@@ -140,13 +143,14 @@ def load(now: datetime | None = None) -> Site:
 CHANGES_FOLLOWED = 200
 OVERLAP = 500
 """Entries of the audit log that are looked at again: one may have been committed after a later one."""
+CAPACITY_CHANGES = ("pool.", "node.", "device.")
 
 
 def follow(site: Site, now: datetime) -> bool:
     """Bring a site up to date by the audit log; False where it has to be read anew.
 
-    Only workspaces are followed, and those whole: each one named by an entry is read again, and so are
-    the nodes that it has stood on. Whatever else has changed (a limit, a node) means a new reading.
+    Each workspace named by an entry is read again, and so are the nodes that it has stood on. A change of
+    pools, nodes or devices means a new reading; any other one, that limits are read again.
     """
     entries = list(
         Event.objects.filter(pk__gt=site.seen_event - OVERLAP)
@@ -154,12 +158,12 @@ def follow(site: Site, now: datetime) -> bool:
         .values_list("pk", "kind", "workspace_id")[: OVERLAP + CHANGES_FOLLOWED + 1]
     )
     fresh = [entry for entry in entries if entry[0] not in site.followed]
-    if len(fresh) > CHANGES_FOLLOWED or not all(
-        _followed(kind) and workspace for _, kind, workspace in fresh
-    ):
+    if len(fresh) > CHANGES_FOLLOWED or any(kind.startswith(CAPACITY_CHANGES) for _, kind, _ in fresh):
         return False
     site.now = now
     site.scheduler.now_s = site.now_s
+    if any(workspace is None for _, _, workspace in fresh):
+        _limits_again(site)
     changed = {workspace for _, _, workspace in fresh if workspace is not None}
     if changed:
         _read_again(site, changed)
@@ -168,8 +172,14 @@ def follow(site: Site, now: datetime) -> bool:
     return True
 
 
-def _followed(kind: str) -> bool:
-    return kind.startswith("workspace.")
+def _limits_again(site: Site) -> None:
+    """Put all that runs and waits under the limits of now."""
+    before = site.scheduler
+    site.scheduler = Scheduler(
+        _snapshot(site.now, site.capacity, before.running.values(), before.waiting.items.values()),
+        site.placer,
+    )
+    site.team_names = dict(Team.objects.values_list("slug", "name"))
 
 
 def _read_again(site: Site, changed: set[UUID]) -> None:
@@ -191,6 +201,26 @@ def _read_again(site: Site, changed: set[UUID]) -> None:
         choose_variant(scheduler, site.placer, waiter)
         if not waiter.reason:
             scheduler.submit(waiter.workload)
+
+
+def _snapshot(
+    now: datetime,
+    there: Mapping[str, int],
+    running: Iterable[model.Running],
+    queued: Iterable[model.Workload],
+) -> model.Snapshot:
+    """What runs and waits under the limits of now."""
+    return model.Snapshot(
+        now_s=int(now.timestamp()),
+        teams=tuple(teams(now)),
+        cohorts=tuple(cohorts()),
+        running=tuple(running),
+        queued=tuple(queued),
+        bookings=tuple(_bookings(now)),
+        capacity=there,
+        site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
+        policy=policy(),
+    )
 
 
 def choose_variant(scheduler: Scheduler, placer: PoolPlacer, waiter: Waiter) -> None:
@@ -421,7 +451,4 @@ def place_key(asked: Asked) -> str:
 
 def possible(asked: Asked) -> bool:
     """Whether any pool could take it if nothing else ran and every node came back."""
-    return any(
-        each.at_best.find(each.adapted(asked.request, asked.template.program)) is not None
-        for each in asked.pools
-    )
+    return any(each.ever_takes(each.adapted(asked.request, asked.template.program)) for each in asked.pools)

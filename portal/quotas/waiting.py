@@ -10,7 +10,7 @@ from typing import Any
 from portal.common.templatetags.berth import duration
 from portal.quotas import resources
 from portal.quotas.asked import Asked
-from portal.quotas.snapshot import Site, Waiter
+from portal.quotas.snapshot import Site, Waiter, without_preemption
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.scheduling import admission
@@ -40,7 +40,8 @@ def tell(site: Site) -> None:
     if not site.waiters:
         return
     scheduler = site.scheduler
-    cycle = scheduler.cycle(site.now_s)
+    with without_preemption(scheduler):
+        cycle = scheduler.cycle(site.now_s)
     etas = admission.forecast(scheduler, cycle)
     order = {
         workload.id: place + 1

@@ -154,3 +154,34 @@ def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeyp
             check()
         transaction.set_rollback(True)
     sent.clear()
+
+
+def test_a_kept_site_follows_limits_and_is_read_anew_when_nodes_change(
+    make, alice, olga, team, pool, monkeypatch
+):
+    from portal.inventory import services as inventory
+    from portal.quotas.services import limits
+
+    monkeypatch.setattr(admission, "KEPT_S", 60)
+    monkeypatch.setattr(admission, "_in_transaction", lambda: False)
+    admission.forget()
+    flavor = selectors.flavor_by_slug("sim-h100-x2")
+    asked = {
+        "template": selectors.template_by_slug("jupyterlab"),
+        "flavor": flavor,
+        "team": team,
+        "actor": alice,
+    }
+    assert assess(**asked).outcome is Outcome.FITS_NOW
+    limits.set_quota(actor=olga, team=team, resource=H100, nominal=1000)
+    assert assess(**asked).outcome is Outcome.NEEDS_APPROVAL
+    limits.set_quota(actor=olga, team=team, resource=H100, nominal=4000)
+    make(alice, "sim-h100-x2")
+    assert assess(**asked).outcome is Outcome.FITS_NOW
+    make(alice, "sim-h100-x2")
+    assert assess(**asked).blocker["rule"] == "team_limit"
+    limits.remove_quota(actor=olga, team=team, resource=H100)
+    assert assess(**asked).outcome is Outcome.FITS_NOW
+    for node in pool.nodes.all():
+        inventory.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
+    assert assess(**asked).outcome is Outcome.QUEUED
