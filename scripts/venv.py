@@ -1,6 +1,7 @@
 """Makes the portal's own environment: `venv.py portal|dev`. Older Pythons can read it, to be refused.
 
-portal   what runs the portal (requirements/portal.lock)
+portal   what runs the portal (requirements/portal.lock); where there is an NVIDIA driver, with what
+         the GPU check needs (requirements/gpu.lock)
 dev      that and what tests and checks need (requirements/dev.lock)
 """
 
@@ -22,9 +23,11 @@ def main(kind):
     from portal.embedded.console import Console, Problem
 
     target = ROOT / ".venv"
-    locks = {name: ROOT / "requirements" / f"{name}.lock" for name in ("portal", "dev")}
-    # What tests need holds everything that the portal needs.
-    good_enough = ("dev",) if kind == "dev" else ("portal", "dev")
+    locks = {name: ROOT / "requirements" / f"{name}.lock" for name in ("portal", "gpu", "dev")}
+    if kind == "portal" and Path("/dev/nvidiactl").exists():
+        kind = "gpu"
+    # What tests need holds everything that the portal needs, the GPU check included.
+    good_enough = {"portal": ("portal", "gpu", "dev"), "gpu": ("gpu", "dev"), "dev": ("dev",)}[kind]
     console = Console()
     try:
         if not any(venvs.is_complete(target, locks[name]) for name in good_enough):
