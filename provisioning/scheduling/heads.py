@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
@@ -146,6 +146,30 @@ def shadow_of(
             break
     later.add(workload)
     return Shadow(Head(workload.id, at_s, resource), workload, later)
+
+
+def fits_without(
+    workload: Workload,
+    at_s: int,
+    state: State,
+    gone: Sequence[Workload],
+    shadows: Sequence[Shadow],
+    placer: Placer | None,
+    running: Container[str],
+) -> bool:
+    """Whether it fits at `at_s` with `gone` left and the heads of `shadows` in. The state stays as it was."""
+    for other in gone:
+        state.remove(other)
+    for shadow in shadows:
+        state.add(shadow.workload)
+    fits = state.lack(workload, at_s) is None
+    for shadow in shadows:
+        state.remove(shadow.workload)
+    for other in gone:
+        state.add(other)
+    if not fits or placer is None:
+        return fits
+    return placer.fits(workload, [other.id for other in gone if other.id in running])
 
 
 def room_on_nodes(

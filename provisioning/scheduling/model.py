@@ -157,10 +157,9 @@ class Booking:
 class Policy:
     """The site's rules. A request that waited `max_wait_s` goes before all younger ones.
 
-    `backfill_depth` bounds how many requests a cycle looks at behind a reserved head, `forecast_steps`
-    how many steps an ETA looks ahead. An overrunning workload is expected to go on for `overdue_s`.
-    Nobody has to leave before `min_run_s`, and longer after each time it had to; nor where who wants its
-    place would get one within `patience_s` anyhow.
+    `backfill_depth` bounds how many requests a cycle looks at behind a reserved head. An
+    overrunning workload is expected to go on for `overdue_s`. Nobody has to leave before `min_run_s`, and
+    longer after each time it had to; nor where who wants its place would get one within `patience_s` anyhow.
     """
 
     preemption: bool = True
@@ -171,7 +170,6 @@ class Policy:
     max_wait_s: int = 7 * 86400
     backfill_depth: int = 200
     preemption_attempts: int = 8
-    forecast_steps: int = 500
     overdue_s: int = 900
 
 

@@ -10,7 +10,7 @@ from other borrowers itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from provisioning.scheduling.model import Policy, Reason, Rule, Running, Victim, Workload
 from provisioning.scheduling.quota import Node
@@ -252,3 +252,41 @@ def _give_back(
             del taken[index]
         else:
             state.remove(each.workload)
+
+
+def booking_victims(state: State, running: Collection[Running], now_s: int, policy: Policy) -> list[Victim]:
+    """Preemptible workloads that stand where a booking has begun. The state stays as it was."""
+    victims: list[Victim] = []
+    removed: list[Workload] = []
+    for booking in state.calendar.bookings:
+        if not booking.start_s <= now_s < booking.end_s:
+            continue
+        for resource in booking.amounts:
+            if resource not in state.capacity:
+                continue
+            others = sorted(
+                (each for each in running if each.workload.team != booking.team),
+                key=lambda each: (
+                    each.leaving_s is None,
+                    each.workload.priority,
+                    -each.started_s,
+                    each.workload.id,
+                ),
+            )
+            for each in others:
+                kept = state.calendar.peak(resource, now_s, now_s + 1, state)
+                if state.used.get(resource, 0) + kept <= state.capacity[resource]:
+                    break
+                other = each.workload
+                if not other.preemptible or not other.amounts.get(resource) or other in removed:
+                    continue
+                if state.calendar.peak(resource, now_s, now_s + 1, state, other.team) == 0:
+                    continue
+                state.remove(other)
+                removed.append(other)
+                if each.leaving_s is None:
+                    text = message(Reason.BOOKING, policy.grace_s)
+                    victims.append(Victim(other.id, other.team, Reason.BOOKING, booking.id, text))
+    for other in removed:
+        state.add(other)
+    return victims

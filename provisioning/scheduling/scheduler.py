@@ -16,6 +16,7 @@ from provisioning.scheduling.heads import (
     Placer,
     Shadow,
     expected_ends,
+    fits_without,
     room_on_nodes,
     shadow_of,
 )
@@ -23,7 +24,6 @@ from provisioning.scheduling.model import (
     FOREVER_S,
     Amounts,
     Cycle,
-    Reason,
     Rule,
     Running,
     Snapshot,
@@ -31,7 +31,7 @@ from provisioning.scheduling.model import (
     Workload,
 )
 from provisioning.scheduling.plan import Plan
-from provisioning.scheduling.preemption import find_victims, lost_time_s, message
+from provisioning.scheduling.preemption import booking_victims, find_victims, lost_time_s
 from provisioning.scheduling.state import Lack, State, within_nominal
 from provisioning.scheduling.waiting import Shape, Waiting, shape_of
 
@@ -168,7 +168,7 @@ class Scheduler:
         self.now_s = now_s
         self.waiting.promote(now_s - self.policy.max_wait_s)
         lapsed = self._lapse(now_s)
-        victims = list(self._for_bookings(now_s))
+        victims = booking_victims(self.state, self.running.values(), now_s, self.policy)
         asked = {victim.workload for victim in victims}
         starts: list[Workload] = []
         overtakers: set[str] = set()
@@ -382,57 +382,9 @@ class Scheduler:
         ]
         gone += [self.running[name].workload for name in asked if self.running[name].ends_s > until_s]
         gone += [other for other in starts if now_s + other.duration_s <= until_s]
-        if not gone:
-            return False
-        for other in gone:
-            self.state.remove(other)
-        for shadow in shadows:
-            self.state.add(shadow.workload)
-        fits = self.state.lack(workload, until_s) is None
-        for shadow in shadows:
-            self.state.remove(shadow.workload)
-        for other in gone:
-            self.state.add(other)
-        if not fits or self.placer is None:
-            return fits
-        return self.placer.fits(workload, [other.id for other in gone if other.id in self.running])
-
-    def _for_bookings(self, now_s: int) -> list[Victim]:
-        """Preemptible workloads that stand where a booking has begun."""
-        victims: list[Victim] = []
-        removed: list[Workload] = []
-        for booking in self.state.calendar.bookings:
-            if not booking.start_s <= now_s < booking.end_s:
-                continue
-            for resource in booking.amounts:
-                if resource not in self.state.capacity:
-                    continue
-                others = sorted(
-                    (each for each in self.running.values() if each.workload.team != booking.team),
-                    key=lambda each: (
-                        each.leaving_s is None,
-                        each.workload.priority,
-                        -each.started_s,
-                        each.workload.id,
-                    ),
-                )
-                for each in others:
-                    kept = self.state.calendar.peak(resource, now_s, now_s + 1, self.state)
-                    if self.state.used.get(resource, 0) + kept <= self.state.capacity[resource]:
-                        break
-                    other = each.workload
-                    if not other.preemptible or not other.amounts.get(resource) or other in removed:
-                        continue
-                    if self.state.calendar.peak(resource, now_s, now_s + 1, self.state, other.team) == 0:
-                        continue
-                    self.state.remove(other)
-                    removed.append(other)
-                    if each.leaving_s is None:
-                        text = message(Reason.BOOKING, self.policy.grace_s)
-                        victims.append(Victim(other.id, other.team, Reason.BOOKING, booking.id, text))
-        for other in removed:
-            self.state.add(other)
-        return victims
+        return bool(gone) and fits_without(
+            workload, until_s, self.state, gone, shadows, self.placer, self.running
+        )
 
     def _shadow(
         self,
@@ -472,13 +424,6 @@ class Scheduler:
     def next_end(self) -> int:
         """When something is first expected to end, `FOREVER_S` if nothing runs."""
         return self._ends[0][0] if self._ends else FOREVER_S
-
-    def prolong(self, now_s: int) -> None:
-        """Expect what should have ended by now to go on for a while."""
-        for name in self.ended_by(now_s):
-            each = self.finish(name)
-            longer = now_s + self.policy.overdue_s - each.started_s
-            self._hold(Running(replace(each.workload, duration_s=longer), each.started_s))
 
     def ended_by(self, at_s: int) -> list[str]:
         """What is expected to have ended by then."""

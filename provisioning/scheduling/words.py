@@ -39,6 +39,13 @@ def clock(at_s: int, now_s: int) -> str:
     return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%d %b %H:%M} UTC"
 
 
+def span(seconds: int) -> str:
+    """7500 → "2 h", 1900 → "31 min"."""
+    if seconds >= 2 * 86400:
+        return f"{seconds // 86400} days"
+    return f"{seconds // 3600} h" if seconds >= 3600 else f"{seconds // 60} min"
+
+
 def held_by(blocker: Blocker, now_s: int) -> str:
     parts = []
     for holder in blocker.holders:
@@ -47,7 +54,13 @@ def held_by(blocker: Blocker, now_s: int) -> str:
             if holder.next_end_s is None
             else f", the first of it until {clock(max(holder.next_end_s, now_s), now_s)}"
         )
-        parts.append(f"{amount_text(blocker.resource, holder.amount)} held by team {holder.team}{until}")
+        idle = (
+            f" ({amount_text(blocker.resource, holder.idle)} idle for {span(holder.idle_s)} at least)"
+            if holder.idle
+            else ""
+        )
+        held = amount_text(blocker.resource, holder.amount)
+        parts.append(f"{held} held by team {holder.team}{until}{idle}")
     return "; ".join(parts)
 
 

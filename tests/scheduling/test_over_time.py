@@ -149,17 +149,17 @@ def test_a_wide_request_is_not_starved_by_narrow_ones_on_fragmented_nodes():
 @settings(FEW, max_examples=15)
 @given(arrivals(most=24), st.integers(0, 23))
 def test_preview_and_creation_agree_on_real_nodes(wanted, when):
-    def at_work(request: Workload | None) -> tuple[Scheduler, list[Workload]]:
+    def at_work() -> Scheduler:
         scheduler = Scheduler(site(), NodePlacer(4, 4))
         for each in wanted[: when + 1]:
             scheduler.submit(each)
         cycle = scheduler.cycle(15 * DAY)
         scheduler.apply(cycle, 15 * DAY)
-        return scheduler, []
+        return scheduler
 
     request = ask("new", "b", 2, 15 * DAY)
-    said = verdict(at_work(None)[0], request)
-    scheduler, _ = at_work(None)
+    said = verdict(at_work(), request)
+    scheduler = at_work()
     scheduler.submit(request)
     cycle = scheduler.cycle(15 * DAY)
     assert (said.outcome is Outcome.FITS_NOW) == ("new" in cycle.starts)
@@ -172,6 +172,33 @@ def test_the_blocker_says_how_much_lies_idle():
         Running(ask("v2", "c", 1, duration_s=DAY), -HOUR, idle_s=60),
         Running(ask("v3", "c", 6, duration_s=DAY, preemptible=False), -HOUR),
     )
-    (holder,) = decide(site(running=running), ask("n", "c", 1)).blocker.holders
+    said = decide(site(running=running), ask("n", "a", 1))
+    assert "(1 × H100 idle for 2 h at least)" in said.message
+    (holder,) = said.blocker.holders
     assert (holder.amount, holder.idle, holder.idle_s) == (8000, 1000, 7200)
     assert holder.next_end_s == DAY - HOUR
+
+
+@pytest.mark.parametrize(("average", "asked"), [({}, 1), ({GPU: 9000}, 0)])
+def test_between_borrowers_what_was_borrowed_of_late_counts_too(average, asked):
+    """The taker holds nothing now, but had more than the other for days."""
+    teams = (
+        Team("own", "c", {GPU: Limit(8000)}),
+        Team("x", "c"),
+        Team("y", "c", borrowed_avg=average),
+    )
+    running = tuple(Running(ask(f"x{at}", "x", 2, duration_s=9 * DAY), -HOUR) for at in range(4))
+    snapshot = Snapshot(
+        0, teams, (Cohort("c"),), running, (ask("y", "y", 2, duration_s=DAY),), capacity={GPU: 8000}
+    )
+    assert len(schedule(snapshot).victims) == asked
+
+
+def test_the_node_on_which_others_make_room_is_left_to_the_one_they_make_it_for():
+    placer = NodePlacer(4, 4)
+    there = [Running(ask("wall", "a", 4, duration_s=DAY, preemptible=False), -HOUR)]
+    there.append(Running(ask("leaves", "c", 2, duration_s=DAY), -HOUR, leaving_s=30, leaving_for="wide"))
+    for each in there:
+        placer.take(each.workload)
+    queued = (ask("wide", "b", 4, claimed=True), ask("first", "b", 2, priority=1, claimed=True))
+    assert schedule(site(running=tuple(there), queued=queued), placer).starts == ()
