@@ -45,16 +45,21 @@ class PoolPlacer:
         self._held.pop(workload_id, None)
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
-        asked, variant = self._asked[workload.id]
         with self._without(gone):
-            for pool in asked.pools:
-                request = pool.adapted(variant.request, asked.template.program)
-                placement = pool.cluster.find(request)
-                if placement is not None:
-                    if not gone:
-                        self._found[workload.id] = (pool, placement, request)
-                    return True
-        return False
+            found = self._first_place(workload)
+        if found is not None and not gone:
+            self._found[workload.id] = found
+        return found is not None
+
+    def _first_place(self, workload: Workload) -> tuple[PoolNodes, Placement, ResourceRequest] | None:
+        """Where it would go now: the first of its pools that has room."""
+        asked, variant = self._asked[workload.id]
+        for pool in asked.pools:
+            request = pool.adapted(variant.request, asked.template.program)
+            placement = pool.cluster.find(request)
+            if placement is not None:
+                return pool, placement, request
+        return None
 
     def take(self, workload: Workload) -> None:
         """Take the place that `fits` has just found."""
@@ -62,6 +67,20 @@ class PoolPlacer:
         pool.cluster.commit(placement, request)
         pool.changed()
         self._taken.append((pool, placement, request))
+
+    def keeps(self, head: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+        """Whether `head` still finds a place with `gone` left once `other` has one with `left` left."""
+        with self._without(left):
+            placed = self._first_place(other)
+            if placed is None:
+                return False
+            pool, placement, request = placed
+            pool.cluster.commit(placement, request)
+            try:
+                with self._without([name for name in gone if name not in left]):
+                    return self._first_place(head) is not None
+            finally:
+                pool.cluster.release(placement, request)
 
     def place_of(self, workload_id: str) -> tuple[PoolNodes, Placement]:
         """Where a workload that was taken goes."""
