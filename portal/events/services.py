@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,32 @@ def record(
     if workspace is not None:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
     return event
+
+
+def record_all(
+    *,
+    actor: User | SystemActor,
+    kind: str,
+    entries: Sequence[tuple[Workspace, str]],
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Add an entry of one kind for each of several workspaces, with a message for each, in few statements."""
+    now = timezone.now()
+    Event.objects.bulk_create(
+        Event(
+            at=now,
+            actor=None if isinstance(actor, SystemActor) else actor,
+            actor_label=label_of(actor),
+            kind=kind,
+            workspace=workspace,
+            team=workspace.team,
+            message=message,
+            data=data or {},
+        )
+        for workspace, message in entries
+    )
+    for workspace, _ in entries:
+        transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
 
 
 def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: str = "") -> list[Notification]:

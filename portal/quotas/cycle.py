@@ -139,12 +139,14 @@ def _start(site: Site, names: Sequence[str]) -> list[str]:
         .filter(pk__in=list(names), state=State.PENDING, wanted=Wanted.RUNNING)
         .order_by("pk")
     }
-    places = {name: site.placer.place_of(name) for name in names if name in rows}
-    known = placing.Known.of((pool.pool, placement) for pool, placement in places.values())
-    for name, (pool, placement) in places.items():
-        amounts = site.scheduler.waiting.items[name].amounts
-        placing.begin(rows[name], pool.pool, placement, amounts, site.now, known=known)
-    return list(places)
+    starts = []
+    for name in names:
+        if name in rows:
+            pool, placement = site.placer.place_of(name)
+            amounts = site.scheduler.waiting.items[name].amounts
+            starts.append(placing.Start(rows[name], pool.pool, placement, amounts))
+    placing.begin(starts, site.now)
+    return [str(each.workspace.pk) for each in starts]
 
 
 def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from provisioning.types import (
     NodePlacement,
     Op,
     Placement,
+    PoolConfig,
     ResourceRequest,
     WorkspaceRef,
     WorkspaceSpec,
@@ -108,29 +109,44 @@ def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None =
     The caller holds the row's lock, and may give the active allocations if it has them at hand. If
     sending fails, or the command or its answer is lost, the lease runs out and the sweep sends again.
     """
-    pool = workspace.pool
-    if pool is None:
-        raise ValueError(f"workspace {workspace.pk} has no pool to send {op} to")
     if allocations is None:
         allocations = held_by(workspace)
-    now = timezone.now()
-    lease = uuid.uuid4().hex
+    fields = new_lease(timezone.now())
+    for name, value in fields.items():
+        setattr(workspace, name, value)
+    workspace.save(update_fields=list(fields))
+    send_leased(workspace, op, config_of(_pool_of(workspace)), allocations)
+
+
+def new_lease(now: datetime) -> dict[str, Any]:
+    """The columns of a workspace, or of several at once, for which a command is about to be sent.
+
+    A lease is only ever compared with that of the workspace which the answer names.
+    """
     expires = now + timedelta(seconds=settings.NODE_LEASE_S)
+    return {"lease": uuid.uuid4().hex, "lease_expires_at": expires, "due_at": expires}
+
+
+def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: list[Allocation]) -> None:
+    """Send a command under the lease that the row has, once the transaction has held."""
+    assert workspace.lease_expires_at is not None  # every lease has an end
     command = Command(
         op=op,
-        pool=config_of(pool),
+        pool=config,
         ref=ref_of(workspace),
-        lease=lease,
-        expires_at=expires.timestamp(),
+        lease=workspace.lease,
+        expires_at=workspace.lease_expires_at.timestamp(),
         spec=spec_of(workspace) if op is Op.START else None,
         placement=placement_of(allocations) if op is Op.START else None,
     )
-    workspace.lease = lease
-    workspace.lease_expires_at = expires
-    workspace.due_at = expires
-    workspace.save(update_fields=["lease", "lease_expires_at", "due_at"])
-    queue = queue_of(pool, first_node(workspace, allocations))
+    queue = queue_of(_pool_of(workspace), first_node(workspace, allocations))
     transaction.on_commit(partial(_send, "node.execute", queue, command=messages.dump(command)))
+
+
+def _pool_of(workspace: Workspace) -> Pool:
+    if workspace.pool is None:
+        raise ValueError(f"workspace {workspace.pk} has no pool to send a command to")
+    return workspace.pool
 
 
 def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:

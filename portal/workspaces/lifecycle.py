@@ -5,6 +5,7 @@ FAILED means that nothing is left running. Every transitional state names in `TA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from django.db import models, transaction
@@ -166,4 +167,49 @@ def advance(
         message=message,
         workspace=workspace,
         data={"from": before.value, "to": target.value, **(data or {})},
+    )
+
+
+@transaction.atomic
+def advance_all(
+    workspaces: Sequence[Workspace],
+    trigger: Trigger,
+    *,
+    actor: User | SystemActor,
+    messages: Sequence[str],
+    data: dict[str, Any] | None = None,
+    **fields: Any,
+) -> None:
+    """Like `advance` for several in one state and generation that get the same `fields`: all or none.
+
+    Each has its message. The number of statements does not depend on how many there are.
+    """
+    from portal.workspaces import gateway
+    from portal.workspaces.models import Workspace
+
+    if not workspaces:
+        return
+    seen = {(each.state, each.generation) for each in workspaces}
+    if len(seen) > 1:
+        raise ValueError("they are not in one state and generation")
+    before, generation = seen.pop()
+    target = target_of(before, trigger)
+    changes: dict[str, Any] = {"state": target, "state_since": timezone.now(), **fields}
+    won = Workspace.objects.filter(
+        pk__in=[each.pk for each in workspaces], state=before, generation=generation
+    ).update(**changes)
+    if won != len(workspaces):
+        raise StateConflict(
+            "Some of the workspaces changed at the same moment.",
+            next_action="Try again.",
+        )
+    for workspace in workspaces:
+        for name, value in changes.items():
+            setattr(workspace, name, value)
+        gateway.publish_on_commit(workspace)
+    events.record_all(
+        actor=actor,
+        kind=f"workspace.{trigger.value}",
+        entries=list(zip(workspaces, messages, strict=True)),
+        data={"from": State(before).value, "to": target.value, **(data or {})},
     )

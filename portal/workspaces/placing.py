@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.utils import timezone
+
 from portal.common.actors import SYSTEM
 from portal.inventory.models import Device, Node, Pool
+from portal.inventory.services import config_of
 from portal.workspaces import dispatch
-from portal.workspaces.lifecycle import Trigger, advance
+from portal.workspaces.lifecycle import Trigger, advance_all
 from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
 from provisioning import messages
 from provisioning.types import Op, Placement, ResourceRequest
@@ -44,90 +47,96 @@ FROM_THE_START: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Rows that several starts need: nodes by pool and name, devices by UUID."""
+class Start:
+    """A locked, waiting workspace, where it goes, and what it is charged."""
 
-    nodes: Mapping[tuple[UUID, str], Node]
-    devices: Mapping[str, Device]
+    workspace: Workspace
+    pool: Pool
+    placement: Placement
+    amounts: Mapping[str, int]
 
-    @classmethod
-    def of(cls, places: Iterable[tuple[Pool, Placement]]) -> Known:
-        """What these placements name, in two queries."""
-        places = list(places)
-        names = {item.node for _, placement in places for item in placement.nodes}
-        uuids = [grant.uuid for _, placement in places for item in placement.nodes for grant in item.devices]
-        nodes = Node.objects.filter(pool__in={pool.pk for pool, _ in places}, name__in=names)
-        return cls(
-            {(node.pool_id, node.name): node for node in nodes},
-            Device.objects.in_bulk(uuids, field_name="uuid") if uuids else {},
+
+def begin(starts: Sequence[Start], now: datetime) -> None:
+    """Give each its place, and have it started there. How many they are hardly matters to the database.
+
+    Raises `StateConflict`, and changes nothing, where one of them waits no more.
+    """
+    alike: dict[tuple[object, ...], list[Start]] = {}
+    for each in starts:
+        key = (each.pool.pk, each.workspace.generation, *sorted(each.amounts.items()))
+        alike.setdefault(key, []).append(each)
+    for group in alike.values():
+        first = group[0]
+        generation = first.workspace.generation + 1
+        advance_all(
+            [each.workspace for each in group],
+            Trigger.PLACE,
+            actor=SYSTEM,
+            messages=[
+                f"placed it on {', '.join(item.node for item in each.placement.nodes)}" for each in group
+            ],
+            data={"pool": first.pool.slug, "generation": generation},
+            generation=generation,
+            pool=first.pool,
+            amounts=dict(first.amounts),
+            admitted_at=now,
+            placed_at=now,
+            launched_at=None,
+            ready_at=None,
+            attempts=0,
+            error_code="",
+            error_message="",
+            endpoint="",
+            **dispatch.new_lease(timezone.now()),
+            **NOT_WAITING,
         )
+    configs = {each.pool.pk: config_of(each.pool) for each in starts}
+    for each, allocations in zip(starts, _allocate(starts, now), strict=True):
+        dispatch.send_leased(each.workspace, Op.START, configs[each.pool.pk], allocations)
 
 
-def begin(
-    workspace: Workspace,
-    pool: Pool,
-    placement: Placement,
-    amounts: Mapping[str, int],
-    now: datetime,
-    *,
-    known: Known | None = None,
-) -> None:
-    """Give a locked, waiting workspace its place, and have it started there."""
-    known = known or Known.of([(pool, placement)])
-    generation = workspace.generation + 1
-    nodes = ", ".join(item.node for item in placement.nodes)
-    advance(
-        workspace,
-        Trigger.PLACE,
-        actor=SYSTEM,
-        message=f"placed it on {nodes}",
-        data={"pool": pool.slug, "generation": generation},
-        generation=generation,
-        pool=pool,
-        amounts=dict(amounts),
-        admitted_at=now,
-        placed_at=now,
-        launched_at=None,
-        ready_at=None,
-        attempts=0,
-        error_code="",
-        error_message="",
-        endpoint="",
-        lease="",
-        due_at=now,
-        **NOT_WAITING,
-    )
-    dispatch.send(workspace, Op.START, allocations=_allocate(workspace, pool, placement, now, known))
-
-
-def _allocate(
-    workspace: Workspace, pool: Pool, placement: Placement, now: datetime, known: Known
-) -> list[Allocation]:
-    request = messages.load(workspace.resources, ResourceRequest)
-    made = []
-    for item in placement.nodes:
-        allocation = Allocation.objects.create(
-            workspace=workspace,
-            node=known.nodes[pool.pk, item.node],
-            generation=workspace.generation,
-            cpu_milli=request.cpu_milli,
-            memory_mib=request.memory_mib,
-            disk_mib=request.disk_mib,
+def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
+    """The allocations of each start, with their devices at hand."""
+    items = [(each, item) for each in starts for item in each.placement.nodes]
+    nodes = {
+        (node.pool_id, node.name): node
+        for node in Node.objects.filter(
+            pool__in={each.pool.pk for each in starts}, name__in={item.node for _, item in items}
+        ).only("pool", "name")
+    }
+    uuids = {grant.uuid for _, item in items for grant in item.devices}
+    devices = {each.uuid: each for each in Device.objects.filter(uuid__in=uuids).only("uuid", "index")}
+    found: dict[UUID, list[Allocation]] = {each.workspace.pk: [] for each in starts}
+    requests: dict[UUID, ResourceRequest] = {
+        each.workspace.pk: messages.load(each.workspace.resources, ResourceRequest) for each in starts
+    }
+    granted: list[AllocatedDevice] = []
+    made = Allocation.objects.bulk_create(
+        Allocation(
+            workspace=each.workspace,
+            node=nodes[each.pool.pk, item.node],
+            generation=each.workspace.generation,
+            cpu_milli=requests[each.workspace.pk].cpu_milli,
+            memory_mib=requests[each.workspace.pk].memory_mib,
+            disk_mib=requests[each.workspace.pk].disk_mib,
             granted_at=now,
         )
-        devices = [
+        for each, item in items
+    )
+    for allocation, (each, item) in zip(made, items, strict=True):
+        its = [
             AllocatedDevice(
                 allocation=allocation,
-                device=known.devices[grant.uuid],
+                device=devices[grant.uuid],
                 milli=grant.milli,
                 memory_mib=grant.memory_mib,
             )
             for grant in item.devices
         ]
-        if devices:
-            AllocatedDevice.objects.bulk_create(devices)
+        granted += its
         # As if it had been prefetched: what has just been written need not be read.
         prefetched: Any = allocation
-        prefetched._prefetched_objects_cache = {"devices": devices}
-        made.append(allocation)
-    return made
+        prefetched._prefetched_objects_cache = {"devices": its}
+        found[each.workspace.pk].append(allocation)
+    AllocatedDevice.objects.bulk_create(granted)
+    return list(found.values())
