@@ -144,6 +144,8 @@ class WorkspaceList(ListView):
             flavor=catalog.flavor_by_slug(given["flavor"]),
             name=given.get("name", ""),
             idempotency_key=_idempotency_key(request),
+            expected_s=round(hours * 3600) if (hours := given.get("expected_hours")) else None,
+            priority=given["priority"],
         )
         headers = {"Location": reverse("api:workspace", args=[creation.workspace.pk])}
         if creation.replayed:

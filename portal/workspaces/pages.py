@@ -6,17 +6,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.db.models import Q, QuerySet
+from django.urls import reverse
 
 from portal.accounts.models import Role, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.templatetags.berth import cores, mib, milli
 from portal.events.models import Event
 from portal.quotas import admission
+from portal.quotas.bars import Bar
+from portal.quotas.models import QuotaRequest, RequestStatus
+from portal.quotas.selectors import limits, queue
 from portal.workspaces import policies, selectors
 from portal.workspaces.lifecycle import DELETABLE, STARTABLE, STOPPABLE, TRANSITIONAL, Reason, State
 from portal.workspaces.models import Workspace
+from provisioning.scheduling.model import Rule
 
 STARTING = frozenset({State.PENDING, State.PROVISIONING})
 EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad"}
@@ -43,11 +49,14 @@ def stage_words(workspace: Workspace) -> str:
     """What it is doing just now, in a few words."""
     match workspace.state:
         case State.PENDING:
-            return "Waits for a place"
+            if workspace.error_code == "needs_approval":
+                return "Waits for approval"
+            place = workspace.queue_position
+            return f"Position {place} in the queue" if place else "Waits for a place"
         case State.PROVISIONING:
             return f"{workspace.template.name} starts" if workspace.launched_at else "Placed, about to start"
         case State.RUNNING:
-            return "Ready"
+            return "Has to make room soon" if workspace.leave_at else "Ready"
         case State.STOPPING:
             return "Its programs end"
         case State.STOPPED:
@@ -194,10 +203,42 @@ class Detail:
     starting: bool
     open_now: bool
     has_log: bool
+    approval: QuotaRequest | None
+    ask_url: str
+    leaving: str
     can_open: bool
     can_start: bool
     can_stop: bool
     can_delete: bool
+
+
+def approval_of(workspace: Workspace) -> QuotaRequest | None:
+    """The open request that a waiting workspace waits for."""
+    if workspace.state != State.PENDING:
+        return None
+    return workspace.quota_requests.filter(status=RequestStatus.OPEN).first()
+
+
+ASKABLE = {Rule.TEAM_LIMIT: "quota", Rule.COHORT: "quota", Rule.USER_CAP: "member_cap", Rule.LEDGER: "ledger"}
+
+
+def ask_url(actor: User, workspace: Workspace) -> str:
+    """Where to ask for what a waiting workspace lacks, filled in; empty where asking would not help."""
+    rule, blocker = workspace.blocker.get("rule", ""), workspace.blocker
+    if workspace.state != State.PENDING or rule not in ASKABLE or workspace.owner_id != actor.pk:
+        return ""
+    query = {"team": workspace.team.slug, "kind": ASKABLE[Rule(rule)]}
+    if rule != Rule.LEDGER:
+        query["resource"] = blocker["resource"]
+        query["amount"] = str(max(1, blocker["wanted"] - max(0, blocker["free"])))
+    return f"{reverse('quotas:ask')}?{urlencode(query)}"
+
+
+def leaving_words(workspace: Workspace) -> str:
+    """For what a running workspace has to leave; empty where it may stay."""
+    if workspace.leave_at is None or workspace.state not in {State.PROVISIONING, State.RUNNING}:
+        return ""
+    return queue.WHY.get(workspace.leave_reason, "another")
 
 
 def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
@@ -217,6 +258,9 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         starting=workspace.state in STARTING,
         open_now=opening and openable,
         has_log=workspace.generation > 0 and not workspace.simulated,
+        approval=approval_of(workspace),
+        ask_url=ask_url(actor, workspace),
+        leaving=leaving_words(workspace),
         can_open=openable,
         can_start=operable and workspace.state in STARTABLE,
         can_stop=operable and workspace.state in STOPPABLE,
@@ -303,6 +347,7 @@ class Choice:
     flavors: list[FlavorCard]
     team: Team | None
     alternatives: list[Flavor]
+    bars: list[Bar]
 
     @property
     def template(self) -> Template | None:
@@ -376,7 +421,13 @@ def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
         flavors=flavors,
         team=teams.get(team_slug),
         alternatives=nearest,
+        bars=_bars(actor, teams.get(team_slug)),
     )
+
+
+def _bars(actor: User, team: Team | None) -> list[Bar]:
+    """What limits the team, for the summary."""
+    return [bar for bar in limits.bars_for(team, actor) if not bar.unlimited] if team is not None else []
 
 
 def _pick(among: Sequence[str], *wishes: str) -> str:

@@ -50,3 +50,12 @@ def require_operate(actor: User | SystemActor, workspace: Workspace) -> None:
 def require_create(actor: User, team: Team) -> None:
     if not is_member(actor, team):
         raise NotAllowed(f"You are not in the team {team.name}.", next_action="Choose a team of yours.")
+
+
+def require_priority(actor: User, team: Team, priority: int) -> None:
+    """To go before others is for a team's owners and operators to say; to wait longer anybody may offer."""
+    if priority > 0 and not (actor.operates or is_owner(actor, team)):
+        raise NotAllowed(
+            f"Only an owner of {team.name} or an operator gives a priority above 0.",
+            next_action="Leave the priority out, or ask an owner.",
+        )

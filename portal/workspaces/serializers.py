@@ -49,6 +49,19 @@ class WorkspaceCreateSerializer(StrictSerializer):
     )
     template = serializers.CharField(max_length=40)
     flavor = serializers.CharField(max_length=60)
+    expected_hours = serializers.FloatField(
+        required=False,
+        min_value=1 / 60,
+        max_value=720,
+        help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
+    )
+    priority = serializers.IntegerField(
+        required=False,
+        min_value=-100,
+        max_value=100,
+        default=0,
+        help_text="Above 0 for owners of the team and operators only.",
+    )
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
@@ -77,6 +90,26 @@ class HeldDeviceSerializer(serializers.Serializer[Any]):
     milli = serializers.IntegerField()
 
 
+class QueueSerializer(serializers.Serializer[Any]):
+    """How a waiting workspace stands."""
+
+    outcome = serializers.CharField(
+        allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
+    )
+    position = serializers.IntegerField(allow_null=True)
+    eta = serializers.DateTimeField(allow_null=True)
+    eta_basis = serializers.CharField(allow_blank=True)
+    rule = serializers.CharField(allow_blank=True)
+    resource = serializers.CharField(allow_blank=True)
+
+
+class LeavingSerializer(serializers.Serializer[Any]):
+    """By when a running workspace has to make room, and why."""
+
+    at = serializers.DateTimeField()
+    reason = serializers.CharField()
+
+
 class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
 
@@ -98,6 +131,9 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     nodes = serializers.SerializerMethodField(help_text="Names of the nodes that it is on.")
     devices = serializers.SerializerMethodField()
     stages = serializers.SerializerMethodField()
+    queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
+    leaving = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
+    expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
     activity = serializers.DictField(help_text="What its agent saw last.")
 
     class Meta:
@@ -107,6 +143,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             *("team", "owner", "template", "flavor", "pool", "nodes", "devices", "resources", "stages"),
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
+            *("queue", "leaving", "priority", "preemptible", "expected_hours"),
         ]
         read_only_fields = fields
 
@@ -121,6 +158,29 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
         if not workspace.error_code and not workspace.error_message:
             return None
         return {"code": workspace.error_code, "message": workspace.error_message}
+
+    @extend_schema_field(QueueSerializer(allow_null=True))
+    def get_queue(self, workspace: Workspace) -> dict[str, Any] | None:
+        if workspace.state != State.PENDING:
+            return None
+        known = workspace.error_code in ("queued", "needs_approval")
+        return {
+            "outcome": workspace.error_code if known else "",
+            "position": workspace.queue_position,
+            "eta": workspace.eta_at,
+            "eta_basis": workspace.eta_basis,
+            "rule": workspace.blocker.get("rule", ""),
+            "resource": workspace.blocker.get("resource", ""),
+        }
+
+    @extend_schema_field(LeavingSerializer(allow_null=True))
+    def get_leaving(self, workspace: Workspace) -> dict[str, Any] | None:
+        if workspace.leave_at is None:
+            return None
+        return {"at": workspace.leave_at, "reason": workspace.leave_reason}
+
+    def get_expected_hours(self, workspace: Workspace) -> float:
+        return round(workspace.expected_s / 3600, 2)
 
     def get_nodes(self, workspace: Workspace) -> list[str]:
         return [allocation.node.name for allocation in _held(workspace)]
@@ -245,6 +305,9 @@ def version_of(workspace: Workspace) -> str:
         workspace.termination_reason,
         workspace.error_code,
         workspace.error_message,
+        workspace.queue_position,
+        workspace.eta_at,
+        workspace.leave_at,
     )
 
 

@@ -41,6 +41,8 @@ from portal.workspaces.lifecycle import (
 from portal.workspaces.models import IdempotencyKey, Workspace
 
 NAME_MAX = 60
+EXPECTED_AT_MOST_S = 30 * 86_400
+PRIORITY_MOST = 100
 FREE_NAME_TRIES = 10
 
 
@@ -60,10 +62,14 @@ def create(
     flavor: Flavor,
     name: str = "",
     idempotency_key: str = "",
+    expected_s: int | None = None,
+    priority: int = 0,
 ) -> Workspace:
     """Ask for a workspace and start it where there is room, else queue it.
 
-    Raises `InvalidInput` (name), `NotAllowed` (team), `NotPossible` (no pool can ever run it) and
+    `expected_s` says how long it will be needed (estimates rest on it), else the flavor's is taken. Only
+    the team's owners and operators give a `priority` above 0. Raises `InvalidInput` (name, time,
+    priority), `NotAllowed` (team, priority), `NeedsApproval`, `NotPossible` (no pool can ever run it) and
     `StateConflict` (the name is in use; the idempotency key came with another request).
     """
     return create_once(
@@ -73,6 +79,8 @@ def create(
         flavor=flavor,
         name=name,
         idempotency_key=idempotency_key,
+        expected_s=expected_s,
+        priority=priority,
     ).workspace
 
 
@@ -84,6 +92,8 @@ def create_once(
     flavor: Flavor,
     name: str = "",
     idempotency_key: str = "",
+    expected_s: int | None = None,
+    priority: int = 0,
     unapproved: bool = False,
 ) -> Creation:
     """Like `create`, and says whether the idempotency key had been used for this request before.
@@ -91,9 +101,11 @@ def create_once(
     With `unapproved`, one that needs approval is made and waits for it instead of being refused.
     """
     policies.require_create(actor, team)
+    policies.require_priority(actor, team, priority)
+    _check_order(expected_s, priority)
     wished = name.strip().lower()
     # The name as it was asked for: one that we choose would differ when the request is repeated.
-    digest = _digest(team.slug, template.slug, flavor.slug, wished)
+    digest = _digest(team.slug, template.slug, flavor.slug, wished, str(expected_s or ""), str(priority))
     for tries_left in reversed(range(FREE_NAME_TRIES)):
         name = wished or free_name(actor=actor, team=team, template=template)
         try:
@@ -102,7 +114,10 @@ def create_once(
                     repeated = _claim_key(actor, idempotency_key, digest)
                     if repeated is not None:
                         return Creation(repeated, replayed=True)
-                workspace = _create(actor, team, template, flavor, name, unapproved=unapproved)
+                row = Workspace(
+                    name=name, owner=actor, team=team, template=template, flavor=flavor, priority=priority
+                )
+                workspace = _create(row, expected_s or flavor.expected_s, unapproved=unapproved)
                 if idempotency_key:
                     IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
                 cycle.run()
@@ -133,27 +148,30 @@ def create_waiting(
     ).workspace
 
 
-def _create(
-    actor: User, team: Team, template: Template, flavor: Flavor, name: str, *, unapproved: bool
-) -> Workspace:
+def _check_order(expected_s: int | None, priority: int) -> None:
+    if expected_s is not None and not 60 <= expected_s <= EXPECTED_AT_MOST_S:
+        sentence = "Say from one minute to 30 days."
+        raise InvalidInput(sentence, errors={"expected_hours": [sentence]})
+    if not -PRIORITY_MOST <= priority <= PRIORITY_MOST:
+        sentence = f"Choose from -{PRIORITY_MOST} to {PRIORITY_MOST}."
+        raise InvalidInput(sentence, errors={"priority": [sentence]})
+
+
+def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Workspace:
     now = timezone.now()
-    workspace = Workspace(
-        name=name,
-        owner=actor,
-        team=team,
-        template=template,
-        flavor=flavor,
-        resources=flavor.as_request(),
-        preemptible=flavor.preemptible,
-        expected_s=flavor.expected_s,
-        state_since=now,
-        requested_at=now,
-    )
+    actor, team = workspace.owner, workspace.team
+    template, flavor = workspace.template, workspace.flavor
+    workspace.resources = flavor.as_request()
+    workspace.preemptible = flavor.preemptible
+    workspace.expected_s = expected_s
+    workspace.state_since = workspace.requested_at = now
     try:
         workspace.clean_fields(exclude=["resources"])
     except ValidationError as error:
         raise InvalidInput("The workspace cannot be made like this.", errors=error.message_dict) from error
-    verdict = admission.assess(template=template, flavor=flavor, team=team, actor=actor)
+    verdict = admission.assess(
+        template=template, flavor=flavor, team=team, actor=actor, priority=workspace.priority
+    )
     if not verdict.possible and not (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
         raise _not_admitted(verdict)
     workspace.save(force_insert=True)

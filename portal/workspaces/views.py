@@ -29,6 +29,7 @@ from portal.events import live
 from portal.events.stream import let_go
 from portal.inventory import pages as inventory_pages
 from portal.inventory import selectors as inventory
+from portal.quotas import limit_pages
 from portal.workspaces import gateway, pages, selectors, services
 from portal.workspaces.lifecycle import LIVE, State
 from portal.workspaces.models import Workspace
@@ -47,7 +48,10 @@ def home(request: SignedInRequest) -> HttpResponse:
     """My workspaces, the button that repeats the last choice, and what is free."""
     user = request.user
     if wants(request, "capacity"):
-        free = {"capacities": inventory_pages.capacities(inventory.pools())}
+        free = {
+            "capacities": inventory_pages.capacities(inventory.pools()),
+            "team_quotas": limit_pages.for_home(user),
+        }
         return render(request, "workspaces/home.html#capacity", free)
     filters = {name: storable(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
     sees_all = pages.can_see_all(user)
@@ -72,6 +76,7 @@ def home(request: SignedInRequest) -> HttpResponse:
             "last": pages.last_choice(user),
             "capacities": inventory_pages.capacities(inventory.pools()),
             "transient": any(card.counting for card in shown),
+            "team_quotas": limit_pages.for_home(user),
         }
     return render(request, partial_of(request, "workspaces/home.html", "list"), context)
 
@@ -98,7 +103,12 @@ def new(request: SignedInRequest) -> HttpResponse:
     name = data.get("name", "")
     # A name that the person has not touched follows the choice of template and team.
     rename = name in ("", data.get("suggested", ""))
-    context = {"choice": choice, "name": suggested if rename else name, "suggested": suggested}
+    context = {
+        "choice": choice,
+        "name": suggested if rename else name,
+        "suggested": suggested,
+        "hours": storable(data.get("hours", ""))[:6],
+    }
     if wants(request, "choice"):
         return render(request, "workspaces/new.html#choice", context | {"oob": True, "rename": rename})
     problems = error.extra.get("errors", {}) if error else {}
@@ -120,8 +130,20 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
         template=catalog.template_by_slug(chosen["template"]),
         flavor=catalog.flavor_by_slug(chosen["flavor"]),
         name=name,
+        expected_s=_seconds(request.POST.get("hours", "")),
     )
     return _to(workspace, opening=True)
+
+
+def _seconds(hours: str) -> int | None:
+    """What was typed as hours, in seconds; None for nothing. Raises `InvalidInput`."""
+    text = storable(hours).strip().replace(",", ".")
+    if not text:
+        return None
+    try:
+        return round(float(text) * 3600)
+    except (ValueError, OverflowError):
+        raise InvalidInput("Say in hours how long you need it, such as 8 or 0.5.") from None
 
 
 def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:

@@ -149,7 +149,7 @@ def test_the_list_costs_the_same_queries_for_one_and_for_many(
         workspace_in("running", alice, name=f"number-{number}")
     client = as_user(alice)
     client.get("/")
-    with django_assert_max_num_queries(34):  # type: ignore[attr-defined]
+    with django_assert_max_num_queries(50):  # type: ignore[attr-defined]
         client.get("/")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from portal.quotas.api import limits, requests, site
+from portal.quotas.api import limits, queue, requests, site
 
 urlpatterns = [
+    *queue.urlpatterns,
     *limits.urlpatterns,
     *site.urlpatterns,
     *requests.urlpatterns,

@@ -1,0 +1,121 @@
+"""The queue's page and REST, and what a waiting or leaving workspace shows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from django.utils import timezone
+
+from portal.common.errors import InvalidInput, NotAllowed
+from portal.quotas.models import Quota
+from portal.workspaces.models import Workspace
+
+pytestmark = pytest.mark.django_db
+H100 = "gpu:simulated-h100"
+
+
+@pytest.fixture
+def crowd(make, alice, bob, pool, clock):
+    """Two hold all; three wait: bob's, alice's, bob's."""
+    for name in ("a", "b"):
+        make(alice, "sim-h100-x4", name=name)
+    rows = []
+    for who, name in ((bob, "wait-a"), (alice, "wait-b"), (bob, "wait-c")):
+        clock.shift(1)
+        rows.append(make(who, "sim-h100-x4", name=name))
+    return rows
+
+
+def test_everybody_sees_the_order_and_names_only_of_their_own(crowd, as_user, bob, charlie, olga):
+    page = as_user(bob).get("/queue/").content.decode()
+    assert page.index("wait-a") < page.index("wait-c")
+    assert "wait-b" not in page, "another member's name is not shown"
+    assert page.count("4 × Simulated H100") == 3
+    stranger = as_user(charlie).get("/queue/").content.decode()
+    assert stranger.count("Vision") >= 3
+    assert not any(name in stranger for name in ("wait-a", "wait-b", "wait-c"))
+    assert "wait-b" in as_user(olga).get("/queue/").content.decode()
+
+
+def test_it_says_when_nothing_waits_and_filters_by_team(crowd, as_user, bob):
+    assert "Nothing waits" in as_user(bob).get("/queue/?team=nobody").content.decode()
+    assert "wait-a" in as_user(bob).get("/queue/?team=vision").content.decode()
+
+
+def test_the_queue_over_rest(crowd, with_token, bob, charlie):
+    rows = with_token(bob, "quotas:read").get("/api/v1/queue").json()["results"]
+    assert [(row["position"], row["name"], row["own"]) for row in rows] == [
+        (1, "wait-a", True),
+        (2, None, False),
+        (3, "wait-c", True),
+    ]
+    assert rows[0]["rule"] and rows[0]["message"] and rows[0]["eta"]
+    assert all(row["name"] is None for row in with_token(charlie).get("/api/v1/queue").json()["results"])
+    assert with_token(bob).get(f"/api/v1/queue?resource={rows[0]['resource']}").json()["results"]
+
+
+def test_five_hundred_cost_the_queries_of_five(crowd, as_user, bob, django_assert_max_num_queries):
+    from tests.factories import WorkspaceFactory
+
+    template = crowd[0]
+    for n in range(60):
+        WorkspaceFactory(
+            name=f"w{n}", team=template.team, flavor=template.flavor, template=template.template, owner=bob
+        )
+    browser = as_user(bob)
+    with django_assert_max_num_queries(16):
+        assert browser.get("/queue/").status_code == 200
+
+
+def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, with_token, alice, team, pool):
+    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    make(alice, "sim-h100-x2")
+    row = make(alice, "sim-h100-x1")
+    page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
+    assert "Position 1 in the queue" in page
+    assert "Vision may hold 2 × Simulated H100 and has 0 left" in page
+    assert "kind=quota&amp;resource=gpu%3Asimulated-h100&amp;amount=1000" in page
+    data = with_token(alice).get(f"/api/v1/workspaces/{row.pk}").json()
+    assert data["queue"]["position"] == 1
+    assert data["queue"]["rule"] == "team_limit"
+    assert data["leaving"] is None
+
+
+def test_one_that_has_to_leave_says_so(make, as_user, with_token, alice, pool, run_node, settle):
+    row = make(alice, "sim-h100-x1")
+    settle(30)
+    Workspace.objects.filter(pk=row.pk).update(
+        leave_at=timezone.now() + dt.timedelta(seconds=90), leave_reason="reclaim"
+    )
+    page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
+    assert "It has to make room and stops" in page
+    assert "files stay, and it is queued again" in page
+    assert with_token(alice).get(f"/api/v1/workspaces/{row.pk}").json()["leaving"]["reason"] == "reclaim"
+    assert "Have to leave" in as_user(alice).get("/queue/").content.decode()
+
+
+def test_how_long_and_how_urgent(make, with_token, as_user, alice, bob, team, pool):
+    assert make(bob, "sim-cpu", expected_s=7200).expected_s == 7200
+    with pytest.raises(NotAllowed):
+        make(bob, "sim-cpu", priority=5)
+    assert make(alice, "sim-cpu", priority=5).priority == 5
+    for wrong in ({"expected_s": 5}, {"priority": 101}):
+        with pytest.raises(InvalidInput):
+            make(alice, "sim-cpu", **wrong)
+    body = {"template": "jupyterlab", "flavor": "sim-cpu", "team": "vision", "expected_hours": 2.5}
+    made = with_token(alice).post("/api/v1/workspaces", json.dumps(body), content_type="application/json")
+    assert made.json()["expected_hours"] == 2.5
+    form = {"template": "jupyterlab", "flavor": "sim-cpu", "team": "vision", "name": "x", "start": "1"}
+    assert as_user(alice).post("/workspaces/new/", {**form, "hours": "lots"}).status_code == 400
+    assert as_user(alice).post("/workspaces/new/", {**form, "hours": "0,5"}).status_code == 302
+    assert Workspace.objects.get(name="x").expected_s == 1800
+
+
+def test_the_summary_of_the_form_shows_the_teams_quota(as_user, alice, team, pool):
+    Quota.objects.create(team=team, resource=H100, nominal=2000)
+    page = as_user(alice).get("/workspaces/new/?team=vision&flavor=sim-h100-x4").content.decode()
+    assert "Quota of Vision" in page
+    assert "Ask for it" in page
+    assert "Quota of your team" in as_user(alice).get("/").content.decode()
