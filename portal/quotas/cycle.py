@@ -173,6 +173,13 @@ def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
             message=f"asks it to leave within {site.scheduler.policy.grace_s} s: {REASONS[victim.reason]}",
             data={"reason": victim.reason.value, "for": victim.beneficiary},
         )
+        events.notify(
+            [row.owner],
+            kind="workspace.asked_to_leave",
+            title=f"{row.name} has to make room and stops at {waiting.clock(leave_at, site.now)}",
+            body=f"{REASONS[victim.reason].capitalize()}. Its files stay, and it is queued again by itself.",
+            url=f"/workspaces/{row.pk}/",
+        )
         asked.append(row.pk)
     return asked
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Role
 from portal.common.errors import NeedsApproval
-from portal.events.models import Event
+from portal.events.models import Event, Notification
 from portal.quotas import cycle
 from portal.quotas.admission import Outcome, assess
 from portal.quotas.models import (
@@ -300,6 +300,7 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
     assert victim.leave_at == timezone.now() + dt.timedelta(seconds=120)
     assert victim.leave_reason == "reclaim"
     assert Event.objects.get(kind="workspace.asked_to_leave").workspace == victim
+    assert Notification.objects.get(kind="workspace.asked_to_leave").user == alice
     cycle.run()
     assert sum(row.leave_at is not None for row in map(again, borrowed)) == 1, "nobody else is asked"
     settle(200, resting=lambda: states(owner) == ["running"])
