@@ -9,6 +9,7 @@ from django.db import transaction
 
 from portal.catalog.models import Flavor, Template
 from portal.catalog.starting import FLAVORS, TEMPLATES
+from provisioning.types import DeviceKind
 
 if TYPE_CHECKING:
     from portal.inventory.models import Pool
@@ -44,6 +45,18 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
                 pool=pool if pool.simulated else None,
                 position=200 + count,
             )
+    for profile, (most, cpu_milli, memory_mib) in _profiles(pool).items():
+        _ensure(
+            slug=f"{_slug(pool)}mig-{_word(profile)}",
+            name=f"MIG {profile}",
+            cpu_milli=max(cpu_milli * 9 // (most * 10) // 1000 * 1000, 1000),
+            memory_mib=max(memory_mib * 9 // (most * 10) // 1024 * 1024, 1024),
+            accelerator_count=1,
+            accelerator_model="",
+            mig_profile=profile,
+            pool=pool if pool.simulated else None,
+            position=190,
+        )
     if pool.simulated:
         _ensure(
             slug=f"{_slug(pool)}cpu",
@@ -63,12 +76,25 @@ def _models(pool: Pool) -> dict[str, tuple[int, int, int]]:
     for node in pool.nodes.prefetch_related("devices"):
         counts: dict[str, int] = {}
         for device in node.devices.all():
-            if device.present:
+            # A partitioned GPU is handed out by its instances alone.
+            if device.present and device.kind == DeviceKind.GPU.value and not device.mig_mode:
                 counts[device.model] = counts.get(device.model, 0) + 1
         for model, count in counts.items():
             best = found.get(model)
             if best is None or count > best[0]:
                 found[model] = (count, node.cpu_milli, node.memory_mib)
+    return found
+
+
+def _profiles(pool: Pool) -> dict[str, tuple[int, int, int]]:
+    """For each MIG profile: devices of any kind on its fullest node, and that node's CPU and memory."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for node in pool.nodes.prefetch_related("devices"):
+        there = [device for device in node.devices.all() if device.present and not device.mig_mode]
+        for profile in {device.mig_profile for device in there if device.mig_profile}:
+            best = found.get(profile)
+            if best is None or len(there) > best[0]:
+                found[profile] = (len(there), node.cpu_milli, node.memory_mib)
     return found
 
 

@@ -27,6 +27,8 @@ from provisioning.types import DeviceInfo, Failure, Inventory, NodeInfo, PoolCon
 
 SILENT_AFTER_INVENTORIES = 3
 ASK_AGAIN_S = 10
+UNSEEN_STATES = frozenset({"timeout", "error", "no_permission", "driver_mismatch"})
+"""States of a node's accelerators in which a device that is not reported may well be there."""
 
 
 @transaction.atomic
@@ -155,6 +157,12 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> None
     node.programs = dict(info.programs)
     node.accelerator_note = info.accelerator_note
     node.warnings = list(info.warnings)
+    node.provides = sorted(info.provides)
+    node.labels = dict(info.labels)
+    node.driver_version = info.driver_version
+    node.cuda_version = info.cuda_version
+    node.facts = dict(info.facts)
+    was_state, node.accelerator_state = node.accelerator_state, info.accelerator_state
     node.online = info.online
     node.seen_at = now
     node.save()
@@ -163,7 +171,16 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> None
     elif was_online != info.online:
         word = "online" if info.online else "offline"
         events.record(actor=SYSTEM, kind=f"node.{word}", pool=pool, message=f"found {node.name} {word}")
-    _apply_devices(pool, node, info.devices)
+    if was_state and info.accelerator_state and was_state != info.accelerator_state:
+        note = f": {info.accelerator_note}" if info.accelerator_note else ""
+        events.record(
+            actor=SYSTEM,
+            kind="node.accelerators",
+            pool=pool,
+            message=f"finds the accelerators of {node.name} in the state {info.accelerator_state}{note}",
+            data={"before": was_state, "now": info.accelerator_state},
+        )
+    _apply_devices(pool, node, info)
 
 
 def _node_offline(pool: Pool, node: Node) -> None:
@@ -171,7 +188,8 @@ def _node_offline(pool: Pool, node: Node) -> None:
         events.record(actor=SYSTEM, kind="node.offline", pool=pool, message=f"no longer finds {node.name}")
 
 
-def _apply_devices(pool: Pool, node: Node, seen: tuple[DeviceInfo, ...]) -> None:
+def _apply_devices(pool: Pool, node: Node, info_of_node: NodeInfo) -> None:
+    seen = info_of_node.devices
     existing = {device.uuid: device for device in Device.objects.filter(node=node)}
     fresh: list[Device] = []
     for info in seen:
@@ -197,7 +215,19 @@ def _apply_devices(pool: Pool, node: Node, seen: tuple[DeviceInfo, ...]) -> None
             data={"devices": [device.uuid for device in fresh]},
         )
     missing = [device for device in existing.values() if device.present]
-    if missing:
+    if missing and info_of_node.accelerator_state in UNSEEN_STATES:
+        # Nothing was seen, so nothing is known to be gone: out of use until somebody can look again.
+        note = info_of_node.accelerator_note or "The driver did not answer."
+        unseen = Device.objects.filter(pk__in=[device.pk for device in missing], healthy=True)
+        if unseen.update(healthy=False, health_note=note):
+            events.record(
+                actor=SYSTEM,
+                kind="device.unseen",
+                pool=pool,
+                message=f"cannot see {len(missing)} × {missing[0].model} on {node.name}: {note}",
+                data={"devices": [device.uuid for device in missing]},
+            )
+    elif missing:
         Device.objects.filter(pk__in=[device.pk for device in missing]).update(present=False)
         events.record(
             actor=SYSTEM,
@@ -215,6 +245,13 @@ def _device_facts(info: DeviceInfo) -> dict[str, Any]:
         "memory_mib": info.memory_mib,
         "kind": info.kind.value,
         "parent_uuid": info.parent_uuid,
+        "mig_mode": info.mig_mode,
+        "mig_profile": info.mig_profile,
+        "mig_start": info.mig_start,
+        "island": info.island,
+        "numa": info.numa,
+        "compute_capability": info.compute_capability,
+        "facts": dict(info.facts),
         "healthy": info.healthy,
         "health_note": info.health_note,
     }

@@ -143,6 +143,8 @@ def counted(resource: str, amount: int) -> str:
         return f"{spoken(resource, amount)} × {label(resource)}"
     if resource == GPU:
         return f"{spoken(resource, amount)} GPU" + ("" if amount == 1000 else "s")
+    if resource == CPU:
+        return f"{spoken(resource, amount)} CPU core" + ("" if amount == 1000 else "s")
     word = label(resource).lower().replace("cpu", "CPU").replace("gpu", "GPU")
     return (
         f"{spoken(resource, amount)} {word}"

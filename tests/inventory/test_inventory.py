@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from django.utils import timezone
 
+from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
 from portal.events.models import Event
 from portal.inventory import inventories, selectors, services
 from portal.inventory.models import Device, Node, Pool, PoolState
-from provisioning.types import Failure
+from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.workspaces.helpers import active
 
@@ -332,3 +333,47 @@ def test_used_amounts_of_nodes_and_devices(make, alice, pool, sent):
     assert (node.used_cpu_milli, node.used_memory_mib) == (held.cpu_milli, held.memory_mib)
     used = [device.used_milli for device in selectors.devices().filter(node=held.node)]
     assert sorted(used, key=lambda milli: milli or 0) == [None, None, 1000, 1000]
+
+
+def test_what_placement_needs_of_devices_and_nodes_is_kept(catalog):
+    parent = DeviceInfo(uuid="GPU-1", index=0, model="NVIDIA H100", memory_mib=81_559, mig_mode=True, numa=1)
+    part = DeviceInfo(
+        uuid="MIG-1",
+        index=0,
+        model="NVIDIA H100 MIG 1g.10gb",
+        memory_mib=9856,
+        kind=DeviceKind.MIG,
+        parent_uuid="GPU-1",
+        mig_profile="1g.10gb",
+        mig_start=3,
+        compute_capability="9.0",
+    )
+    facts = {
+        "driver_version": "580.1",
+        "cuda_version": "13.0",
+        "provides": ("rdma",),
+        "labels": {"zone": "a"},
+    }
+    local_pool_with(node_info(devices=(parent, part), accelerator_state="ok", **facts))
+    found = Device.objects.get(uuid="MIG-1")
+    assert (found.mig_profile, found.mig_start, found.parent_uuid) == ("1g.10gb", 3, "GPU-1")
+    assert Device.objects.get(uuid="GPU-1").mig_mode
+    node = Node.objects.get()
+    assert (node.provides, node.labels, node.cuda_version) == (["rdma"], {"zone": "a"}, "13.0")
+    offered = Flavor.objects.exclude(accelerator_count=0)
+    assert [(flavor.name, flavor.mig_profile) for flavor in offered] == [("MIG 1g.10gb", "1g.10gb")]
+
+
+def test_devices_that_cannot_be_seen_are_out_of_use_and_not_gone(catalog):
+    from portal.events.models import Event
+
+    pool = local_pool_with(node_info(gpus=2, accelerator_state="ok"))
+    blind = node_info(accelerator_state="driver_mismatch", accelerator_note="Reboot after the update.")
+    services.apply_inventory(pool=pool, inventory=inventory_of(blind))
+    assert [(row.present, row.healthy) for row in Device.objects.all()] == [(True, False)] * 2
+    assert Device.objects.first().health_note == "Reboot after the update."
+    assert Event.objects.filter(kind="node.accelerators").count() == 1
+    services.apply_inventory(pool=pool, inventory=inventory_of(blind))
+    assert Event.objects.filter(kind="device.unseen").count() == 1
+    services.apply_inventory(pool=pool, inventory=inventory_of(node_info(gpus=2, accelerator_state="ok")))
+    assert all(row.healthy for row in Device.objects.all())
