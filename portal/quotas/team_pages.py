@@ -10,8 +10,8 @@ from portal.accounts.models import Membership, Team, User
 from portal.quotas import policies, resources
 from portal.quotas.bars import in_order
 from portal.quotas.limit_pages import as_typed, unit_of
-from portal.quotas.models import MemberCap
-from portal.quotas.selectors import limits, requests
+from portal.quotas.models import MemberCap, Period
+from portal.quotas.selectors import ledger, limits, requests
 from portal.quotas.selectors.limits import MemberUse
 
 
@@ -78,6 +78,10 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         "members": [MemberRow(membership, uses[membership.user_id]) for membership in shown],
         "caps": caps,
         "may_split": may_split,
+        "statement": ledger.statement(team),
+        "may_set_ledger": policies.may_set_limits(actor),
+        "may_credit": policies.may_set_limits(actor) or policies.may_decide(actor),
+        "periods": Period.choices,
         "cap_resources": [(name, f"{resources.label(name)} ({unit_of(name)})") for name in choices],
         "cap_members": list(
             team.memberships.order_by("user__username").values_list("user__username", flat=True)[:500]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.quotas.views import limits, queue, requests, rules
+from portal.quotas.views import ledger, limits, queue, requests, rules
 
 app_name = "quotas"
 urlpatterns = [
     path("queue/", queue.queue, name="queue"),
     path("quotas/limits/", limits.board, name="limits"),
+    path("quotas/teams/<slug:slug>/ledger/", ledger.ledger, name="ledger"),
     path("quotas/teams/<slug:slug>/caps/", limits.team_caps, name="team-caps"),
     path("quotas/ask/", requests.ask, name="ask"),
     path("quotas/approvals/", requests.approvals, name="approvals"),

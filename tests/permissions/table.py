@@ -110,6 +110,8 @@ POST   api/v1/notifications/<int:notification_id>/read      401    404    404 20
 # --- requests for more: the one named here is bob's, for a cap, which owners and operators decide ---
 GET    quotas/ask/                                          302    200    200 200 200   200   -
 POST   quotas/ask/                                          302    400    400 400 400   400   -
+GET    quotas/teams/<slug:slug>/ledger/                     302    404    302 302 302   302   -
+POST   quotas/teams/<slug:slug>/ledger/                     302    404    302 302 302   302   -
 GET    queue/                                               302    200    200 200 200   200   -
 GET    quotas/approvals/                                    302    200    200 200 200   200   -
 GET    quotas/requests/<uuid:request_id>/                   302    404    200 200 200   200   -
@@ -152,6 +154,12 @@ GET    quotas/teams/<slug:slug>/caps/                       302    302    302 30
 POST   quotas/teams/<slug:slug>/caps/                       302    404    403 403 302   302   -
 
 # --- quotas and limits: the cap is one of vision's, the cohort is the one that vision is in ---
+GET    api/v1/ledgers                                       401    200    200 200 200   200   quotas:read
+GET    api/v1/ledgers/<slug:slug>                           401    404    200 200 200   200   quotas:read
+PUT    api/v1/ledgers/<slug:slug>                           401    403    403 403 403   200   quotas:write
+DELETE api/v1/ledgers/<slug:slug>                           401    403    403 403 403   204   quotas:write
+POST   api/v1/ledgers/<slug:slug>/credits                   401    404    403 403 403   200   quotas:decide
+GET    api/v1/ledger-entries                                401    200    200 200 200   200   quotas:read
 GET    api/v1/queue                                         401    200    200 200 200   200   quotas:read
 GET    api/v1/quotas                                        401    200    200 200 200   200   quotas:read
 POST   api/v1/quotas                                        401    403    403 403 403   201   quotas:write

@@ -72,13 +72,16 @@ def requested(user: Any) -> dict[str, Any]:
 
 def limited() -> dict[str, Any]:
     """A quota and a cap of vision's, which is in the cohort research."""
+    from portal.common.actors import SYSTEM
     from portal.quotas.models import Cohort, MemberCap, Quota, TeamShare
+    from portal.quotas.services import ledger
 
     team = Team.objects.get(slug="vision")
     cohort = Cohort.objects.create(slug="research", name="Research")
     TeamShare.objects.create(team=team, cohort=cohort)
     quota = Quota.objects.create(team=team, resource="disk_mib", nominal=1 << 30)
     cap = MemberCap.objects.create(team=team, resource="disk_mib", amount=1 << 30)
+    ledger.set_ledger(actor=SYSTEM, team=team, granted=10**12)
     return {"<uuid:quota_id>": quota.pk, "<uuid:cap_id>": cap.pk, "<resource:resource>": "gpu:h100"}
 
 
@@ -104,7 +107,7 @@ class Stage:
         for name, value in self.values.items():
             route = route.replace(name, str(value))
         slugs = {"teams/": "vision", "pools/": self.pool.slug}
-        slugs |= {"templates/": "jupyterlab", "flavors/": "cpu-small", "cohorts/": "research"}
+        slugs |= {"templates/": "jupyterlab", "flavors/": "cpu-small", "cohorts/": "research", "ledgers/": "vision"}
         for prefix, slug in slugs.items():
             route = route.replace(f"{prefix}<slug:slug>", f"{prefix}{slug}")
         assert "<" not in route, f"{route}: say in Stage what it names"
@@ -131,6 +134,9 @@ class Stage:
             ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
             ("POST", "quotas/limits/"): {"action": "site", "resource": "gpu:h100", "amount": "4"},
             ("POST", "quotas/teams/<slug:slug>/caps/"): {"resource": "gpu:h100", "amount": "1"},
+            ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
+            ("PUT", "api/v1/ledgers/<slug:slug>"): {"granted": 1},
+            ("POST", "api/v1/ledgers/<slug:slug>/credits"): {"amount": 1},
             ("POST", "api/v1/quotas"): quota,
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
             ("POST", "api/v1/member-caps"): cap,

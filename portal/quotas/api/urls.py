@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from portal.quotas.api import limits, queue, requests, site
+from portal.quotas.api import ledger, limits, queue, requests, site
 
 urlpatterns = [
     *queue.urlpatterns,
     *limits.urlpatterns,
+    *ledger.urlpatterns,
     *site.urlpatterns,
     *requests.urlpatterns,
 ]

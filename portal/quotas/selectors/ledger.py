@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from portal.accounts.models import Team, User
@@ -83,6 +84,19 @@ def statement(team: Team) -> Statement | None:
         lasts_until=datetime.fromtimestamp(ends, UTC) if ends is not None and ends < 1 << 40 else None,
         entries=tuple(row.entries.order_by("-at", "-pk")[:ENTRIES_SHOWN]),
     )
+
+
+def ledgers_for(actor: User) -> QuerySet[LedgerAccount]:
+    """The ledgers that the actor may see."""
+    found = LedgerAccount.objects.select_related("team")
+    if policies.sees_every_team(actor):
+        return found
+    return found.filter(team__memberships__user=actor)
+
+
+def entries_for(actor: User) -> QuerySet[LedgerEntry]:
+    """What moved the ledgers that the actor may see."""
+    return LedgerEntry.objects.filter(account__in=ledgers_for(actor)).select_related("account__team")
 
 
 def statement_for(actor: User, slug: str) -> Statement:

@@ -32,3 +32,9 @@ def decides_requests(context: dict[str, Any]) -> bool:
 
     user = getattr(context.get("request"), "user", None)
     return user is not None and user.is_authenticated and deciders.decides_any(user)
+
+
+@register.simple_tag
+def spoken(resource: str, amount: int) -> str:
+    """The number alone: "1.5", "2 GiB", "12 h"."""
+    return resources.spoken(resource, amount)
