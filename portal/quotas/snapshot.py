@@ -118,7 +118,10 @@ def load(now: datetime | None = None) -> Site:
     placer = PoolPlacer(pools)
     there = capacity.totals(pools.values())
     waiters = {waiter.id: waiter for waiter in _waiting(asking, now)}
-    running = _running(placer, int(now.timestamp()))
+    running = list(_running(placer, int(now.timestamp())))
+    for each in running:
+        # Started by a cycle between the two readings.
+        waiters.pop(each.workload.id, None)
     scheduler = Scheduler(_snapshot(now, there, running, ()), placer)
     for waiter in waiters.values():
         choose_variant(scheduler, placer, waiter)
@@ -197,6 +200,9 @@ def _read_again(site: Site, changed: set[UUID]) -> None:
     for each in _running(site.placer, site.now_s, which):
         scheduler.adopt(each)
     for waiter in _waiting(site.asking, site.now, which):
+        if waiter.id in scheduler.running:
+            # Running was read first here: it has been stopped and asked for again meanwhile.
+            continue
         site.waiters[waiter.id] = waiter
         choose_variant(scheduler, site.placer, waiter)
         if not waiter.reason:

@@ -53,13 +53,16 @@ def tell(site: Site) -> None:
         .filter(pk__in=list(site.waiters), state=State.PENDING)
         .only(*COLUMNS)
     }
-    changed = []
+    changed: dict[tuple[str, ...], list[Workspace]] = {}
     for name, waiter in site.waiters.items():
         row = rows.get(name)
-        if row is not None and _update(row, _told(site, waiter, cycle, order.get(name), etas.get(name))):
-            changed.append(row)
-    if changed:
-        Workspace.objects.bulk_update(changed, COLUMNS, batch_size=500)
+        if row is not None and (
+            columns := _update(row, _told(site, waiter, cycle, order.get(name), etas.get(name)))
+        ):
+            changed.setdefault(columns, []).append(row)
+    for columns, those in changed.items():
+        # Only what has changed: mostly the places in the queue, and a statement takes long by its length.
+        Workspace.objects.bulk_update(those, columns, batch_size=500)
 
 
 def _told(site: Site, waiter: Waiter, cycle: Cycle, position: int | None, eta: admission.Eta | None) -> Told:
@@ -192,7 +195,8 @@ def as_data(blocker: Blocker) -> dict[str, Any]:
     }
 
 
-def _update(row: Workspace, told: Told) -> bool:
+def _update(row: Workspace, told: Told) -> tuple[str, ...]:
+    """Take over what its user is to be told; returns the columns that have changed."""
     eta = row.eta_at
     if told.eta_at is None or eta is None or abs(told.eta_at - eta) >= ETA_CHANGES_BY:
         eta = told.eta_at
@@ -200,7 +204,7 @@ def _update(row: Workspace, told: Told) -> bool:
     values: tuple[Any, ...] = (
         told.position, eta, told.basis[:200], blocker, told.outcome.value, told.message,
     )  # fmt: skip
-    before = tuple(getattr(row, name) for name in COLUMNS)
+    changed = tuple(name for name, value in zip(COLUMNS, values, strict=True) if getattr(row, name) != value)
     for name, value in zip(COLUMNS, values, strict=True):
         setattr(row, name, value)
-    return before != values
+    return changed
