@@ -1,6 +1,10 @@
 """Previews with a full site, and admissions in a row, beside the same decisions in memory.
 
     DATABASE_URL=… python -m bench.admission [--devices N] [--workspaces N] [--waiting N] [--json OUT]
+    DATABASE_URL=… python -m bench.admission --data DIR [--workload default] [--bursts 100,1000]
+
+The second form sends the openb request stream of DIR (laid out as for `bench.placement`) through the
+database until the cluster is full, beside the placement engine alone on the same stream.
 
 Works on a new, empty database: an SQLite file or a PostgreSQL database that it makes and removes.
 Nothing is started: nodes and devices are rows only, and no worker runs.
@@ -87,33 +91,40 @@ def previews(count: int) -> dict[str, Any]:
     }
 
 
+class Silent:
+    """What would be told to workers and browsers: nobody is there."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+def silence() -> None:
+    """Send nothing: no worker and no browser listens, so Redis is not part of what is measured."""
+    from portal.celery import app
+    from portal.events import live
+    from portal.workspaces import gateway
+
+    app.send_task = lambda *_, **__: None
+    live.connection = Silent
+    gateway.routes_connection = Silent
+
+
 def admissions(count: int, batch: int) -> dict[str, Any]:
     """Requests made and started through the database, by cycles that find `batch` of them waiting."""
     from django.utils import timezone
 
     from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
-    from portal.celery import app
-    from portal.events import live
     from portal.quotas import cycle
-    from portal.workspaces import gateway
     from portal.workspaces.models import Workspace
 
-    class Silent:
-        """What would be told to workers and browsers: nobody is there."""
-
-        def __getattr__(self, name: str) -> Any:
-            return lambda *_, **__: self
-
-        def __enter__(self) -> Any:
-            return self
-
-        def __exit__(self, *exc: object) -> None:
-            return None
-
-    app.send_task = lambda *_, **__: None
-    live.connection = Silent
-    gateway.routes_connection = Silent
+    silence()
     template = Template.objects.get(slug="bench")
     flavor = Flavor.objects.get(slug="t4-x1")
     team = Team.objects.order_by("slug").first()
@@ -123,7 +134,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
         now = timezone.now()
         Workspace.objects.bulk_create(
             Workspace(
-                name=f"a{started}-{n}", owner=owner, team=team, template=template, flavor=flavor,
+                name=f"a{now.timestamp()}-{n}", owner=owner, team=team, template=template, flavor=flavor,
                 resources=flavor.as_request(), state_since=now, requested_at=now,
             )
             for n in range(batch)
@@ -137,6 +148,80 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     return {"batch": batch, "started": started, "per_s": round(started / spent, 1)}
 
 
+def full_site(args: argparse.Namespace) -> dict[str, Any]:
+    from django.db import connection
+
+    from bench.admission import site
+
+    site.build(args.devices, args.workspaces, args.waiting, spare=args.admissions)
+    result: dict[str, Any] = {
+        "database": connection.vendor,
+        "devices": args.devices + args.admissions,
+        "workspaces": args.workspaces,
+        "waiting": args.waiting,
+    }
+    if args.profile:
+        profile = cProfile.Profile()
+        profile.runcall(previews, 3)
+        pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
+    result["previews"] = previews(args.previews)
+    result["new form, 12 flavors at once"] = form(max(5, args.previews // 4))
+    result["admissions"] = admissions(args.admissions, args.batch)
+    return result
+
+
+def form(count: int) -> dict[str, Any]:
+    """What the new-workspace form asks: every flavor at once, after a workspace has changed."""
+    from portal.accounts.models import Team
+    from portal.catalog.models import Flavor, Template
+    from portal.common.actors import SYSTEM
+    from portal.events import services as events
+    from portal.quotas import admission
+    from portal.workspaces.lifecycle import State
+    from portal.workspaces.models import Workspace
+
+    template = Template.objects.get(slug="bench")
+    flavors = list(Flavor.objects.select_related("pool"))
+    teams = list(Team.objects.prefetch_related("members"))
+    running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
+    times = []
+    for number, changed in enumerate(running):
+        events.record(actor=SYSTEM, kind="workspace.bench", message="changes", workspace=changed)
+        team = teams[number % len(teams)]
+        times.append(
+            timed(
+                lambda team=team: admission.assess_many(
+                    template=template, flavors=flavors, team=team, actor=team.members.all()[0]
+                )
+            )
+        )
+    return summary(times)
+
+
+def replay(args: argparse.Namespace) -> dict[str, Any]:
+    from bench.admission import stream
+
+    nodes, past, requests = stream.read(args.data, args.workload, args.copies, args.requests)
+    silence()
+    stream.build(nodes)
+    runs = []
+    for burst in map(int, args.bursts.split(",")):
+        runs.append(stream.through_database(requests, burst))
+        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+        stream.empty()
+    most = max(run["requests"] for run in runs)
+    result = {
+        "workload": args.workload,
+        "nodes": len(nodes),
+        "gpus": sum(len(node.devices) for node in nodes),
+        "requests_in_memory": most,
+        "memory": stream.in_memory(nodes, past, requests[:most]),
+        "runs": runs,
+    }
+    print(stream.table(result), file=sys.stderr)
+    return result
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--devices", type=int, default=10_000)
@@ -146,6 +231,11 @@ def main() -> int:
     parser.add_argument("--admissions", type=int, default=400)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--profile", action="store_true", help="show where the time of a preview goes")
+    parser.add_argument("--data", type=Path, help="folder with openb/: send its requests through instead")
+    parser.add_argument("--workload", default="default")
+    parser.add_argument("--requests", type=int, default=100_000, help="with --data: at most so many")
+    parser.add_argument("--copies", type=int, default=2, help="with --data: how many times the cluster")
+    parser.add_argument("--bursts", default="100,1000", help="with --data: how many arrive at once")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
@@ -159,27 +249,13 @@ def main() -> int:
     from django.db import connection
     from django.test.utils import setup_test_environment
 
-    from bench.admission import site
-
     setup_test_environment()
     name = connection.settings_dict["NAME"]
     if connection.vendor == "sqlite":
         connection.settings_dict["TEST"]["NAME"] = f"{scratch.name}/test.sqlite3"
     connection.creation.create_test_db(verbosity=0, autoclobber=True, serialize=False)
     try:
-        site.build(args.devices, args.workspaces, args.waiting, spare=args.admissions)
-        result: dict[str, Any] = {
-            "database": connection.vendor,
-            "devices": args.devices + args.admissions,
-            "workspaces": args.workspaces,
-            "waiting": args.waiting,
-        }
-        if args.profile:
-            profile = cProfile.Profile()
-            profile.runcall(previews, 3)
-            pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
-        result["previews"] = previews(args.previews)
-        result["admissions"] = admissions(args.admissions, args.batch)
+        result = replay(args) if args.data else full_site(args)
     finally:
         connection.creation.destroy_test_db(name, verbosity=0)
         scratch.cleanup()

@@ -1,0 +1,204 @@
+"""The openb request stream through the database, in bursts, beside the same decisions in memory.
+
+Nodes and devices are rows only and nothing starts: what is measured is the cycle that decides and writes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from django.db import connection
+from django.utils import timezone
+
+from bench.placement import speed
+from bench.placement.traces import TraceError, read_nodes, read_workloads
+from portal.accounts.models import Membership, Team, User
+from portal.catalog.models import Flavor, Template
+from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.quotas import cycle, snapshot, waiting
+from portal.workspaces import placing
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from provisioning import messages
+from provisioning.placement.engine import Cluster, RequestMix
+from provisioning.scheduling.scheduler import Scheduler
+from provisioning.types import NodeState, ResourceRequest
+
+BATCH = 2000
+TEAMS = 100
+FULL_BELOW_PERCENT = 20
+"""The site is full once a burst starts fewer than this of what it brings."""
+PARTS: tuple[tuple[str, Any, str], ...] = (
+    ("read", snapshot, "load"),
+    ("decide", Scheduler, "cycle"),
+    ("write", placing, "begin"),
+    ("tell", waiting, "tell"),
+)
+
+
+def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeState], Any, list[Any]]:
+    """The cluster, the list that the mix comes from, and the stream, as `bench.placement.speed` draws it."""
+    nodes = speed.copies(read_nodes(data), copies)
+    past = next((each.past for each in read_workloads(data) if each.name == workload), None)
+    if past is None:
+        raise TraceError(f"{data} has no workload {workload}")
+    chance = random.Random(1)
+    return nodes, past, [chance.choice(past) for _ in range(count)]
+
+
+def build(nodes: Sequence[NodeState]) -> None:
+    """The rows of the cluster, and people who ask."""
+    now = timezone.now()
+    pool = Pool.objects.create(
+        slug="openb", name="openb", driver="local", state=PoolState.ONLINE, config={"node": "none"}
+    )
+    Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
+    Flavor.objects.create(slug="any", name="Any", cpu_milli=1000, memory_mib=1024, pool=pool)
+    teams = Team.objects.bulk_create(Team(slug=f"team-{n}", name=f"Team {n}") for n in range(TEAMS))
+    users = User.objects.bulk_create(User(username=f"user-{n}", password="!") for n in range(TEAMS))
+    Membership.objects.bulk_create(
+        Membership(team=team, user=user) for team, user in zip(teams, users, strict=True)
+    )
+    rows = {
+        node.name: Node(
+            pool=pool, name=node.name, cpu_milli=node.cpu_milli, memory_mib=node.memory_mib, disk_mib=0,
+            online=True, programs={"bash": "/bin/bash"}, seen_at=now,
+        )
+        for node in nodes
+    }  # fmt: skip
+    Node.objects.bulk_create(rows.values(), batch_size=BATCH)
+    Device.objects.bulk_create(
+        (
+            Device(node=rows[node.name], uuid=device.uuid, index=index, model=device.model)
+            for node in nodes
+            for index, device in enumerate(node.devices)
+        ),
+        batch_size=BATCH,
+    )
+
+
+def empty() -> None:
+    """Give back all that was placed, so that the next run starts on the same empty site."""
+    AllocatedDevice.objects.all().delete()
+    Allocation.objects.update(released_at=timezone.now())
+    Workspace.objects.update(state=State.TERMINATED)
+
+
+def in_memory(nodes: Sequence[NodeState], past: Any, stream: Sequence[ResourceRequest]) -> dict[str, float]:
+    return speed.measure(Cluster(nodes, mix=RequestMix.of(past)), stream, 0)
+
+
+@contextmanager
+def clocked(spent: dict[str, float]) -> Iterator[None]:
+    """Add up the seconds of each part of a cycle. `decide` is in `tell` too, and counted there only."""
+    inside: list[str] = []
+
+    def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if inside:
+                return work(*args, **kwargs)
+            inside.append(name)
+            began = time.perf_counter()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                inside.pop()
+                spent[name] += time.perf_counter() - began
+
+        return call
+
+    patches = [mock.patch.object(of, name, timed(part, getattr(of, name))) for part, of, name in PARTS]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str, Any]:
+    """Requests arrive `burst` at a time, a cycle follows each; what does not fit leaves the queue again.
+
+    Seconds are of the cycles alone, with their commits: making the requests is not counted.
+    """
+    template, flavor = Template.objects.get(), Flavor.objects.get()
+    people = list(Membership.objects.select_related("team", "user"))
+    bodies: dict[ResourceRequest, Any] = {}
+    spent: dict[str, float] = defaultdict(float)
+    asked = started = 0
+    cycles: list[tuple[int, float]] = []
+    with clocked(spent):
+        while asked < len(stream):
+            now = timezone.now()
+            some = stream[asked : asked + burst]
+            for request in some:
+                if request not in bodies:
+                    bodies[request] = messages.dump(request)
+            Workspace.objects.bulk_create(
+                (
+                    Workspace(
+                        name=f"a{burst}-{asked + place}", owner=who.user, team=who.team, template=template,
+                        flavor=flavor, resources=bodies[request], state_since=now, requested_at=now,
+                    )
+                    for place, request in enumerate(some)
+                    for who in (people[(asked + place) % TEAMS],)
+                ),
+                batch_size=BATCH,
+            )  # fmt: skip
+            began = time.perf_counter()
+            report = cycle.run()
+            took_s = time.perf_counter() - began
+            assert report is not None  # nobody else runs cycles
+            asked, started = asked + len(some), started + len(report.started)
+            cycles.append((len(report.started), took_s))
+            Workspace.objects.filter(state=State.PENDING).update(state=State.TERMINATED)
+            if len(report.started) * 100 < len(some) * FULL_BELOW_PERCENT:
+                break
+    total_s = sum(took_s for _, took_s in cycles)
+    last = cycles[-max(1, len(cycles) // 10) :]
+    return {
+        "database": connection.vendor,
+        "burst": burst,
+        "requests": asked,
+        "started": started,
+        "per_s": round(started / total_s, 1),
+        "per_s_first_tenth": _rate(cycles[: max(1, len(cycles) // 10)]),
+        "decisions_per_s_last_tenth": round(burst * len(last) / sum(took_s for _, took_s in last), 1),
+        "cycle_p50_ms": round(sorted(took_s for _, took_s in cycles)[len(cycles) // 2] * 1000),
+        "parts_percent": {
+            **{part: round(100 * seconds / total_s) for part, seconds in spent.items()},
+            "else, with the commit": round(100 * (total_s - sum(spent.values())) / total_s),
+        },
+    }
+
+
+def _rate(cycles: Sequence[tuple[int, float]]) -> float:
+    return round(sum(count for count, _ in cycles) / sum(took_s for _, took_s in cycles), 1)
+
+
+def table(result: dict[str, Any]) -> str:
+    """The rows of one run as Markdown."""
+    memory = result["memory"]
+    lines = [
+        f"{result['gpus']} GPUs on {result['nodes']} nodes, workload {result['workload']}; rows only, "
+        "nothing starts.",
+        "",
+        "| | requests | started | admissions/s | a decision, mean | p99 |",
+        "|---|---|---|---|---|---|",
+        f"| in memory | {result['requests_in_memory']} | {memory['placed']} | | {memory['mean_ms']} ms | "
+        f"{memory['p99_ms']} ms |",
+    ]
+    lines += [
+        f"| {each['database']}, bursts of {each['burst']} | {each['requests']} | {each['started']} | "
+        f"{each['per_s']} | | |"
+        for each in result["runs"]
+    ]
+    return "\n".join(lines)
