@@ -26,6 +26,7 @@ app.conf.beat_schedule = {
     "send-mails": {"task": "control.send_mails", "schedule": 10.0},
     "end-grants": {"task": "control.end_grants", "schedule": 60.0},
     "ledger-tick": {"task": "control.ledger_tick", "schedule": float(settings.BERTH_LEDGER_TICK_S)},
+    "reservations-due": {"task": "control.reservations_due", "schedule": 15.0},
     "average-shares": {"task": "control.average_shares", "schedule": 60.0},
     "clean-up": {"task": "control.clean_up", "schedule": 3600.0},
 }

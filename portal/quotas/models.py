@@ -294,6 +294,7 @@ class Reservation(models.Model):
     """Capacity for a team from `starts_at` until just before `ends_at`.
 
     Until it begins preemptible work of others may use it; only BOOKED ones keep capacity free.
+    `amounts` are counted as workspaces' are (`portal.quotas.bookings.counted`).
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -310,6 +311,11 @@ class Reservation(models.Model):
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
     note = models.TextField(blank=True)
+    reminded_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the team was told that it begins soon."
+    )
+    begun_at = models.DateTimeField(null=True, blank=True, help_text="When its beginning was acted on.")
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When its end was acted on.")
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

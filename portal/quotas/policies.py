@@ -65,3 +65,30 @@ def may_decide(actor: User | SystemActor) -> bool:
 def require_decide(actor: User | SystemActor) -> None:
     if not may_decide(actor):
         raise NotAllowed("Only an approver decides requests for more.", next_action="Ask an approver.")
+
+
+def may_book(actor: User | SystemActor) -> bool:
+    """Book capacity without asking, and decide what others ask to book."""
+    return isinstance(actor, SystemActor) or actor.operates or may_decide(actor)
+
+
+def require_book(actor: User | SystemActor) -> None:
+    if not may_book(actor):
+        raise NotAllowed(
+            "Only an approver or an operator decides about reservations.", next_action="Ask an approver."
+        )
+
+
+def may_reserve(actor: User | SystemActor, team: Team) -> bool:
+    """Ask for a reservation for the team, change it and cancel it: its owners, and who books."""
+    return (not isinstance(actor, SystemActor) and is_owner(actor, team)) or may_book(actor)
+
+
+def require_reserve(actor: User | SystemActor, team: Team) -> None:
+    """Raises `NotFound` where the actor may not see the team, `NotAllowed` where he only sees it."""
+    require_view_team(actor, team)
+    if not may_reserve(actor, team):
+        raise NotAllowed(
+            f"Only an owner of {team.name} reserves capacity for it.",
+            next_action="Ask an owner of the team.",
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from portal.celery import app
 from portal.quotas import averages, cycle
-from portal.quotas.services import grants, ledger
+from portal.quotas.services import grants, ledger, reservations
 
 
 @app.task(name="control.schedule")
@@ -20,6 +20,11 @@ def average_shares() -> None:
 @app.task(name="control.ledger_tick")
 def ledger_tick() -> None:
     ledger.tick()
+
+
+@app.task(name="control.reservations_due")
+def reservations_due() -> None:
+    reservations.due()
 
 
 @app.task(name="control.end_grants")

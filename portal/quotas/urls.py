@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.quotas.views import ledger, limits, queue, requests, rules
+from portal.quotas.views import ledger, limits, queue, requests, reservations, rules
 
 app_name = "quotas"
 urlpatterns = [
     path("queue/", queue.queue, name="queue"),
+    path("calendar/", reservations.board, name="calendar"),
+    path("calendar/<uuid:reservation_id>/", reservations.reservation, name="reservation"),
     path("quotas/limits/", limits.board, name="limits"),
     path("quotas/teams/<slug:slug>/ledger/", ledger.ledger, name="ledger"),
     path("quotas/teams/<slug:slug>/caps/", limits.team_caps, name="team-caps"),

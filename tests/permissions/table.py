@@ -112,6 +112,10 @@ GET    quotas/ask/                                          302    200    200 20
 POST   quotas/ask/                                          302    400    400 400 400   400   -
 GET    quotas/teams/<slug:slug>/ledger/                     302    404    302 302 302   302   -
 POST   quotas/teams/<slug:slug>/ledger/                     302    404    302 302 302   302   -
+GET    calendar/                                            302    200    200 200 200   200   -
+POST   calendar/                                            302    404    403 403 302   302   -
+GET    calendar/<uuid:reservation_id>/                      302    404    200 200 200   200   -
+POST   calendar/<uuid:reservation_id>/                      302    404    302 302 302   302   -
 GET    queue/                                               302    200    200 200 200   200   -
 GET    quotas/approvals/                                    302    200    200 200 200   200   -
 GET    quotas/requests/<uuid:request_id>/                   302    404    200 200 200   200   -
@@ -160,6 +164,13 @@ PUT    api/v1/ledgers/<slug:slug>                           401    403    403 40
 DELETE api/v1/ledgers/<slug:slug>                           401    403    403 403 403   204   quotas:write
 POST   api/v1/ledgers/<slug:slug>/credits                   401    404    403 403 403   200   quotas:decide
 GET    api/v1/ledger-entries                                401    200    200 200 200   200   quotas:read
+GET    api/v1/reservations                                  401    200    200 200 200   200   quotas:read
+POST   api/v1/reservations                                  401    404    403 403 201   201   quotas:write
+GET    api/v1/reservations/<uuid:reservation_id>            401    404    200 200 200   200   quotas:read
+PUT    api/v1/reservations/<uuid:reservation_id>            401    404    403 403 200   200   quotas:write
+DELETE api/v1/reservations/<uuid:reservation_id>            401    404    403 403 204   204   quotas:write
+POST   api/v1/reservations/<uuid:reservation_id>/approve    401    404    403 403 403   200   quotas:decide
+POST   api/v1/reservations/<uuid:reservation_id>/deny       401    404    403 403 403   200   quotas:decide
 GET    api/v1/queue                                         401    200    200 200 200   200   quotas:read
 GET    api/v1/quotas                                        401    200    200 200 200   200   quotas:read
 POST   api/v1/quotas                                        401    403    403 403 403   201   quotas:write

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def requested(user: Any) -> dict[str, Any]:
 def limited() -> dict[str, Any]:
     """A quota and a cap of vision's, which is in the cohort research."""
     from portal.common.actors import SYSTEM
-    from portal.quotas.models import Cohort, MemberCap, Quota, TeamShare
+    from portal.quotas.models import Cohort, MemberCap, Quota, Reservation, TeamShare
     from portal.quotas.services import ledger
 
     team = Team.objects.get(slug="vision")
@@ -81,8 +82,21 @@ def limited() -> dict[str, Any]:
     TeamShare.objects.create(team=team, cohort=cohort)
     quota = Quota.objects.create(team=team, resource="disk_mib", nominal=1 << 30)
     cap = MemberCap.objects.create(team=team, resource="disk_mib", amount=1 << 30)
+    now = timezone.now()
+    booked = Reservation.objects.create(
+        team=team,
+        title="Paper",
+        amounts={"gpu:h100": 1000, "gpu": 1000},
+        starts_at=now + timedelta(days=1),
+        ends_at=now + timedelta(days=2),
+    )
     ledger.set_ledger(actor=SYSTEM, team=team, granted=10**12)
-    return {"<uuid:quota_id>": quota.pk, "<uuid:cap_id>": cap.pk, "<resource:resource>": "gpu:h100"}
+    return {
+        "<uuid:reservation_id>": booked.pk,
+        "<uuid:quota_id>": quota.pk,
+        "<uuid:cap_id>": cap.pk,
+        "<resource:resource>": "gpu:h100",
+    }
 
 
 class Stage:
@@ -107,7 +121,12 @@ class Stage:
         for name, value in self.values.items():
             route = route.replace(name, str(value))
         slugs = {"teams/": "vision", "pools/": self.pool.slug}
-        slugs |= {"templates/": "jupyterlab", "flavors/": "cpu-small", "cohorts/": "research", "ledgers/": "vision"}
+        slugs |= {
+            "templates/": "jupyterlab",
+            "flavors/": "cpu-small",
+            "cohorts/": "research",
+            "ledgers/": "vision",
+        }
         for prefix, slug in slugs.items():
             route = route.replace(f"{prefix}<slug:slug>", f"{prefix}{slug}")
         assert "<" not in route, f"{route}: say in Stage what it names"
@@ -119,6 +138,10 @@ class Stage:
         more = {"team": "vision", "resource": "gpu:h100", "amount": 500, "why": "More"}
         quota = {"team": "vision", "resource": "gpu:h100", "nominal": 1000}
         cap = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
+        first, last = (f"{timezone.now() + timedelta(days=days):%Y-%m-%dT%H:%M}" for days in (5, 6))
+        booking = {"title": "Later", "starts": first, "ends": last}
+        wished = {"title": "Later", "amounts": {"gpu:h100": 1000}}
+        wished |= {"starts_at": f"{first}Z", "ends_at": f"{last}Z"}
         bodies: dict[tuple[str, str], dict[str, Any]] = {
             ("POST", "sign-in/"): {"username": "bob", "password": "wrong"},
             ("POST", "account/"): {"old_password": "wrong"},
@@ -137,6 +160,11 @@ class Stage:
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
             ("PUT", "api/v1/ledgers/<slug:slug>"): {"granted": 1},
             ("POST", "api/v1/ledgers/<slug:slug>/credits"): {"amount": 1},
+            ("POST", "calendar/"): {**booking, "team": "vision", "resource": "gpu:h100", "amount": "1"},
+            ("POST", "calendar/<uuid:reservation_id>/"): {"do": "deny", "reason": "No"},
+            ("POST", "api/v1/reservations"): {**wished, "team": "vision"},
+            ("PUT", "api/v1/reservations/<uuid:reservation_id>"): wished,
+            ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"reason": "No"},
             ("POST", "api/v1/quotas"): quota,
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
             ("POST", "api/v1/member-caps"): cap,

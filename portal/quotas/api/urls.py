@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from portal.quotas.api import ledger, limits, queue, requests, site
+from portal.quotas.api import ledger, limits, queue, requests, reservations, site
 
 urlpatterns = [
     *queue.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,
+    *reservations.urlpatterns,
     *site.urlpatterns,
     *requests.urlpatterns,
 ]

@@ -1,0 +1,182 @@
+"""Reservations: who asks and who books, what fits, what time brings; on a simulated pool of 8 H100."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Notification
+from portal.quotas.models import Reservation, ReservationStatus
+from portal.quotas.services import reservations
+from tests.factories import TeamFactory
+
+pytestmark = pytest.mark.django_db
+H100 = "gpu:simulated-h100"
+
+
+def times(start_h=24, hours=4):
+    start = (timezone.now() + dt.timedelta(hours=start_h)).replace(second=0, microsecond=0)
+    return {"starts_at": start, "ends_at": start + dt.timedelta(hours=hours)}
+
+
+def ask(actor, team, gpus=4, title="Paper", **when):
+    return reservations.request(
+        actor=actor, team=team, title=title, amounts={H100: gpus * 1000}, **times(**when)
+    )
+
+
+def test_an_owner_asks_and_an_approver_books(alice, petra, team, pool):
+    row = ask(alice, team)
+    assert row.status == ReservationStatus.REQUESTED
+    assert Notification.objects.get(user=petra).kind == "reservation.requested"
+    reservations.approve(actor=petra, reservation_id=row.pk)
+    assert Reservation.objects.get().status == ReservationStatus.BOOKED
+    assert Notification.objects.get(user=alice).kind == "reservation.changed"
+    with pytest.raises(StateConflict):
+        reservations.deny(actor=petra, reservation_id=row.pk, reason="late")
+
+
+def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
+    with pytest.raises(NotAllowed):
+        ask(bob, team)
+    row = ask(alice, team)
+    with pytest.raises(NotAllowed):
+        reservations.approve(actor=alice, reservation_id=row.pk)
+
+
+def test_no_more_is_booked_than_there_is_at_any_moment(olga, team, pool):
+    other = TeamFactory(name="Speech")
+    ask(olga, other, 6, start_h=26, hours=2)
+    ask(olga, team, 2, start_h=24, hours=4)
+    with pytest.raises(StateConflict) as refused:
+        ask(olga, team, 1, start_h=24, hours=4)
+    assert "Speech" in refused.value.message
+    assert refused.value.extra["next_start"]
+    assert ask(olga, team, 6, start_h=24, hours=2).status == ReservationStatus.BOOKED
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"gpus": 9}, {"gpus": 0}, {"title": " "}, {"start_h": -3}, {"hours": 0.1}, {"start_h": 9000}],
+)
+def test_what_makes_no_sense_is_refused(olga, team, pool, wrong):
+    with pytest.raises(InvalidInput):
+        ask(olga, team, **wrong)
+    assert not Reservation.objects.exists()
+
+
+def test_cancelling_frees_it_and_twice_is_success(alice, olga, team, pool):
+    row = ask(olga, team, 8)
+    reservations.cancel(actor=alice, reservation_id=row.pk)
+    reservations.cancel(actor=alice, reservation_id=row.pk)
+    assert ask(olga, team, 8).status == ReservationStatus.BOOKED
+
+
+def test_an_owner_gives_back_but_takes_no_more(alice, olga, team, pool):
+    row = ask(olga, team, 4)
+    span = {"starts_at": row.starts_at, "ends_at": row.ends_at}
+    change = {"actor": alice, "reservation_id": row.pk, "title": "Paper", **span}
+    with pytest.raises(NotAllowed):
+        reservations.change(**change, amounts={H100: 5000})
+    assert reservations.change(**change, amounts={H100: 2000}).amounts == {H100: 2000}
+
+
+def test_the_team_is_reminded_and_beginning_and_end_are_acted_on_once(
+    alice, bob, olga, team, pool, clock, sent
+):
+    ask(olga, team, start_h=1, hours=1)
+    clock.shift(46 * 60)
+    assert reservations.due() == 1
+    assert {note.user for note in Notification.objects.filter(kind="reservation.soon")} == {alice, bob}
+    assert reservations.due() == 0
+    sent.clear()
+    clock.shift(15 * 60)
+    assert reservations.due() == 1
+    assert sent.of("control.schedule")
+    clock.shift(3600)
+    assert (reservations.due(), reservations.due()) == (1, 0)
+
+
+def test_what_nobody_decided_in_time_is_closed(alice, team, pool, clock):
+    row = ask(alice, team, start_h=1, hours=1)
+    clock.shift(3 * 3600)
+    assert reservations.due() == 1
+    row.refresh_from_db()
+    assert (row.status, row.note) == (ReservationStatus.CANCELLED, "Nobody decided it in time.")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_at_once_for_the_last_capacity_one_gets_it(olga, team, pool):
+    together = threading.Barrier(2)
+    outcomes = []
+
+    def book():
+        together.wait(10)
+        try:
+            ask(olga, team, 5)
+            outcomes.append("booked")
+        except StateConflict:
+            outcomes.append("refused")
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=book) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(outcomes) == ["booked", "refused"]
+
+
+# --- pages and REST -------------------------------------------------------------------------------------
+
+
+def form(**more):
+    when = times()
+    return {
+        "title": "Paper", "team": "vision", "resource": H100, "amount": "4",
+        "starts": f"{when['starts_at']:%Y-%m-%dT%H:%M}", "ends": f"{when['ends_at']:%Y-%m-%dT%H:%M}", **more,
+    }  # fmt: skip
+
+
+def test_the_calendar_asks_checks_and_shows(as_user, alice, charlie, olga, team, pool):
+    checked = as_user(alice).get("/calendar/", form(), headers={"HX-Request": "true", "HX-Target": "check"})
+    assert "Fits" in checked.content.decode()
+    made = as_user(alice).post("/calendar/", form())
+    assert made.status_code == 302
+    assert "Waits for approval" in as_user(alice).get(made.url).content.decode()
+    assert as_user(charlie).get(made.url).status_code == 404
+    as_user(olga).post(made.url, {"do": "approve"})
+    row = Reservation.objects.get()
+    page = as_user(charlie).get(f"/calendar/?week={row.starts_at:%Y-%m-%d}").content.decode()
+    assert "4" in page
+    assert "Vision" in page
+    assert "Paper" not in page, "what it is for is the team's business"
+    assert as_user(olga).post("/calendar/", form(amount="6")).status_code == 409
+    assert as_user(olga).post("/calendar/", form(amount="x")).status_code == 400
+    as_user(alice).post(made.url, {"do": "cancel"})
+    assert Reservation.objects.get().status == ReservationStatus.CANCELLED
+
+
+def test_over_rest(with_token, alice, bob, charlie, petra, team, pool):
+    when = {name: value.isoformat() for name, value in times().items()}
+    body = {"team": "vision", "title": "Paper", "amounts": {H100: 4000}, **when}
+
+    def post(user, path, data):
+        return with_token(user).post(f"/api/v1/{path}", json.dumps(data), content_type="application/json")
+
+    made = post(alice, "reservations", body)
+    assert made.status_code == 201
+    one = f"reservations/{made.json()['id']}"
+    assert post(bob, "reservations", body).status_code == 403
+    assert post(petra, f"{one}/approve", {}).json()["status"] == "booked"
+    seen = with_token(charlie).get("/api/v1/reservations").json()["results"]
+    assert [(row["title"], row["amounts"]) for row in seen] == [("", {H100: 4000})]
+    assert post(petra, "reservations", {**body, "amounts": {H100: 5000}}).status_code == 409
+    assert with_token(alice).delete(f"/api/v1/{one}").status_code == 204
