@@ -229,6 +229,8 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "QuotaRequestKindEnum": "portal.quotas.models.RequestKind",
+        "QuotaRequestStatusEnum": "portal.quotas.models.RequestStatus",
+        "ReservationStatusEnum": "portal.quotas.models.ReservationStatus",
     },
 }
 

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 
 # The task modules are imported so that their tasks are registered.
 import portal.inventory.tasks
-import portal.quotas.tasks  # noqa: F401
+import portal.quotas.tasks
 import portal.workspaces.tasks
 import provisioning.tasks
 from portal.celery import app as control_app

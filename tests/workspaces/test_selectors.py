@@ -88,7 +88,8 @@ def test_pages_take_as_many_queries_for_many_as_for_few(
     with CaptureQueriesContext(connection) as several:
         assert client.get(path).status_code == 200
     assert len(several) <= len(few) + 1, "\n".join(query["sql"] for query in several)
-    assert len(several) < 40
+    # A site read afresh is some twenty of them, the quota bars fifteen; previews otherwise keep their site.
+    assert len(several) < 52
 
 
 def test_events_come_in_order_and_after_a_given_one(make, alice, local_pool, sent):

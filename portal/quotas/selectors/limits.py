@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from portal.accounts.models import Team, User
@@ -23,7 +23,7 @@ from portal.quotas.asked import request_of
 from portal.quotas.bars import Bar, in_order
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.workspaces.lifecycle import HOLDING, State, Wanted
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Allocation, Workspace
 from provisioning.scheduling import model
 from provisioning.scheduling.quota import UNGOVERNED, QuotaTree
 
@@ -94,10 +94,16 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
             continue
 
 
+def _holding(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
+    """Those that are charged: one that was stopped before it was deleted has given its capacity back."""
+    held = Allocation.objects.filter(workspace=OuterRef("pk"), released_at=None)
+    return workspaces.filter(~Q(state=State.TERMINATING) | Exists(held), state__in=HOLDING)
+
+
 def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
     uses = {team: Use() for team in teams}
     chosen = Workspace.objects.all() if of_all else Workspace.objects.filter(team__slug__in=teams)
-    for team, owner, amounts in _rows(chosen.filter(state__in=HOLDING)):
+    for team, owner, amounts in _rows(_holding(chosen)):
         # A team that came between two reads is looked at the next time.
         if use := uses.get(team):
             add(use.held, amounts)
@@ -112,7 +118,7 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
 def site_use() -> Amounts:
     """What all together hold."""
     held: Amounts = {}
-    for _, _, amounts in _rows(Workspace.objects.filter(state__in=HOLDING)):
+    for _, _, amounts in _rows(_holding(Workspace.objects.all())):
         add(held, amounts)
     return held
 
