@@ -50,6 +50,9 @@ def create_pool(
         simulated=found.simulated,
         inventory_due_at=timezone.now(),
     )
+    if pool.simulated:
+        # There is nothing to check behind a simulated device; trials turn these on.
+        pool.check_every_h = pool.hand_out_max_age_h = 0
     try:
         pool.full_clean()
     except ValidationError as error:
@@ -266,7 +269,8 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
         raise NotFound("There is no such node.", next_action="Look at the list of nodes.")
     if node.cordoned != cordoned:
         node.cordoned = cordoned
-        node.save(update_fields=["cordoned"])
+        node.cordon_reason = reason if cordoned else ""
+        node.save(update_fields=["cordoned", "cordon_reason"])
         word = "cordoned" if cordoned else "uncordoned"
         events.record(
             actor=actor,

@@ -33,12 +33,13 @@ from provisioning.types import (
 OFFLINE = "is offline"
 CORDONED = "is cordoned by an operator"
 UNREACHABLE = "cannot be reached: its pool does not answer"
+CHECKING = "is being checked"
 PASSING = frozenset({OFFLINE, CORDONED, UNREACHABLE})
 """Why a node takes nothing now though it may later."""
 FEW = 200
 DEVICE_COLUMNS = (
     "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
-    "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason",
+    "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason", "checking",
 )  # fmt: skip
 
 
@@ -156,12 +157,14 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeStat
 
 def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
     _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
-    healthy, note, cordoned, reason = health
+    healthy, note, cordoned, reason, checking = health
     unusable = ""
     if cordoned:
         unusable = f"cordoned: {reason}" if reason else "cordoned"
     elif not healthy:
         unusable = f"unhealthy: {note}" if note else "unhealthy"
+    elif checking:
+        unusable = CHECKING
     return DeviceState(
         uuid=uuid,
         model=model,
@@ -187,6 +190,15 @@ def _node(node: Node, pool: Pool, devices: Sequence[DeviceState], used: tuple[in
         unusable = CORDONED
     elif pool.state == PoolState.UNREACHABLE:
         unusable = UNREACHABLE
+    # What is wrong with a GPU is wrong with its instances.
+    bad = {each.uuid: each.unusable for each in devices if each.unusable and each.mig_mode}
+    if bad:
+        devices = [
+            replace(each, unusable=f"its GPU is out: {bad[each.parent_uuid]}")
+            if each.parent_uuid in bad and not each.unusable
+            else each
+            for each in devices
+        ]
     programs = () if pool.simulated else (program_need(name) for name, path in node.programs.items() if path)
     return NodeState(
         name=node.name,

@@ -26,6 +26,22 @@ class PlacementPolicy(models.TextChoices):
     SPREAD = "spread", "Emptiest node first"
 
 
+class CheckLevel(models.TextChoices):
+    """How thorough a GPU check is; the words of `provisioning.gpu.check`."""
+
+    QUICK = "quick", "Quick, some seconds"
+    STANDARD = "standard", "Standard, a minute"
+    EXTENDED = "extended", "Extended, many minutes"
+
+
+class CordonCause(models.TextChoices):
+    """Who took a device out. What a check took out, a passing check puts back."""
+
+    OPERATOR = "operator", "Operator"
+    CHECK = "check", "GPU check"
+    SCRUB = "scrub", "Scrub"
+
+
 class Pool(models.Model):
     """A set of capacity under one driver."""
 
@@ -42,6 +58,13 @@ class Pool(models.Model):
     placement_policy = models.CharField(
         max_length=16, choices=PlacementPolicy, default=PlacementPolicy.FRAGMENTATION
     )
+    # When devices are checked; hours, 0 for never.
+    check_every_h = models.PositiveIntegerField(default=168)
+    check_level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.STANDARD)
+    hand_out_max_age_h = models.PositiveIntegerField(default=24)
+    # Whether a device is kept back when its check, or its scrub, could not be run at all.
+    check_required = models.BooleanField(default=False)
+    scrub_required = models.BooleanField(default=False)
     inventory_due_at = models.DateTimeField(null=True, blank=True)
     inventory_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -84,6 +107,7 @@ class Node(models.Model):
     warnings = models.JSONField(default=list, blank=True)
     online = models.BooleanField(default=False)
     cordoned = models.BooleanField(default=False)
+    cordon_reason = models.TextField(blank=True)
     seen_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -116,6 +140,16 @@ class Device(models.Model):
     facts = models.JSONField(default=dict, blank=True)
     cordoned = models.BooleanField(default=False)
     cordon_reason = models.TextField(blank=True)
+    cordon_cause = models.CharField(max_length=10, choices=CordonCause, blank=True)
+    # What brings it back, in the words of `provisioning.gpu.check`; and what a check held against it that
+    # does not keep it from work.
+    recovery = models.CharField(max_length=20, blank=True)
+    warning = models.TextField(blank=True)
+    # While a check or a scrub is on it, nothing is placed on it.
+    checking = models.BooleanField(default=False)
+    passed_at = models.DateTimeField(null=True, blank=True)
+    # What it had free when it was last clean: less than that the next time is a leak.
+    clean_free_mib = models.PositiveIntegerField(null=True, blank=True)
     healthy = models.BooleanField(default=True)
     health_note = models.TextField(blank=True)
     present = models.BooleanField(default=True)

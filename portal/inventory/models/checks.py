@@ -1,0 +1,106 @@
+"""GPU checks and scrubs: each run with its cause, its progress, and what came of it."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from portal.inventory.models.capacity import CheckLevel, Device
+
+
+class CheckKind(models.TextChoices):
+    CHECK = "check", "GPU check"
+    SCRUB = "scrub", "Scrub"
+
+
+class CheckCause(models.TextChoices):
+    """Why it was run."""
+
+    SCHEDULE = "schedule", "On schedule"
+    NEW = "new", "New device"
+    RETURNED = "returned", "Device came back"
+    HAND_OUT = "hand_out", "Before hand-out"
+    RECLAIM = "reclaim", "After reclaim"
+    OPERATOR = "operator", "Asked for"
+    RECHECK = "recheck", "Second look"
+
+
+class CheckStatus(models.TextChoices):
+    QUEUED = "queued", "Queued"
+    RUNNING = "running", "Running"
+    DONE = "done", "Done"
+    LOST = "lost", "Lost"
+
+
+class CheckVerdict(models.TextChoices):
+    """The words of `provisioning.gpu.check`; a clean scrub is a pass."""
+
+    PASS = "pass", "Passed"
+    DEGRADED = "degraded", "Degraded"
+    FAIL = "fail", "Failed"
+    INCONCLUSIVE = "inconclusive", "Inconclusive"
+    HUNG = "hung", "Hung"
+
+
+class GpuCheckRun(models.Model):
+    """One run of the CUDA validation workload, or one scrub, on one device.
+
+    A device has one open run at most. `report` is what came back, in the published schema; `measures` are
+    its judged figures by name, with their floors, for trends. What a simulated pool says is marked
+    `simulated` and says nothing about any device.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="checks")
+    kind = models.CharField(max_length=8, choices=CheckKind, default=CheckKind.CHECK)
+    level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.QUICK)
+    cause = models.CharField(max_length=10, choices=CheckCause)
+    status = models.CharField(max_length=8, choices=CheckStatus, default=CheckStatus.QUEUED)
+    verdict = models.CharField(max_length=14, choices=CheckVerdict, blank=True)
+    action = models.CharField(max_length=20, blank=True)
+    summary = models.TextField(blank=True)
+    simulated = models.BooleanField(default=False)
+    asked_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, blank=True, related_name="+"
+    )
+    # The workspace that waits for it, at hand-out.
+    workspace = models.ForeignKey(
+        "workspaces.Workspace", on_delete=models.SET_NULL, null=True, blank=True, related_name="checks"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    progress = models.JSONField(default=dict, blank=True)
+    report = models.JSONField(default=dict, blank=True)
+    measures = models.JSONField(default=dict, blank=True)
+    lease = models.CharField(max_length=32, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    attempts = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        ordering = ["-created_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["device"],
+                condition=Q(status__in=[CheckStatus.QUEUED, CheckStatus.RUNNING]),
+                name="one_open_check_per_device",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["device", "-created_at"], name="check_by_device"),
+            models.Index(
+                fields=["lease_expires_at"],
+                condition=Q(status__in=[CheckStatus.QUEUED, CheckStatus.RUNNING]),
+                name="check_open",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.device_id}"
+
+    @property
+    def open(self) -> bool:
+        return self.status in (CheckStatus.QUEUED, CheckStatus.RUNNING)
