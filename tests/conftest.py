@@ -125,9 +125,9 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(autouse=True)
 def _previews_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests change rows behind the services' backs, which no entry in the audit log tells."""
-    from portal.quotas import admission
+    from portal.quotas import standing
 
-    monkeypatch.setattr(admission, "KEPT_S", 0)
+    monkeypatch.setattr(standing, "KEPT_S", 0)
 
 
 @pytest.fixture

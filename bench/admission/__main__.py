@@ -119,6 +119,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     """Requests made and started through the database, by cycles that find `batch` of them waiting."""
     from django.utils import timezone
 
+    from bench.admission import site
     from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
     from portal.quotas import cycle
@@ -132,7 +133,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     started, spent = 0, 0.0
     while started < count:
         now = timezone.now()
-        Workspace.objects.bulk_create(
+        site.ask(
             Workspace(
                 name=f"a{now.timestamp()}-{n}", owner=owner, team=team, template=template, flavor=flavor,
                 resources=flavor.as_request(), state_since=now, requested_at=now,

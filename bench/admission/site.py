@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+from collections.abc import Iterable
 
 from django.utils import timezone
 
 from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
+from portal.events.models import Event
 from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.quotas import resources
 from portal.quotas.asked import request_of
@@ -150,6 +152,29 @@ def _wait(chance, now, count, teams, users, template, flavors) -> None:
         (
             _row(chance, now, f"q{number}", teams, users, template, chance.choice(flavors), State.PENDING)
             for number in range(count)
+        ),
+        batch_size=BATCH,
+    )
+
+
+def ask(rows: Iterable[Workspace]) -> None:
+    """Write requests as the services do: each with its entry in the audit log."""
+    _told("workspace.requested", Workspace.objects.bulk_create(rows, batch_size=BATCH))
+
+
+def withdraw_waiting() -> None:
+    """Whoever waits asks for nothing any more."""
+    waiting = list(Workspace.objects.filter(state=State.PENDING).only("pk", "team"))
+    Workspace.objects.filter(pk__in=[row.pk for row in waiting]).update(state=State.TERMINATED)
+    _told("workspace.cancel", waiting)
+
+
+def _told(kind: str, rows: Iterable[Workspace]) -> None:
+    now = timezone.now()
+    Event.objects.bulk_create(
+        (
+            Event(at=now, actor_label="bench", kind=kind, workspace=row, team_id=row.team_id, message=kind)
+            for row in rows
         ),
         batch_size=BATCH,
     )

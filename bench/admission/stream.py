@@ -17,12 +17,13 @@ from unittest import mock
 from django.db import connection
 from django.utils import timezone
 
+from bench.admission import site
 from bench.placement import speed
 from bench.placement.traces import TraceError, read_nodes, read_workloads
 from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.inventory.models import Device, Node, Pool, PoolState
-from portal.quotas import cycle, snapshot, waiting
+from portal.quotas import cycle, snapshot, standing, waiting
 from portal.workspaces import placing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
@@ -37,6 +38,7 @@ FULL_BELOW_PERCENT = 20
 """The site is full once a burst starts fewer than this of what it brings."""
 PARTS: tuple[tuple[str, Any, str], ...] = (
     ("read", snapshot, "load"),
+    ("follow", snapshot, "follow"),
     ("decide", Scheduler, "cycle"),
     ("write", placing, "begin"),
     ("tell", waiting, "tell"),
@@ -89,6 +91,7 @@ def empty() -> None:
     AllocatedDevice.objects.all().delete()
     Allocation.objects.update(released_at=timezone.now())
     Workspace.objects.update(state=State.TERMINATED)
+    standing.forget()
 
 
 def in_memory(nodes: Sequence[NodeState], past: Any, stream: Sequence[ResourceRequest]) -> dict[str, float]:
@@ -142,16 +145,13 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
             for request in some:
                 if request not in bodies:
                     bodies[request] = messages.dump(request)
-            Workspace.objects.bulk_create(
-                (
-                    Workspace(
-                        name=f"a{burst}-{asked + place}", owner=who.user, team=who.team, template=template,
-                        flavor=flavor, resources=bodies[request], state_since=now, requested_at=now,
-                    )
-                    for place, request in enumerate(some)
-                    for who in (people[(asked + place) % TEAMS],)
-                ),
-                batch_size=BATCH,
+            site.ask(
+                Workspace(
+                    name=f"a{burst}-{asked + place}", owner=who.user, team=who.team, template=template,
+                    flavor=flavor, resources=bodies[request], state_since=now, requested_at=now,
+                )
+                for place, request in enumerate(some)
+                for who in (people[(asked + place) % TEAMS],)
             )  # fmt: skip
             began = time.perf_counter()
             report = cycle.run()
@@ -159,7 +159,7 @@ def through_database(stream: Sequence[ResourceRequest], burst: int) -> dict[str,
             assert report is not None  # nobody else runs cycles
             asked, started = asked + len(some), started + len(report.started)
             cycles.append((len(report.started), took_s))
-            Workspace.objects.filter(state=State.PENDING).update(state=State.TERMINATED)
+            site.withdraw_waiting()
             if len(report.started) * 100 < len(some) * FULL_BELOW_PERCENT:
                 break
     total_s = sum(took_s for _, took_s in cycles)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from django.db import connection
-from django.utils import timezone
-
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.inventory.models import Node, Pool, PoolState
-from portal.quotas import capacity, resources, snapshot, waiting
+from portal.quotas import capacity, resources, snapshot, standing, waiting
 from portal.quotas.asked import Asked, candidate_pools
 from portal.quotas.capacity import PoolNodes
 from portal.quotas.snapshot import Site, Waiter
@@ -73,52 +68,6 @@ class Verdict:
         return self.outcome in (Outcome.FITS_NOW, Outcome.QUEUED)
 
 
-# --- the site that previews are asked of -------------------------------------------------------------
-
-_lock = threading.Lock()
-_kept: Site | None = None
-KEPT_S = 60
-"""A site is read anew after this at the latest: grants begin and end by time alone."""
-
-
-@contextmanager
-def standing_site() -> Iterator[Site]:
-    """The present state, kept between previews and brought up to date by the audit log.
-
-    One thread at a time uses it; what a verdict takes is given back.
-    """
-    global _kept
-    with _lock:
-        now = timezone.now()
-        site = _kept
-        age_s = (now - site.read_at).total_seconds() if site is not None else 0.0
-        before = site.seen_event if site is not None else -1
-        if site is None or not 0 <= age_s < KEPT_S or not snapshot.follow(site, now):
-            site = _kept = snapshot.load(now)
-        if site.seen_event != before and _in_transaction():
-            # What it has seen of a transaction under way may never come to be.
-            _kept = None
-        try:
-            yield site
-        except BaseException:
-            # Whatever was half done in it is not looked at again.
-            _kept = None
-            raise
-        finally:
-            site.placer.undo()
-
-
-def _in_transaction() -> bool:
-    return connection.in_atomic_block
-
-
-def forget() -> None:
-    """Read the site anew at the next preview: something has changed without an entry in the audit log."""
-    global _kept
-    with _lock:
-        _kept = None
-
-
 # --- verdicts ----------------------------------------------------------------------------------------
 
 
@@ -136,7 +85,7 @@ def assess(
     Without a team only the pools are looked at, as an operator does. `resources` is what a workspace
     keeps of its flavor as it was.
     """
-    with standing_site() as site:
+    with standing.previews.use() as site:
         return on_site(
             site, template=template, flavor=flavor, team=team, actor=actor, data=resources, priority=priority
         )
@@ -146,7 +95,7 @@ def assess_many(
     *, template: Template, flavors: Iterable[Flavor], team: Team | None = None, actor: User | None = None
 ) -> list[Verdict]:
     """The verdicts of several flavors on one and the same state."""
-    with standing_site() as site:
+    with standing.previews.use() as site:
         return [on_site(site, template=template, flavor=flavor, team=team, actor=actor) for flavor in flavors]
 
 

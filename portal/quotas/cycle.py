@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.events import services as events
-from portal.quotas import queue, snapshot, waiting
+from portal.quotas import queue, snapshot, standing, waiting
 from portal.quotas.models import QueueState
 from portal.quotas.snapshot import Site
 from portal.workspaces import placing
@@ -58,14 +58,14 @@ def run(*, now: datetime | None = None) -> Report | None:
         queue.poke()
         return None
     now = now or timezone.now()
-    site = snapshot.load(now)
-    started, leaving = _decide_and_write(site, state)
-    waiting.tell(site)
-    state.seen_event = snapshot.last_event()
-    state.decided_at = now
-    state.took_ms = int((time.monotonic() - began) * 1000)
-    state.save()
-    return Report(tuple(started), tuple(leaving), len(site.scheduler.waiting))
+    with standing.cycles.use(now) as site:
+        started, leaving = _decide_and_write(site, state)
+        waiting.tell(site)
+        state.seen_event = snapshot.last_event()
+        state.decided_at = now
+        state.took_ms = int((time.monotonic() - began) * 1000)
+        state.save()
+        return Report(tuple(started), tuple(leaving), len(site.scheduler.waiting))
 
 
 def run_if_due() -> Report | None:
@@ -102,6 +102,7 @@ def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[U
             # Somebody is just changing one of them: it does not start, and waits no more in this cycle.
             for name in set(cycle.starts) - set(begun):
                 site.scheduler.withdraw(name)
+                site.unsure.add(UUID(name))
         started += [UUID(name) for name in begun]
         leaving += _ask_to_leave(site, cycle.victims)
         _keep_promises(site, state, cycle)
@@ -109,6 +110,7 @@ def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[U
             site.scheduler.start(name, site.now_s)
         for victim in cycle.victims:
             site.scheduler.leave(victim, site.now_s)
+            site.unsure.add(UUID(victim.workload))
         if not begun or not _choose_again(site):
             break
     _let_stay(site)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -65,6 +65,8 @@ class Site:
 
     `seen_event` is the last entry of the audit log when reading began at `read_at`: with no later one,
     nothing that matters has changed. `followed` are the entries that have been taken into account.
+    `later` are those who wait but are left alone until then, `unsure` those to be looked at again though
+    no entry names them.
     """
 
     now: datetime
@@ -78,6 +80,8 @@ class Site:
     team_names: Mapping[str, str]
     read_at: datetime
     followed: set[int]
+    later: dict[UUID, datetime]
+    unsure: set[UUID] = field(default_factory=set)
 
     @property
     def now_s(self) -> int:
@@ -117,7 +121,8 @@ def load(now: datetime | None = None) -> Site:
     asking = Asking(pools)
     placer = PoolPlacer(pools)
     there = capacity.totals(pools.values())
-    waiters = {waiter.id: waiter for waiter in _waiting(asking, now)}
+    later: dict[UUID, datetime] = {}
+    waiters = {waiter.id: waiter for waiter in _waiting(asking, now, later)}
     running = list(_running(placer, int(now.timestamp())))
     for each in running:
         # Started by a cycle between the two readings.
@@ -140,10 +145,12 @@ def load(now: datetime | None = None) -> Site:
         team_names=names,
         read_at=now,
         followed=followed,
+        later=later,
     )
 
 
-CHANGES_FOLLOWED = 200
+CHANGES_FOLLOWED = 2000
+"""With more changes than that reading it all is as fast."""
 OVERLAP = 500
 """Entries of the audit log that are looked at again: one may have been committed after a later one."""
 CAPACITY_CHANGES = ("pool.", "node.", "device.")
@@ -168,6 +175,14 @@ def follow(site: Site, now: datetime) -> bool:
     if any(workspace is None for _, _, workspace in fresh):
         _limits_again(site)
     changed = {workspace for _, _, workspace in fresh if workspace is not None}
+    changed |= site.unsure | {pk for pk, until in site.later.items() if until <= now}
+    # What should be gone by now may still be there: then it is expected any moment again.
+    changed |= {
+        UUID(name)
+        for name, each in site.scheduler.running.items()
+        if each.leaving_s is not None and each.leaving_s <= site.now_s
+    }
+    site.unsure.clear()
     if changed:
         _read_again(site, changed)
     site.followed |= {entry[0] for entry in fresh}
@@ -194,12 +209,13 @@ def _read_again(site: Site, changed: set[UUID]) -> None:
             scheduler.withdraw(pk)
         site.waiters.pop(pk, None)
         site.placer.gone(pk)
+        site.later.pop(UUID(pk), None)
     nodes = Allocation.objects.filter(workspace__in=changed).values_list("node_id", flat=True).distinct()
     capacity.refresh(site.pools, nodes)
     which = Q(pk__in=changed)
     for each in _running(site.placer, site.now_s, which):
         scheduler.adopt(each)
-    for waiter in _waiting(site.asking, site.now, which):
+    for waiter in _waiting(site.asking, site.now, site.later, which):
         if waiter.id in scheduler.running:
             # Running was read first here: it has been stopped and asked for again meanwhile.
             continue
@@ -410,16 +426,20 @@ def _amounts(pk: UUID) -> dict[str, int]:
         return {resources.WORKSPACES: 1}
 
 
-def _waiting(asking: Asking, now: datetime, which: Q | None = None) -> Iterable[Waiter]:
-    rows: list[Any] = list(
-        Workspace.objects.filter(which or Q(), state=State.PENDING, wanted=Wanted.RUNNING)
-        # One that a backend has just refused is left alone for a while.
-        .filter(Q(due_at=None) | Q(due_at__lte=now))
-        .values_list(
-            "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources", "priority",
-            "requested_at", "expected_s", "preemptible", "claimed", "promised", "preempted",
-        )
-    )  # fmt: skip
+def _waiting(
+    asking: Asking, now: datetime, later: dict[UUID, datetime], which: Q | None = None
+) -> Iterable[Waiter]:
+    """Who waits now. One that a backend has just refused is left alone for a while: it goes into `later`."""
+    rows: list[Any] = []
+    waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, wanted=Wanted.RUNNING)
+    for due_at, *row in waiting.values_list(
+        "due_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources", "priority",
+        "requested_at", "expected_s", "preemptible", "claimed", "promised", "preempted",
+    ):  # fmt: skip
+        if due_at is not None and due_at > now:
+            later[row[0]] = due_at
+        else:
+            rows.append(row)
     templates = Template.objects.in_bulk({row[3] for row in rows})
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
     for pk, team, owner, template, flavor, data, priority, requested, expected, *rest in rows:
@@ -430,6 +450,7 @@ def _waiting(asking: Asking, now: datetime, which: Q | None = None) -> Iterable[
             # One broken row must not keep the others waiting; it backs off on its own.
             log.exception("the request of workspace %s cannot be read", pk)
             Workspace.objects.filter(pk=pk).update(due_at=now + BROKEN_WAIT)
+            later[pk] = now + BROKEN_WAIT
             continue
         workload = model.Workload(
             id=str(pk),

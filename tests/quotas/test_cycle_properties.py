@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from portal.accounts.models import Team
 from portal.catalog import selectors
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
-from portal.quotas import admission, cycle
+from portal.quotas import cycle, standing
 from portal.quotas.admission import Outcome, assess
 from portal.quotas.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
 from portal.quotas.snapshot import load
@@ -46,7 +46,7 @@ def check() -> None:
 
 def the_standing_site_is_as_if_read_anew() -> None:
     fresh = load()
-    with admission.standing_site() as site:
+    with standing.previews.use() as site:
         assert site.scheduler.running.keys() == fresh.scheduler.running.keys()
         for name, each in site.scheduler.running.items():
             assert each.workload == fresh.scheduler.running[name].workload
@@ -142,10 +142,10 @@ def create(chance: random.Random, teams: list[Team]) -> None:
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=SEEDS)
 def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch):
-    monkeypatch.setattr(admission, "KEPT_S", 60)
+    monkeypatch.setattr(standing, "KEPT_S", 60)
     # The transaction is the test's.
-    monkeypatch.setattr(admission, "_in_transaction", lambda: False)
-    admission.forget()
+    monkeypatch.setattr(standing, "_in_transaction", lambda: False)
+    standing.forget()
     chance = random.Random(seed)
     with transaction.atomic():
         limits(chance, worlds)
@@ -162,9 +162,9 @@ def test_a_kept_site_follows_limits_and_is_read_anew_when_nodes_change(
     from portal.inventory import services as inventory
     from portal.quotas.services import limits
 
-    monkeypatch.setattr(admission, "KEPT_S", 60)
-    monkeypatch.setattr(admission, "_in_transaction", lambda: False)
-    admission.forget()
+    monkeypatch.setattr(standing, "KEPT_S", 60)
+    monkeypatch.setattr(standing, "_in_transaction", lambda: False)
+    standing.forget()
     flavor = selectors.flavor_by_slug("sim-h100-x2")
     asked = {
         "template": selectors.template_by_slug("jupyterlab"),

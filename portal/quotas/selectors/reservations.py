@@ -87,9 +87,7 @@ def booked_between(start: datetime, end: datetime | None = None, but: UUID | Non
         rows = rows.exclude(pk=but)
     return [
         Booked(team, amounts, int(first.timestamp()), int(last.timestamp()))
-        for team, amounts, first, last in rows.values_list(
-            "team__name", "amounts", "starts_at", "ends_at"
-        )
+        for team, amounts, first, last in rows.values_list("team__name", "amounts", "starts_at", "ends_at")
     ]
 
 
