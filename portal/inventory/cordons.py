@@ -1,0 +1,124 @@
+"""Taking single devices out of placement, and back in; nodes are in `services.set_cordon`.
+
+Who took a device out decides who puts it back: an operator's cordon is lifted by an operator alone, that
+of a check by a passing check, that of a scrub by a clean scrub or a passing check. Operators may lift any.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Q
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.common.actors import SystemActor
+from portal.common.errors import NotFound
+from portal.common.texts import storable
+from portal.events import services as events
+from portal.inventory.models import CordonCause, Device
+from portal.quotas import queue
+
+WEIGHT = {"": 0, CordonCause.SCRUB: 1, CordonCause.CHECK: 2, CordonCause.OPERATOR: 3}
+"""A cordon of more weight takes the place of one of less, never the other way round."""
+
+
+def locked_device(device_id: UUID) -> Device:
+    """The device under a row lock; inside a transaction only. Raises `NotFound`."""
+    found = (
+        Device.objects.select_for_update(of=("self",))
+        .select_related("node", "node__pool")
+        .filter(pk=device_id)
+        .first()
+    )
+    if found is None:
+        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+    return found
+
+
+@transaction.atomic
+def cordon_device(
+    *,
+    actor: User | SystemActor,
+    device_id: UUID,
+    reason: str,
+    cause: CordonCause = CordonCause.OPERATOR,
+    recovery: str = "",
+) -> Device:
+    """Take a device out of placement. What runs on it goes on. Repeating it is success and tells nobody.
+
+    `recovery` is what brings it back (`provisioning.gpu.check.Action`). Raises `NotFound`, `NotAllowed`.
+    """
+    require_operator(actor)
+    device = locked_device(device_id)
+    reason = storable(reason)[:1000]
+    if WEIGHT[cause] < WEIGHT[device.cordon_cause if device.cordoned else ""]:
+        # Somebody with more say holds it out already; what brings it back is worth knowing all the same.
+        if recovery and device.recovery != recovery:
+            device.recovery = recovery
+            device.save(update_fields=["recovery"])
+        return device
+    wanted = (True, reason, cause, recovery)
+    if (device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted:
+        return device
+    device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = wanted
+    device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery"])
+    events.record(
+        actor=actor,
+        kind="device.cordoned",
+        pool=device.node.pool,
+        message=f"cordoned {name_of(device)}" + (f": {reason}" if reason else ""),
+        data={"device": device.uuid, "cause": str(cause), "recovery": recovery},
+    )
+    if cause != CordonCause.OPERATOR:
+        tell_operators(device, "device.cordoned", f"{name_of(device)} is out of use", reason, recovery)
+    return device
+
+
+@transaction.atomic
+def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "") -> Device:
+    """Put a device back into placement, whoever took it out. Repeating it is success.
+
+    Raises `NotFound`, `NotAllowed`.
+    """
+    require_operator(actor)
+    device = locked_device(device_id)
+    if not device.cordoned:
+        return device
+    cause = device.cordon_cause
+    device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = False, "", "", ""
+    device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery"])
+    events.record(
+        actor=actor,
+        kind="device.uncordoned",
+        pool=device.node.pool,
+        message=f"uncordoned {name_of(device)}" + (f": {storable(reason)}" if reason else ""),
+        data={"device": device.uuid, "cause": cause},
+    )
+    if cause in (CordonCause.CHECK, CordonCause.SCRUB):
+        tell_operators(device, "device.uncordoned", f"{name_of(device)} is back in use", reason)
+    # Whoever waits may fit now.
+    queue.poke()
+    return device
+
+
+def name_of(device: Device) -> str:
+    """What people call it: `GPU 3 of gpu-01`, and its instance by profile."""
+    what = f"instance {device.mig_profile} of GPU" if device.mig_profile else "GPU"
+    return f"{what} {device.index} of {device.node.name}"
+
+
+def url_of(device: Device) -> str:
+    """The device's page, as a path in the portal."""
+    return f"/gpus/devices/{device.pk}/"
+
+
+def tell_operators(device: Device, kind: str, title: str, body: str, recovery: str = "") -> None:
+    """A notice to everybody who runs the pools; simulated devices are called so."""
+    operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+    if device.node.pool.simulated:
+        title = f"Simulated: {title}"
+    if recovery and recovery != "none":
+        body = f"{body} What brings it back: {recovery.replace('_', ' ')}."
+    events.notify(operators, kind, title, body.strip(), url_of(device))
