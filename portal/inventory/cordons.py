@@ -1,7 +1,7 @@
 """Taking single devices out of placement, and back in; nodes are in `services.set_cordon`.
 
 Who took a device out decides who puts it back: an operator's cordon is lifted by an operator alone, that
-of a check by a passing check, that of a scrub by a clean scrub or a passing check. Operators may lift any.
+of a check by a passing check, that of a scrub by a clean scrub. Operators may lift any.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Week:
-    """Seven days from `first`, Monday to Sunday, in UTC."""
+    """Seven days from `first`, in UTC."""
 
     first: date
     lines: tuple[Line, ...]
@@ -70,10 +70,6 @@ class Week:
     @property
     def after(self) -> date:
         return self.first + timedelta(days=DAYS)
-
-
-def monday(day: date) -> date:
-    return day - timedelta(days=day.weekday())
 
 
 def bounds(first: date) -> tuple[datetime, datetime]:

@@ -52,7 +52,7 @@ def board(request: SignedInRequest) -> HttpResponse:
     if wants(request, "check"):
         return render(request, "quotas/calendar.html#check", {"check": _check(form)})
     today = timezone.now().date()
-    first = calendar.monday(_day(request.GET.get("week", "")) or today)
+    first = _day(request.GET.get("week", "")) or today
     start, end = calendar.bounds(first)
     rows = list(
         selectors.reservations_for(user)
