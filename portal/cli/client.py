@@ -73,8 +73,8 @@ class BerthClient:
         """The verdict on a request: `template`, `flavor` and, where there is a choice, `team`."""
         return self._object("POST", "/admission/preview", json=_given(request))
 
-    def create_workspace(self, *, idempotency_key: str = "", **request: str) -> dict[str, Any]:
-        """Create one: `template`, `flavor`, and where wanted `team` and `name`."""
+    def create_workspace(self, *, idempotency_key: str = "", **request: Any) -> dict[str, Any]:
+        """Create one: `template`, `flavor`, and where wanted `team`, `name` and `expected_hours`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._object("POST", "/workspaces", json=_given(request), headers=headers)
 
@@ -227,7 +227,7 @@ def _path(workspace_id: str) -> str:
     return f"/workspaces/{quote(str(workspace_id), safe='')}"
 
 
-def _given(values: Mapping[str, str]) -> dict[str, str]:
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 

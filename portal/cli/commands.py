@@ -62,11 +62,12 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         (row["slug"] for row in client.templates() if row["available"]), "template"
     )
     flavor = arguments.flavor or _first((row["slug"] for row in client.flavors()), "flavor")
-    request = {
+    request: dict[str, Any] = {
         "template": template,
         "flavor": flavor,
         "team": arguments.team,
         "name": arguments.name,
+        "expected_hours": arguments.hours,
         "idempotency_key": str(uuid.uuid4()),
     }
     try:
@@ -299,7 +300,20 @@ def _line(workspace: Workspace) -> str:
     error = workspace["error"]
     more = f": {error['message']}" if error and error["message"] else ""
     simulated = " (simulated)" if workspace["simulated"] else ""
-    return f"{workspace['name']} is {workspace['state']}{simulated}{more}"
+    return f"{workspace['name']} is {workspace['state']}{simulated}{_place(workspace)}{more}"
+
+
+def _place(workspace: Workspace) -> str:
+    """Where it stands in the queue, and when it is expected to start, in this machine's time."""
+    queue = workspace["queue"] or {}
+    words = ""
+    if queue.get("position"):
+        words += f", position {queue['position']}"
+    if queue.get("eta"):
+        at = datetime.fromisoformat(queue["eta"]).astimezone()
+        today = at.date() == datetime.now(at.tzinfo).date()
+        words += f", expected to start {at:%H:%M}" if today else f", expected to start {at:%d %b %H:%M}"
+    return words
 
 
 def _why(workspace: Workspace) -> str:

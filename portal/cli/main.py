@@ -98,6 +98,9 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument("--flavor", default="", metavar="SLUG", help="default: the first one of the catalog")
     up.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
     up.add_argument("--name", default="", help="default: one is chosen")
+    up.add_argument(
+        "--hours", type=_hours, default=None, metavar="H", help="how long you need it: estimates rest on it"
+    )
     _wait(up)
 
     listed = command("ls", "ls", "List workspaces.")
@@ -139,6 +142,13 @@ def _wait(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--timeout", type=_positive, default=600, metavar="SECONDS", help="of waiting; default: 600"
     )
+
+
+def _hours(text: str) -> float:
+    hours = float(text)
+    if not 1 / 60 <= hours <= 720:
+        raise argparse.ArgumentTypeError("must be from 0.02 to 720")
+    return hours
 
 
 def _positive(text: str) -> int:

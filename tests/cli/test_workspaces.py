@@ -32,6 +32,17 @@ def test_up_prints_the_address(as_bob: Any) -> None:
     assert (workspace.template.slug, workspace.team.slug) == ("jupyterlab", "vision")
 
 
+def test_up_tells_place_and_time_of_what_queues(as_bob: Any, bob: Any, pool: Any) -> None:
+    gpus = sum(node.devices.count() for node in pool.nodes.all())
+    for _ in range(gpus // 4):
+        assert as_bob("up", "--flavor", "sim-h100-x4", "--hours", "1.5").code == 0
+    assert Workspace.objects.filter(state=State.PROVISIONING, expected_s=5400).count() == gpus // 4
+    ran = as_bob("up", "--flavor", "sim-h100-x4", "--name", "late")
+    assert ran.code == 0
+    assert "late is pending (simulated), position 1, expected to start " in ran.err, ran.err
+    assert as_bob("up", "--flavor", "sim-cpu", "--hours", "1000").code == 2
+
+
 def test_up_waits_until_it_is_ready(as_bob: Any, workers: None) -> None:
     ran = as_bob(*UP, "--wait", "--json")
 
