@@ -12,6 +12,7 @@ from portal.inventory.models.capacity import (
     PoolState,
 )
 from portal.inventory.models.checks import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.models.samples import DeviceHour, DeviceMinute, DeviceSeries
 
 __all__ = [
     "CheckCause",
@@ -21,6 +22,9 @@ __all__ = [
     "CheckVerdict",
     "CordonCause",
     "Device",
+    "DeviceHour",
+    "DeviceMinute",
+    "DeviceSeries",
     "GpuCheckRun",
     "Node",
     "PlacementPolicy",
