@@ -260,6 +260,11 @@ BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
 BERTH_LEDGER_TICK_S = env.int("BERTH_LEDGER_TICK_S", default=60)
 BERTH_SHARE_HALF_LIFE_S = env.int("BERTH_SHARE_HALF_LIFE_S", default=86_400)
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
+# What devices did, by the minute and by the hour; docs/capacity.md says what that takes.
+BERTH_KEEP_MINUTES_DAYS = env.int("BERTH_KEEP_MINUTES_DAYS", default=3)
+BERTH_KEEP_HOURS_DAYS = env.int("BERTH_KEEP_HOURS_DAYS", default=400)
+# A secret of its own for Prometheus; without it, a token with the scope pools:read is needed.
+BERTH_METRICS_TOKEN = secret("BERTH_METRICS_TOKEN", "metrics_token")
 
 LOG_LEVEL = env.str("BERTH_LOG_LEVEL", default="INFO")
 LOGGING = {
