@@ -11,6 +11,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.inventory.checks import handout
 from portal.inventory.models import Device, Node, Pool
 from portal.inventory.services import config_of
 from portal.workspaces import dispatch
@@ -91,8 +92,21 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             **NOT_WAITING,
         )
     configs = {each.pool.pk: config_of(each.pool) for each in starts}
-    for each, allocations in zip(starts, _allocate(starts, now), strict=True):
-        dispatch.send_leased(each.workspace, Op.START, configs[each.pool.pk], allocations)
+    allocated = _allocate(starts, now)
+    # What waits for a check of its devices has no command under way until they have passed.
+    checked_first = handout.begin([each.workspace for each in starts], now)
+    for each, allocations in zip(starts, allocated, strict=True):
+        if each.workspace.pk in checked_first:
+            _wait_for_checks(each.workspace)
+        else:
+            dispatch.send_leased(each.workspace, Op.START, configs[each.pool.pk], allocations)
+
+
+def _wait_for_checks(workspace: Workspace) -> None:
+    workspace.lease, workspace.lease_expires_at = "", None
+    # The sweep looks after it; the last check that ends starts it at once.
+    workspace.due_at = timezone.now()
+    workspace.save(update_fields=["lease", "lease_expires_at", "due_at"])
 
 
 def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:

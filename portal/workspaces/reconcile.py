@@ -18,6 +18,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
 from portal.common.texts import storable
 from portal.events import services as events
+from portal.inventory.checks import handout
 from portal.quotas import cycle, queue
 from portal.workspaces import dispatch, placing
 from portal.workspaces.lifecycle import Reason, State, Trigger, Wanted, advance
@@ -103,11 +104,18 @@ def _wait(workspace: Workspace) -> None:
     queue.poke()
 
 
-def release(workspace: Workspace) -> None:
-    """Give back what the workspace holds: only after absence has been observed, or before any start."""
+def release(workspace: Workspace, *, used: bool = True) -> None:
+    """Give back what the workspace holds: only after absence has been observed, or before any start.
+
+    Real devices that may have been `used` are scrubbed before the next one gets them.
+    """
     now = timezone.now()
-    AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True).update(active=False)
+    held = AllocatedDevice.objects.filter(allocation__workspace=workspace, active=True)
+    devices = list(held.values_list("device_id", flat=True))
+    held.update(active=False)
     freed = Allocation.objects.filter(workspace=workspace, released_at=None).update(released_at=now)
+    if devices and used:
+        handout.reclaimed(devices)
     if freed:
         # Whoever waits may fit now.
         queue.poke()
@@ -156,8 +164,9 @@ def _provision(workspace: Workspace, now: datetime) -> None:
     if workspace.leave_at is not None and workspace.leave_at <= now:
         _leave(workspace, now)
         return
-    placed_at = workspace.placed_at or workspace.state_since
-    if now > placed_at + timedelta(seconds=workspace.template.start_timeout_s):
+    if handout.waits(workspace, now):
+        return
+    if now > _started_at(workspace, now) + timedelta(seconds=workspace.template.start_timeout_s):
         limit = f"within {workspace.template.start_timeout_s} s"
         fail(
             workspace,
@@ -172,6 +181,15 @@ def _provision(workspace: Workspace, now: datetime) -> None:
         )
         return
     dispatch.send(workspace, Op.OBSERVE if workspace.launched_at else Op.START)
+
+
+def _started_at(workspace: Workspace, now: datetime) -> datetime:
+    """From when its start counts: the time that checks before hand-out took is not its own."""
+    began = workspace.placed_at or workspace.state_since
+    if now <= began + timedelta(seconds=workspace.template.start_timeout_s):
+        return began
+    checks = handout.span(workspace)
+    return checks[1] if checks is not None and checks[1] is not None else began
 
 
 def _watch(workspace: Workspace, now: datetime) -> None:

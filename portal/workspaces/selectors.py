@@ -15,6 +15,7 @@ from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NotFound
 from portal.events.models import Event
+from portal.inventory.checks import handout
 from portal.quotas import admission
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
@@ -157,14 +158,16 @@ class Stage:
 
 
 def stages(workspace: Workspace) -> list[Stage]:
-    """Requested → Admitted → Placed → Starting → Ready, with the duration of each."""
+    """Requested → Admitted → Placed → (Checked →) Starting → Ready, with the duration of each."""
     requested, ready = workspace.requested_at, workspace.ready_at
+    checks = handout.span(workspace)
     ways: list[tuple[str, str, datetime | None, datetime | None]] = [
         ("requested", "Requested", requested, requested),
         ("admitted", "Admitted", requested, workspace.admitted_at),
         ("placed", "Placed", workspace.admitted_at, workspace.placed_at),
+        *([("checked", "Checked", *checks)] if checks is not None else []),
         # Starting is over when the app has answered, not when its process is there.
-        ("starting", "Starting", workspace.placed_at, ready),
+        ("starting", "Starting", checks[1] if checks is not None else workspace.placed_at, ready),
         ("ready", "Ready", requested if ready else None, ready),
     ]
     moving = workspace.state in {State.PENDING, State.PROVISIONING}

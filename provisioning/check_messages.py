@@ -1,0 +1,45 @@
+"""What the two planes tell each other about GPU checks and scrubs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioning.types import Failure, PoolConfig
+
+CHECK = "check"
+SCRUB = "scrub"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCommand:
+    """Check, or scrub, one device. It begins before `expires_at` (unix time) or not at all.
+
+    `run` and `lease` come back with every answer. `deadline_s` bounds the whole from its beginning.
+    `baseline` and `node_median` are figures by name, `baseline_mib` what a clean device had free.
+    """
+
+    kind: str
+    run: str
+    lease: str
+    pool: PoolConfig
+    uuid: str
+    level: str
+    expires_at: float
+    deadline_s: float
+    baseline: Mapping[str, float] = field(default_factory=dict)
+    node_median: Mapping[str, float] = field(default_factory=dict)
+    baseline_mib: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAnswer:
+    """How it ended: a check's `report` in the published schema, a scrub's result, or a failure to run it."""
+
+    kind: str
+    run: str
+    lease: str
+    uuid: str
+    report: dict[str, Any] | None = None
+    failure: Failure | None = None
