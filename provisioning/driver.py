@@ -16,9 +16,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from provisioning.errors import MissingDependency, ProvisioningError
 from provisioning.types import (
     Inventory,
     Observation,
@@ -27,6 +29,10 @@ from provisioning.types import (
     WorkspaceRef,
     WorkspaceSpec,
 )
+
+if TYPE_CHECKING:
+    from provisioning.gpu.check import Progress, Report
+    from provisioning.gpu.scrub import ScrubResult
 
 
 class Plane(StrEnum):
@@ -89,3 +95,54 @@ class Driver(ABC):
     @abstractmethod
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         """The last lines that the app wrote, newest last; empty when there are none."""
+
+    # GPU checks and scrubs. Unlike all other calls these may take minutes: the caller gives them a thread.
+
+    @property
+    def checks_at_once(self) -> bool:
+        """Whether `check_device` and `scrub_device` answer promptly, because nothing real is done."""
+        return False
+
+    def check_device(
+        self,
+        uuid: str,
+        level: str,
+        *,
+        baseline: Mapping[str, float] | None = None,
+        node_median: Mapping[str, float] | None = None,
+        deadline_s: float | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> Report:
+        """The report of the CUDA validation workload on one device; never raises for what the device does.
+
+        Here: on this machine, in processes of its own. A driver whose devices are elsewhere has its own way,
+        or says that it cannot.
+        """
+        # Imported by nobody who never checks a GPU.
+        from provisioning.gpu.check import run_check
+
+        if self.plane is not Plane.NODE:
+            raise self._cannot("checked")
+        return run_check(
+            uuid,
+            level,
+            baseline=baseline,
+            node_median=node_median,
+            deadline_s=deadline_s,
+            on_progress=on_progress,
+        )
+
+    def scrub_device(
+        self, uuid: str, *, baseline_mib: int | None = None, deadline_s: float = 120.0
+    ) -> ScrubResult:
+        """Clear the device's memory and prove it clean; `baseline_mib` is what it had free the last time."""
+        from provisioning.gpu.scrub_run import run_scrub
+
+        if self.plane is not Plane.NODE:
+            raise self._cannot("scrubbed")
+        return run_scrub(uuid, baseline_mib=baseline_mib, deadline_s=deadline_s)
+
+    def _cannot(self, what: str) -> ProvisioningError:
+        return MissingDependency(
+            f"Devices of a {self.name} pool cannot be {what} from here. Turn that off in the pool's settings."
+        )

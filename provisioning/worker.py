@@ -11,7 +11,7 @@ from celery.signals import worker_ready
 from provisioning import pulse, sampling
 from provisioning.transport import CONTROL_QUEUE, ENGINE_QUEUE, configure
 
-app = Celery("berth-node", include=["provisioning.tasks"])
+app = Celery("berth-node", include=["provisioning.tasks", "provisioning.gpu_tasks"])
 configure(
     app,
     broker_url=os.environ.get("BERTH_NODE_REDIS_URL", "redis://127.0.0.1:8002/0"),

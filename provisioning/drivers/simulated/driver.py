@@ -10,14 +10,22 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from provisioning.driver import Driver, Plane
 from provisioning.drivers.simulated import hardware, rows
-from provisioning.drivers.simulated.script import InvalidConfig, Script, Selector, Topology, check_keys
+from provisioning.drivers.simulated.script import (
+    Faults,
+    InvalidConfig,
+    Script,
+    Selector,
+    Topology,
+    check_keys,
+)
 from provisioning.drivers.simulated.state import Store
 from provisioning.errors import (
     BackendUnavailable,
@@ -31,12 +39,17 @@ from provisioning.errors import (
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     Inventory,
+    NodeInfo,
     Observation,
     Placement,
     PoolConfig,
     WorkspaceRef,
     WorkspaceSpec,
 )
+
+if TYPE_CHECKING:
+    from provisioning.gpu.check import Progress, Report
+    from provisioning.gpu.scrub import ScrubResult
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _EXTERNAL_NAME = re.compile(r"ws-[0-9a-f]{32}")
@@ -64,6 +77,7 @@ class SimulatedDriver(Driver):
         check_keys(pool.config)
         self.topology = Topology.parse(pool.config)
         self.script = Script.parse(pool.config)
+        self.faults = Faults.parse(pool.config)
         self._store = Store(_state_folder(pool))
         self._clock = clock
         self._sleep = sleep
@@ -102,9 +116,10 @@ class SimulatedDriver(Driver):
             with self._store.read(now) as connection:
                 epoch = rows.epoch(connection)
             offline = {node for node in self.script.vanish_nodes if self._vanished(node, epoch, now)}
-            return Inventory(
-                hardware.nodes(self.pool.slug, self.topology, frozenset(offline)), hardware.CAPABILITIES, now
-            )
+            nodes = hardware.nodes(self.pool.slug, self.topology, frozenset(offline))
+            if self.faults.vanish:
+                nodes = tuple(self._without_vanished(node, epoch, now) for node in nodes)
+            return Inventory(nodes, hardware.CAPABILITIES, now)
 
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
         self.validate(spec)
@@ -132,6 +147,67 @@ class SimulatedDriver(Driver):
         with self._call(), self._view() as book:
             row = book.row(ref.external_name)
             return row.log(book.now, tail_lines) if row else ""
+
+    @property
+    def checks_at_once(self) -> bool:
+        """See `Driver.checks_at_once`."""
+        return not self.faults.check_s
+
+    def check_device(
+        self,
+        uuid: str,
+        level: str,
+        *,
+        baseline: Mapping[str, float] | None = None,
+        node_median: Mapping[str, float] | None = None,
+        deadline_s: float | None = None,
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> Report:
+        """A made-up report of the device as it is scripted; it is marked as simulated and never a pass."""
+        from provisioning.drivers.simulated import faults
+
+        with self._call():
+            found = self._device(uuid)
+            if found is None:
+                return faults.no_such_device(uuid, level, self._clock())
+            wrong, busy = found
+            return faults.check_report(
+                uuid,
+                level,
+                model=self.topology.reported_model,
+                memory_mib=self.topology.gpu_memory_mib,
+                faults=wrong,
+                busy=busy,
+                now=self._clock(),
+                check_s=self.faults.check_s,
+                baseline=baseline,
+                node_median=node_median,
+                tell=on_progress,
+                sleep=self._sleep,
+            )
+
+    def scrub_device(
+        self, uuid: str, *, baseline_mib: int | None = None, deadline_s: float = 120.0
+    ) -> ScrubResult:
+        """A made-up result; it is marked as simulated."""
+        from provisioning.drivers.simulated import faults
+        from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
+
+        with self._call():
+            found = self._device(uuid)
+            if self.faults.check_s:
+                self._sleep(self.faults.check_s)
+            if found is None:
+                text = f"This simulated node has no device {uuid}. Refresh the inventory."
+                return ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, text, library="device", simulated=True)
+            wrong, busy = found
+            return faults.scrub_result(
+                uuid,
+                memory_mib=self.topology.gpu_memory_mib,
+                faults=wrong,
+                busy=busy,
+                baseline_mib=baseline_mib,
+            )
 
     # For trials and tests
 
@@ -186,6 +262,26 @@ class SimulatedDriver(Driver):
 
     def _vanished(self, node: str, epoch: float, now: float) -> bool:
         return self.script.vanished(node, epoch=epoch, now=now)
+
+    def _device(self, uuid: str) -> tuple[frozenset[str], bool] | None:
+        """What is wrong with a device and whether somebody uses it; None where it is not there."""
+        place = hardware.place_of(self.pool.slug, self.topology, uuid)
+        with self._view() as book:
+            epoch = rows.epoch(book.connection)
+            if place is None:
+                return None
+            if self._vanished(place[0], epoch, book.now):
+                raise _offline(place[0])
+            wrong = self.faults.of(*place, epoch=epoch, now=book.now)
+            return None if "vanish" in wrong else (wrong, book.used_of(uuid) > 0)
+
+    def _without_vanished(self, node: NodeInfo, epoch: float, now: float) -> NodeInfo:
+        there = tuple(
+            device
+            for device in node.devices
+            if "vanish" not in self.faults.of(node.name, device.index, epoch=epoch, now=now)
+        )
+        return node if len(there) == len(node.devices) else replace(node, devices=there)
 
     def _offline_names(self, book: rows.Book) -> dict[str, str]:
         """The workspaces with a part on an offline node, each with that node."""
@@ -306,7 +402,12 @@ class SimulatedDriver(Driver):
             if self._vanished(part.node, epoch, now):
                 return _offline(part.node)
             for grant in part.devices:
-                if not hardware.has_device(self.pool.slug, self.topology, part.node, grant.uuid):
+                place = hardware.place_of(self.pool.slug, self.topology, grant.uuid)
+                if (
+                    place is None
+                    or place[0] != part.node
+                    or "vanish" in self.faults.of(*place, epoch=epoch, now=now)
+                ):
                     return StartFailed(
                         f"Node {part.node} has no device {grant.uuid}. Refresh the inventory and try again."
                     )

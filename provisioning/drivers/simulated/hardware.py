@@ -53,8 +53,12 @@ def _layout(pool: str, topology: Topology) -> dict[str, NodeInfo]:
 
 
 @lru_cache(maxsize=32)
-def _devices(pool: str, topology: Topology) -> dict[str, str]:
-    return {device.uuid: name for name, node in _layout(pool, topology).items() for device in node.devices}
+def _devices(pool: str, topology: Topology) -> dict[str, tuple[str, int]]:
+    return {
+        device.uuid: (name, device.index)
+        for name, node in _layout(pool, topology).items()
+        for device in node.devices
+    }
 
 
 def nodes(pool: str, topology: Topology, offline: frozenset[str]) -> tuple[NodeInfo, ...]:
@@ -70,6 +74,6 @@ def has_node(pool: str, topology: Topology, node: str) -> bool:
     return node in _layout(pool, topology)
 
 
-def has_device(pool: str, topology: Topology, node: str, uuid: str) -> bool:
-    """Whether the device is on that node."""
-    return _devices(pool, topology).get(uuid) == node
+def place_of(pool: str, topology: Topology, uuid: str) -> tuple[str, int] | None:
+    """The device's node and index; None where the pool has no such device."""
+    return _devices(pool, topology).get(uuid)

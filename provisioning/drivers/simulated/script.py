@@ -30,6 +30,15 @@ setting                   meaning
 `vanish_nodes`            names of nodes, separated by commas, that go offline
 `vanish_after_s`          how long after the pool's first use they go (0)
 `vanish_for_s`            how long they stay away; 0 is for ever (0)
+`check_s`                 how long a check or a scrub takes (0)
+`fault_ecc`               devices, like sim-001:0, separated by commas: uncorrectable ECC errors grow
+`fault_xid79`             devices that fall off the bus during a check
+`fault_hang`              devices on which a test never ends (its deadline takes `check_s`)
+`fault_slow_memory`       devices whose memory is slow: degraded
+`fault_leak`              devices with memory that nobody gives back
+`fault_vanish`            devices that inventory does not find
+`fault_from_s`            how long after the pool's first use the faults begin (0)
+`fault_for_s`             how long they last; 0 is for ever (0)
 ========================  =======================================================================
 """
 
@@ -37,6 +46,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -220,7 +230,60 @@ class Script:
         return now >= away_from and (not self.vanish_for_s or now < away_from + self.vanish_for_s)
 
 
-KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, "state"))
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Which devices are broken, as `node:index`, and when. `check_s` is how long a check takes."""
+
+    check_s: float = 0.0
+    ecc: frozenset[str] = frozenset()
+    xid79: frozenset[str] = frozenset()
+    hang: frozenset[str] = frozenset()
+    slow_memory: frozenset[str] = frozenset()
+    leak: frozenset[str] = frozenset()
+    vanish: frozenset[str] = frozenset()
+    from_s: float = 0.0
+    for_s: float = 0.0
+
+    KINDS: ClassVar[tuple[str, ...]] = ("ecc", "xid79", "hang", "slow_memory", "leak", "vanish")
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "check_s",
+        "fault_from_s",
+        "fault_for_s",
+        *(f"fault_{kind}" for kind in ("ecc", "xid79", "hang", "slow_memory", "leak", "vanish")),
+    )
+
+    @classmethod
+    def parse(cls, config: Mapping[str, JsonScalar]) -> Faults:
+        """Raises `InvalidConfig`."""
+        read = _Reader(config)
+        named: dict[str, frozenset[str]] = {}
+        for kind in cls.KINDS:
+            named[kind] = read.names(f"fault_{kind}")
+            if not all(_DEVICE.fullmatch(name) for name in named[kind]):
+                wanted = "devices like sim-001:0, separated by commas"
+                raise _wrong(f"fault_{kind}", wanted, config.get(f"fault_{kind}"))
+        return cls(
+            check_s=read.seconds("check_s"),
+            from_s=read.seconds("fault_from_s"),
+            for_s=read.seconds("fault_for_s"),
+            **named,
+        )
+
+    @property
+    def any(self) -> bool:
+        return any(getattr(self, kind) for kind in self.KINDS)
+
+    def of(self, node: str, index: int, *, epoch: float, now: float) -> frozenset[str]:
+        """What is wrong with a device at `now`, in a pool first used at `epoch`."""
+        begins = epoch + self.from_s
+        if now < begins or (self.for_s and now >= begins + self.for_s):
+            return frozenset()
+        name = f"{node}:{index}"
+        return frozenset(kind for kind in self.KINDS if name in getattr(self, kind))
+
+
+_DEVICE = re.compile(r"[A-Za-z0-9-]+:\d{1,3}")
+KNOWN_KEYS = frozenset((*Topology.KEYS, *Script.KEYS, *Faults.KEYS, "state"))
 
 
 def check_keys(config: Mapping[str, JsonScalar]) -> None:
