@@ -15,13 +15,15 @@ from kombu.exceptions import OperationalError
 import portal.inventory.tasks
 import portal.quotas.tasks
 import portal.workspaces.tasks
+import provisioning.gpu_tasks
 import provisioning.tasks
 from portal.celery import app as control_app
 from provisioning import messages
 from provisioning.types import Command
 from provisioning.worker import app as node_app
 
-assert portal.inventory.tasks and portal.workspaces.tasks and provisioning.tasks
+assert portal.inventory.tasks and portal.workspaces.tasks
+assert provisioning.tasks and provisioning.gpu_tasks
 
 
 @dataclass(frozen=True, slots=True)
