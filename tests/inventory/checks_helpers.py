@@ -1,0 +1,95 @@
+"""Answers of nodes about checks and scrubs, made by hand, and the runs that they are about."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from portal.inventory.checks import results
+from portal.inventory.models import Device, GpuCheckRun
+from portal.workspaces.models import AllocatedDevice
+from provisioning import messages
+from provisioning.check_messages import CheckAnswer, CheckCommand
+from provisioning.drivers.simulated import faults
+from provisioning.gpu.check.types import Verdict
+from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
+from provisioning.types import Failure
+from tests.broker import Broker
+
+
+def commands(sent: Broker) -> list[CheckCommand]:
+    """Checks and scrubs on their way to nodes; they are taken off."""
+    found = [*sent.take("node.gpu_check"), *sent.take("node.gpu_scrub")]
+    return [messages.load(message.kwargs["command"], CheckCommand) for message in found]
+
+
+def only(sent: Broker) -> CheckCommand:
+    found = commands(sent)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def real_report(command: CheckCommand, *wrong: str, **changes: Any) -> dict[str, Any]:
+    """The report of a real device in the published schema; `wrong` as in the simulation's faults."""
+    made = faults.check_report(
+        command.uuid,
+        command.level,
+        model="Simulated H100",
+        memory_mib=81_559,
+        faults=frozenset(wrong),
+        busy="busy" in wrong,
+        now=1_800_000_000.0,
+        check_s=0,
+    )
+    report = copy.deepcopy(made.to_dict())
+    report["simulated"] = False
+    if report["verdict"] == Verdict.INCONCLUSIVE and not wrong:
+        report |= {"verdict": "pass", "exit_code": 0, "summary": "All tests passed."}
+    if "slow_memory" in wrong:
+        report |= {"verdict": "degraded", "exit_code": 1}
+    return report | changes
+
+
+def unavailable(command: CheckCommand) -> dict[str, Any]:
+    """What a node without the needed library reports."""
+    report = faults.no_such_device(command.uuid, command.level, 1_800_000_000.0).to_dict()
+    missing = {"text": "The CUDA bindings are missing.", "library": "cuda-bindings", "fix": "Install it."}
+    return report | {"simulated": False, "unavailable": missing, "summary": "The CUDA bindings are missing."}
+
+
+def answer(command: CheckCommand, *wrong: str, **changes: Any) -> bool:
+    """A node's answer to a check; whether it counted."""
+    return tell(command, report=real_report(command, *wrong, **changes))
+
+
+def tell(
+    command: CheckCommand, *, report: dict[str, Any] | None = None, failure: Failure | None = None
+) -> bool:
+    return results.apply_answer(
+        CheckAnswer(command.kind, command.run, command.lease, command.uuid, report=report, failure=failure)
+    )
+
+
+def scrubbed(command: CheckCommand, verdict: str = "clean", **fields: Any) -> bool:
+    """A node's answer to a scrub; whether it counted."""
+    assert command.kind == "scrub"
+    free = fields.pop("free_mib", 80_000)
+    text = fields.pop("text", f"It is {verdict}.")
+    result = ScrubResult(command.uuid, ScrubVerdict(verdict), text, free_mib=free, **fields)
+    return tell(command, report=messages.dump(result))
+
+
+def failure(code: str = "backend_unavailable") -> Failure:
+    return Failure(code=code, message="The node met an error.", retryable=True, blame="backend")
+
+
+def run_of(command: CheckCommand) -> GpuCheckRun:
+    return GpuCheckRun.objects.get(pk=command.run)
+
+
+def fresh(device: Device) -> Device:
+    return Device.objects.select_related("node", "node__pool").get(pk=device.pk)
+
+
+def held(device: Device) -> bool:
+    return AllocatedDevice.objects.filter(device=device, active=True).exists()
