@@ -131,6 +131,11 @@ def device_series(device: Device, span: str = HOUR, *, now: datetime | None = No
     return Series(span, start_s, step_s, points, simulated, sample)
 
 
+def start_of(series: Series) -> datetime:
+    """When it begins, as a moment."""
+    return datetime.fromtimestamp(series.start_s, UTC)
+
+
 def _point(row: tuple[int | None, ...]) -> Point:
     values = dict(zip(COLUMNS, row[1:], strict=True))
     pct_s, gpu_s = values.pop("gpu_pct_s"), values["gpu_s"]

@@ -48,6 +48,7 @@ POST   teams/<slug:slug>/members/<str:username>/remove/     302    404    302 40
 # --- pages: pools ---
 GET    pools/                                               302    200    200 200 200   200   -
 GET    pools/<slug:slug>/                                   302    200    200 200 200   200   -
+GET    gpus/devices/<uuid:device_id>/charts/                302    200    200 200 200   200   -
 
 # --- pages: workspaces ---
 GET    .                                                    302    200    200 200 200   200   -

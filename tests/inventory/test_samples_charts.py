@@ -1,0 +1,290 @@
+"""What is drawn: findings in words, lines that break at gaps, tables with the same figures, small pages."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from django.urls import reverse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.inventory import charts, samples, shapes
+from portal.inventory.models import Device, Node, Pool
+from portal.inventory.series import HOUR, MONTH, Held, Point, Series
+from provisioning.gpu.samples import Sample
+from tests.factories import local_pool_with, node_info
+from tests.inventory.sampled import NOON, apply, rollup
+
+UUID = "GPU-node-1-0"
+
+
+def device(**fields) -> Device:
+    node = Node(name="node-1", pool=Pool(slug="p", name="P"))
+    return Device(**{"node": node, "uuid": UUID, "model": "H100", "memory_mib": 81_920, **fields})
+
+
+def point(number: int, percent: int | None = 50, **fields) -> Point:
+    if percent is not None:
+        fields = {
+            "gpu_pct": float(percent), "gpu_max_pct": min(100, percent + 10), "gpu_p95_pct": percent,
+            "gpu_s": 60, "gpu_used_s": 60 if percent else 0, **fields,
+        }  # fmt: skip
+    return Point(NOON + 60 * number, 60, **fields)
+
+
+def hour(points: dict[int, Point], **fields) -> Series:
+    return Series(HOUR, NOON, 60, tuple(points.get(number) for number in range(60)), **fields)
+
+
+def drawn(series: Series, key: str = "use", held=(), **fields) -> charts.Chart:
+    return {chart.key: chart for chart in charts.device_charts(device(**fields), series, held)}[key]
+
+
+# --- findings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("percents", "title"),
+    [
+        ([50] * 30 + [0] * 10, "GPU use: 38 % on average, idle for 10 min"),
+        ([100] * 60, "GPU use: 100 % on average, never idle"),
+        ([0] * 60, "GPU use: none in 1 h measured"),
+        ([0] * 3, "GPU use: none in 3 min measured"),
+        ([1] + [0] * 9, "GPU use: under 1 % on average, idle for 9 min"),
+        ([None] * 5, "GPU use: not measured in the last hour"),
+    ],
+)
+def test_the_title_says_how_much_the_gpu_did(percents, title):
+    series = hour({number: point(number, percent) for number, percent in enumerate(percents)})
+    assert drawn(series).title == title
+
+
+def test_the_other_titles():
+    hot = {
+        "memory_mib": 20_480, "memory_max_mib": 40_960, "power_mw": 400_000, "power_max_mw": 690_400,
+        "temperature_c": 60, "temperature_max_c": 83, "throttle_s": 60, "thermal_s": 30, "power_s": 90,
+    }  # fmt: skip
+    series = hour({0: point(0, **hot)})
+    titles = [chart.title for chart in charts.device_charts(device(), series)]
+    assert titles[1:] == [
+        "GPU memory: 40 of 80 GiB at most, 20 GiB on average",
+        "Power: 400 W on average, 690 W at most; clocks held down by power limits for 1 min 30 s",
+        "Temperature: 83 °C at most, clocks held down by heat for 30 s",
+    ]
+    calm = hour({0: point(0, **{**hot, "thermal_s": 0, "power_s": 0})})
+    titles = [chart.title for chart in charts.device_charts(device(), calm)]
+    assert titles[2:] == [
+        "Power: 400 W on average, 690 W at most",
+        "Temperature: 83 °C at most, never too hot to run at full speed",
+    ]
+    untold = hour({0: point(0, **{**hot, "throttle_s": None, "thermal_s": None})})
+    assert "whether heat slowed it is not told" in drawn(untold, "temperature").title
+    nothing = charts.device_charts(device(memory_mib=0), hour({0: point(0)}))
+    assert all("not measured" in chart.title for chart in nothing[1:])
+
+
+def test_nothing_measured_gives_no_chart():
+    assert charts.device_charts(device(), hour({})) == []
+
+
+# --- geometry -------------------------------------------------------------------------------------
+
+
+def test_a_gap_stays_a_gap():
+    series = hour({number: point(number) for number in [*range(10), *range(20, 30), 40]})
+    chart = drawn(series)
+    assert chart.line.count("M") == 3 and chart.line.endswith("h0"), "a minute alone is a dot"
+    assert chart.band.count("M") == chart.band.count("Z") == 2
+    a_minute = (charts.RIGHT - charts.LEFT) / 60
+    assert [(bar.x, bar.width) for bar in chart.gaps] == [
+        (pytest.approx(charts.LEFT + a_minute * begin, abs=0.06), pytest.approx(a_minute * count, abs=0.11))
+        for begin, count in ((10, 10), (30, 10), (41, 19))
+    ]
+    assert [row.texts[0] for row in chart.rows[:20]] == [""] * 19 + ["50 %"], "the newest first"
+    assert len(chart.rows) == 60
+
+
+def test_what_one_metric_lacks_is_a_gap_in_its_chart_alone():
+    series = hour({0: point(0, power_mw=1000, power_max_mw=1000), 1: point(1)})
+    assert len(drawn(series, "power").gaps) == 1 and drawn(series, "power").gaps[0].width > 300
+    assert drawn(series).gaps[0].x > drawn(series, "power").gaps[0].x
+    assert not drawn(series, "memory").line and not drawn(series, "memory").measured
+
+
+numbers = st.none() | st.integers(0, 2_000_000)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.none() | st.tuples(st.integers(0, 100), numbers, numbers), min_size=1, max_size=720))
+def test_whatever_was_measured_stays_inside_the_picture(values):
+    points = tuple(
+        None
+        if value is None
+        else Point(
+            NOON + 3600 * n, 60, gpu_pct=float(value[0]), gpu_max_pct=100, gpu_s=60, gpu_used_s=1,
+            memory_mib=value[1], memory_max_mib=value[1], power_mw=value[2], power_max_mw=value[2],
+        )
+        for n, value in enumerate(values)
+    )  # fmt: skip
+    for chart in charts.device_charts(device(), Series(MONTH, NOON, 3600, points)):
+        spots = re.findall(r"([\d.]+) ([\d.]+)", chart.line + chart.band)
+        assert all(37.9 <= float(x) <= 352.1 and 7.9 <= float(y) <= 108.1 for x, y in spots)
+        assert all(bar.x >= 37.9 and bar.x + bar.width <= 352.1 for bar in (*chart.gaps, *chart.held))
+        assert all(38 <= tick.position <= 352 for tick in chart.x_ticks)
+
+
+def test_who_held_it_is_one_bar_for_several_at_once():
+    def at(minute: int) -> datetime:
+        return datetime.fromtimestamp(NOON, UTC) + timedelta(minutes=minute)
+
+    device_id = team = device().pk
+    held = [
+        Held(device_id, team, 500, at(-90), at(15)),
+        Held(device_id, team, 500, at(10), at(30)),
+        Held(device_id, team, 1000, at(45), None),
+        Held(device_id, team, 1000, at(-20), at(-10)),
+    ]
+    bars = drawn(hour({0: point(0)}), held=held).held
+    assert [(bar.x, round(bar.x + bar.width, 1)) for bar in bars] == [(38, 195), (273.5, 352)]
+    assert drawn(hour({0: point(0)}), "power", held).held == ()
+
+
+def test_the_newest_look_stands_at_the_end():
+    live = Sample(NOON + 3690.0, gpu_util_pct=43, memory_used_mib=40_960, temperature_c=None)
+    found = charts.device_charts(device(), hour({0: point(0)}, live=live))
+    assert [chart.now for chart in found] == ["43 %", "40 GiB", "", ""]
+    assert found[0].live is not None and found[0].live[0] > 351 and found[2].live is None
+    assert charts.device_charts(device(), hour({}, live=live))[0].title.startswith("GPU use: not measured")
+
+
+def test_axes_are_marked_in_quarters_of_hours_and_in_weeks():
+    chart = drawn(hour({0: point(0)}))
+    assert [tick.label for tick in chart.y_ticks] == ["0", "50", "100"]
+    assert [tick.label[-2:] for tick in chart.x_ticks] == ["15", "30", "45"]
+    month = Series(MONTH, NOON, 3600, (Point(NOON, 1, gpu_pct=1.0),) * 720)
+    ticks = drawn(month).x_ticks
+    assert 3 <= len(ticks) <= 5
+    assert {(b.at - a.at).days for a, b in pairwise(ticks)} == {7}
+    assert drawn(hour({0: point(0)}), "power", facts={"power_limit_mw": 700_000}).y_ticks[-1].label == "800"
+
+
+@pytest.mark.parametrize(
+    ("value", "top"),
+    [(0, 1), (1, 1), (1.1, 2), (250, 300), (690, 800), (700.1, 800), (810, 1000), (0.3, 0.3)],
+)
+def test_axes_end_at_round_numbers(value, top):
+    assert shapes.nice(value) == pytest.approx(top) if value else shapes.nice(value) > 0
+
+
+# --- sparklines -----------------------------------------------------------------------------------
+
+
+def test_a_sparkline_shows_the_floor_and_says_what_lies_below():
+    good = shapes.sparkline([4100.0, None, 4300.0, 4200.0], floor=4000, unit="GB/s", name="Copy")
+    assert good is not None and not good.below and good.floor_y is not None and good.last is not None
+    assert good.line.count("M") == 2 and good.last[1] < good.floor_y, "above the floor is higher up"
+    assert good.label == "Copy: 4100 to 4200 GB/s in 3 values, floor 4000"
+    bad = shapes.sparkline([4100.0, 3900.0], floor=4000)
+    assert bad is not None and bad.below and bad.last is not None and bad.floor_y is not None
+    assert bad.last[1] > bad.floor_y and bad.label.endswith("below the floor 4000")
+    one = shapes.sparkline([7])
+    assert one is not None and one.line.endswith("h0") and one.label == "Trend: 7"
+    assert shapes.sparkline([]) is None and shapes.sparkline([None]) is None
+    flat = shapes.sparkline([0, 0, 0], floor=0)
+    assert flat is not None and not flat.below
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real(catalog, db) -> Device:
+    local_pool_with(node_info(gpus=1))
+    return Device.objects.get()
+
+
+def url_of(found: Device, span: str = "hour") -> str:
+    return reverse("inventory:device-charts", args=[found.pk]) + f"?span={span}"
+
+
+FULL = {"memory_used_mib": 31_234, "power_mw": 456_789, "temperature_c": 66, "throttle": 0}
+
+
+def filled(minutes: int) -> int:
+    """Minutes up to now with figures that hardly repeat; when the last one ends."""
+    now_s = int(datetime.now(UTC).timestamp()) // 60 * 60
+    apply(
+        *(
+            rollup(
+                UUID, now_s - 60 * (back + 1),
+                {
+                    second: {
+                        name: value * (7 + (back * 37 + second) % 13) // 20 for name, value in FULL.items()
+                    } | {"gpu_util_pct": (back * 31 + second) % 101}
+                    for second in range(0, 60, 7)
+                },
+            )
+            for back in range(minutes)
+        )
+    )  # fmt: skip
+    samples.roll_up_hours()
+    return now_s
+
+
+def test_the_page_and_its_part(client, bob, real):
+    client.force_login(bob)
+    filled(30)
+    page = client.get(url_of(real))
+    assert page.status_code == 200 and "<html" in page.text and page.text.count("<svg viewBox") == 4
+    part = client.get(url_of(real), headers={"HX-Request": "true", "HX-Target": "charts"})
+    assert "<html" not in part.text and part.text.count("<figure") == 4
+    assert "every 30s" in part.text and 'aria-current="true">Last hour' in part.text
+    assert not re.search(r"\sstyle=|<script|<style", part.text)
+    assert "held by a workspace" in part.text
+    assert client.get(url_of(real, "year")).text.count("<figure") == 4, "another span is the hour"
+    assert client.get(url_of(Device())).status_code == 404
+
+
+def test_parts_are_small(client, bob, real):
+    from portal.inventory.models import DeviceHour, DeviceSeries
+
+    client.force_login(bob)
+    now_s = filled(61)
+    series = DeviceSeries.objects.get()
+    DeviceHour.objects.bulk_create(
+        [
+            DeviceHour(
+                series=series, start_s=now_s // 3600 * 3600 - 3600 * back, measured_s=3600, gpu_s=3600,
+                gpu_pct_s=back * 7919 % 360_000, gpu_used_s=back * 31 % 3600, gpu_max_pct=100 - back % 20,
+                memory_mib=back * 7907 % 80_000, memory_max_mib=80_000 - back % 900,
+                power_mw=back * 7901 % 600_000, power_max_mw=700_000 - back % 5000,
+                temperature_c=30 + back * 7 % 50, temperature_max_c=85 - back % 9,
+            )
+            for back in range(2, 720)
+        ]
+    )  # fmt: skip
+    for span in (HOUR, MONTH):
+        part = client.get(url_of(real, span), headers={"HX-Request": "true", "HX-Target": "charts"})
+        assert part.text.count('<path class="mean"') == 4
+        size = len(gzip.compress(part.content, 6))
+        assert size < 15_000, f"{span}: {size} bytes"
+
+
+def test_a_page_takes_few_queries(client, bob, real, django_assert_max_num_queries):
+    client.force_login(bob)
+    filled(2)
+    client.get(url_of(real))
+    with django_assert_max_num_queries(8):
+        client.get(url_of(real), headers={"HX-Request": "true", "HX-Target": "charts"})
+
+
+def test_no_samples_say_why(client, bob, real, pool):
+    client.force_login(bob)
+    assert "No samples in the last hour" in client.get(url_of(real)).text
+    assert "No samples in the last 30 days" in client.get(url_of(real, "month")).text
+    simulated = Device.objects.filter(node__pool=pool).first()
+    assert "No samples: simulated device" in client.get(url_of(simulated)).text
