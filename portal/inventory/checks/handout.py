@@ -36,6 +36,7 @@ DEADLINE_S = 150
 """All checks before one hand-out have this long together; a quick one takes some seconds."""
 CANNOT_FOR = timedelta(hours=1)
 """Where the check could not be run at all it is not tried again before every hand-out, but after this."""
+FIRST_PROMISE = 1
 GOOD = frozenset({CheckVerdict.PASS, CheckVerdict.DEGRADED})
 BAD = frozenset({CheckVerdict.FAIL, CheckVerdict.HUNG})
 
@@ -99,8 +100,17 @@ def _stale(device: Device, now: datetime) -> bool:
 
 def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
     """The hand-out checks of the workspace's present place."""
-    found = GpuCheckRun.objects.filter(workspace=workspace, cause=CheckCause.HAND_OUT)
-    return found.filter(created_at__gte=workspace.placed_at) if workspace.placed_at else found.none()
+    from portal.workspaces.models import AllocatedDevice
+
+    if workspace.placed_at is None:
+        return GpuCheckRun.objects.none()
+    held = AllocatedDevice.objects.filter(active=True, allocation__workspace=workspace)
+    return GpuCheckRun.objects.filter(
+        workspace=workspace,
+        cause=CheckCause.HAND_OUT,
+        created_at__gte=workspace.placed_at,
+        device__in=held.values("device"),
+    )
 
 
 def span(workspace: Workspace) -> tuple[datetime, datetime | None] | None:
@@ -194,6 +204,8 @@ def _another(workspace: Workspace, why: Sequence[str]) -> None:
         placed_at=None,
         admitted_at=None,
         due_at=None,
+        # It had its turn already: nobody who came to wait behind it goes before it now.
+        promised=FIRST_PROMISE,
         error_code="check_failed",
         error_message=sentence,
         **placing.NOT_LEAVING,

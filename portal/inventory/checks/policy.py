@@ -99,9 +99,12 @@ def _of_pool(pool: Pool, now: datetime) -> int:
 
 def _may_check(pool: Pool, free: int) -> int:
     """How many more of the free devices may be checked now."""
-    under_way = GpuCheckRun.objects.filter(
-        device__node__pool=pool, device__cordoned=False, status__in=requests.OPEN
-    ).count()
+    under_way = (
+        GpuCheckRun.objects.filter(device__node__pool=pool, device__cordoned=False, status__in=requests.OPEN)
+        # These devices are somebody's.
+        .exclude(cause=CheckCause.HAND_OUT)
+        .count()
+    )
     if free + under_way == 1:
         # The only device: when nobody waits for it.
         return 0 if _somebody_waits() else 1 - under_way

@@ -32,6 +32,7 @@ from portal.inventory.models import (
     GpuCheckRun,
     Node,
 )
+from portal.quotas import queue
 from portal.quotas.models import QueueState
 from provisioning import messages
 from provisioning.check_messages import CheckCommand
@@ -240,8 +241,8 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
         node_median={} if scrub else baselines.of_node(device),
         baseline_mib=baselines.clean_free_mib(device) if scrub else None,
     )
-    queue = queue_of(pool, device.node.name)
-    transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", queue, messages.dump(command)))
+    to = queue_of(pool, device.node.name)
+    transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, messages.dump(command)))
 
 
 def _send(task: str, queue: str, command: dict[str, Any]) -> None:
@@ -302,6 +303,8 @@ def end(run: GpuCheckRun, status: CheckStatus, **fields: Any) -> None:
     run.device.checking = False
     run.device.save(update_fields=["checking"])
     send_on_commit(run.device.node_id)
+    # Whoever waits may fit now.
+    queue.poke()
 
 
 def record(
