@@ -1,0 +1,113 @@
+"""Charts in a real browser: accessible, narrow and wide, both themes, the reader's zone, open tables."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.utils import timezone
+
+from portal.inventory import samples
+from portal.inventory.models import Device, DeviceHour, DeviceSeries
+from portal.workspaces.models import AllocatedDevice, Allocation
+from tests.factories import local_pool_with, node_info
+from tests.inventory.sampled import apply, rollup
+from tests.ui.test_browser import DESKTOP, NARROW, PHONE, overflows, too_small, violations
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
+]
+SHOTS = os.environ.get("BERTH_SCREENSHOTS")
+
+
+@pytest.fixture
+def busy(workspace_in, alice, catalog, transactional_db) -> Device:
+    """A GPU with work, an idle time, a gap, and somebody who holds it."""
+    node = local_pool_with(node_info("gpu-01", gpus=1), slug="lab").nodes.get()
+    device = node.devices.get()
+    now_s = int(time.time()) // 60 * 60
+    minutes = []
+    for back in range(60, 0, -1):
+        if 30 <= back < 36:
+            continue
+        busy = 0 if back < 12 else 62 + round(24 * math.sin(back / 3))
+        values = {
+            "gpu_util_pct": busy, "memory_used_mib": 61_000 if busy else 4200,
+            "throttle": 0x20 * (back == 40),
+            "power_mw": 90_000 + busy * 5600, "temperature_c": 34 + busy // 2, "sm_clock_mhz": 1700,
+        }  # fmt: skip
+        seconds = {second: dict(values) for second in range(60)}
+        for second in range(0, 60, 9):
+            seconds[second]["gpu_util_pct"] = min(100, busy + 9 * (busy > 0))
+        minutes.append(rollup(device.uuid, now_s - 60 * back, seconds))
+    apply(*minutes, node="gpu-01", pool="lab", now_s=now_s + 1)
+    samples.roll_up_hours()
+    series = DeviceSeries.objects.get()
+    hour_s = now_s // 3600 * 3600
+    DeviceHour.objects.bulk_create(
+        DeviceHour(
+            series=series, start_s=hour_s - 3600 * back, measured_s=3600, gpu_s=3600,
+            gpu_pct_s=3600 * (level := max(0, round(55 + 45 * math.sin(back / 9)))),
+            gpu_used_s=3600 if level else 0, gpu_max_pct=min(100, level + 12), memory_mib=600 * level + 2000,
+            memory_max_mib=700 * level + 2500, power_mw=90_000 + 5600 * level,
+            power_max_mw=110_000 + 5700 * level, temperature_c=34 + level // 2,
+            temperature_max_c=38 + level // 2, throttle_s=3600, thermal_s=0, power_s=0, slowed_s=0,
+        )
+        for back in range(2, 600)
+        if not 200 < back < 260
+    )  # fmt: skip
+    allocation = Allocation.objects.create(
+        workspace=workspace_in("running", alice), node=node, generation=1, cpu_milli=1, memory_mib=1,
+        granted_at=timezone.now() - timedelta(minutes=50),
+    )  # fmt: skip
+    AllocatedDevice.objects.create(allocation=allocation, device=device)
+    return device
+
+
+def test_charts_are_for_everybody(visit, busy, alice):
+    path = f"/gpus/devices/{busy.pk}/charts/"
+    page = visit(alice, timezone_id="Australia/Adelaide", viewport=DESKTOP)
+    page.goto(path)
+    assert page.locator("figure svg").count() == 4
+    assert page.locator("figcaption").first.inner_text().startswith("GPU use: ")
+    first = page.locator("[data-clock]").first
+    shown = datetime.fromisoformat(first.get_attribute("data-clock")).astimezone(
+        ZoneInfo("Australia/Adelaide")
+    )
+    assert first.text_content() == f"{shown:%H:%M}" and "Australia/Adelaide" in page.inner_text(".chart-key")
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        for viewport in (DESKTOP, PHONE, NARROW):
+            page.set_viewport_size(viewport)
+            for span in ("hour", "month"):
+                page.goto(f"{path}?span={span}")
+                assert not overflows(page), (viewport, span)
+                if SHOTS:
+                    name = f"charts-{span}-{theme}-{viewport['width']}.png"
+                    page.screenshot(path=str(Path(SHOTS) / name), full_page=True)
+        assert not violations(page)
+    assert not too_small(page)
+    # An open table stays open, where it was, when the part is fetched again; a click changes the span.
+    page.goto(path)
+    page.click("#show-power")
+    with page.expect_response(lambda response: "/charts/" in response.url):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_function("document.querySelector('#table-power').open")
+    assert page.locator("#table-power tbody tr").count() == 60
+    page.click("#span-month")
+    page.wait_for_selector("text=Day (UTC)", state="attached")
+    assert page.locator("#span-month").get_attribute("aria-current") == "true"
+
+
+def test_charts_without_javascript(visit, busy, alice):
+    page = visit(alice, java_script_enabled=False)
+    page.goto(f"/gpus/devices/{busy.pk}/charts/")
+    assert page.locator("figure svg").count() == 4 and "in UTC" in page.inner_text(".chart-key")
+    page.click("#span-month")
+    assert "span=month" in page.url and page.locator("figure svg").count() == 4
