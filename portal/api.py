@@ -10,6 +10,7 @@ from portal.catalog import api as catalog
 from portal.common.api import routes, unknown_endpoint
 from portal.events import api as events
 from portal.inventory import api as inventory
+from portal.inventory import sample_api as samples
 from portal.quotas.api import urls as quotas
 from portal.workspaces import api as workspaces
 
@@ -34,6 +35,7 @@ v1 = [
     *catalog.urlpatterns,
     *accounts.urlpatterns,
     *inventory.urlpatterns,
+    *samples.urlpatterns,
     *events.urlpatterns,
     *quotas.urlpatterns,
     *routes("schema", Schema, "schema"),

@@ -207,6 +207,7 @@ POST   api/v1/nodes/<uuid:node_id>/cordon                   401    403    403 40
 POST   api/v1/nodes/<uuid:node_id>/uncordon                 401    403    403 403 403   200   pools:write
 GET    api/v1/devices                                       401    200    200 200 200   200   pools:read
 GET    api/v1/devices/<uuid:device_id>                      401    200    200 200 200   200   pools:read
+GET    api/v1/devices/<uuid:device_id>/samples              401    200    200 200 200   200   pools:read
 
 # --- REST: its description ---
 GET    api/v1/schema                                        200    200    200 200 200   200   any
