@@ -33,7 +33,12 @@ def build(devices: int, workspaces: int, waiting: int, *, spare: int = 0, seed: 
     chance = random.Random(seed)
     now = timezone.now()
     pool = Pool.objects.create(
-        slug="big", name="Big", driver="local", state=PoolState.ONLINE, config={"node": "none"}
+        slug="big",
+        name="Big",
+        driver="local",
+        state=PoolState.ONLINE,
+        config={"node": "none"},
+        hand_out_max_age_h=0,
     )
     teams, users = _teams()
     template = Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])

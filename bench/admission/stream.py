@@ -59,7 +59,12 @@ def build(nodes: Sequence[NodeState]) -> None:
     """The rows of the cluster, and people who ask."""
     now = timezone.now()
     pool = Pool.objects.create(
-        slug="openb", name="openb", driver="local", state=PoolState.ONLINE, config={"node": "none"}
+        slug="openb",
+        name="openb",
+        driver="local",
+        state=PoolState.ONLINE,
+        config={"node": "none"},
+        hand_out_max_age_h=0,
     )
     Template.objects.create(slug="bench", name="Bench", program="bash", argv=["bash"])
     Flavor.objects.create(slug="any", name="Any", cpu_milli=1000, memory_mib=1024, pool=pool)

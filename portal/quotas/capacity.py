@@ -120,11 +120,17 @@ def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
     return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk])) for pool in chosen}
 
 
-def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> None:
-    """Read some nodes anew and bring the clusters up to date, where they have been built."""
+def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
+    """Read some nodes anew and bring the clusters up to date, where they have been built.
+
+    True where some of it is out of use, so that `totals` may have changed.
+    """
     by_key = {key: each.pool for key, each in pools.items()}
+    out = False
     for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key))):
         pools[pool].replace(node)
+        out |= bool(node.unusable) or any(device.unusable for device in node.devices)
+    return out
 
 
 def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeState]]:
@@ -218,24 +224,29 @@ def _node(node: Node, pool: Pool, devices: Sequence[DeviceState], used: tuple[in
 
 
 def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
-    """What usable devices there are, by resource: accelerators only, nodes know the rest better."""
+    """What devices there are to be had, by resource: accelerators only, nodes know the rest better.
+
+    Of what is out of use counts only what is held there, so that the difference to what is held is free.
+    """
     found: dict[str, int] = {}
     for each in pools:
         for node in each.nodes:
-            if node.unusable:
-                continue
             parents = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
             for device in node.devices:
-                if device.unusable or device.uuid in parents:
+                if device.uuid in parents:
+                    continue
+                out = node.unusable or device.unusable
+                milli = WHOLE_DEVICE_MILLI - (device.free_milli if out else 0)
+                if not milli:
                     continue
                 if device.kind is DeviceKind.MIG:
                     if device.mig_profile:
                         name = resources.mig(device.mig_profile, simulated=each.pool.simulated)
-                        found[name] = found.get(name, 0) + WHOLE_DEVICE_MILLI
+                        found[name] = found.get(name, 0) + milli
                     continue
                 names = [resources.gpu(device.model)] + ([] if each.pool.simulated else [resources.GPU])
                 for name in names:
-                    found[name] = found.get(name, 0) + WHOLE_DEVICE_MILLI
+                    found[name] = found.get(name, 0) + milli
     return found
 
 

@@ -7,7 +7,7 @@ A cycle decides on it and writes; a preview asks it and leaves it as it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,6 +21,7 @@ from django.utils import timezone
 from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
 from portal.events.models import Event
+from portal.inventory.models import Device
 from portal.quotas import capacity, resources
 from portal.quotas.asked import Asked, Asking, Variant, request_of
 from portal.quotas.capacity import PoolNodes
@@ -154,13 +155,16 @@ CHANGES_FOLLOWED = 2000
 OVERLAP = 500
 """Entries of the audit log that are looked at again: one may have been committed after a later one."""
 CAPACITY_CHANGES = ("pool.", "node.", "device.")
+OF_ONE_DEVICE = ("device.cordoned", "device.uncordoned", "device.check_", "device.scrub_")
+"""Entries whose data names the only device that they are about."""
 
 
 def follow(site: Site, now: datetime) -> bool:
     """Bring a site up to date by the audit log; False where it has to be read anew.
 
-    Each workspace named by an entry is read again, and so are the nodes that it has stood on. A change of
-    pools, nodes or devices means a new reading; any other one, that limits are read again.
+    Each workspace named by an entry is read again, and so are the nodes that it has stood on, and the node
+    of a device that is checked, cordoned or put back. Any other change of pools, nodes or devices means a
+    new reading; what names neither, that limits are read again.
     """
     entries = list(
         Event.objects.filter(pk__gt=site.seen_event - OVERLAP)
@@ -168,13 +172,17 @@ def follow(site: Site, now: datetime) -> bool:
         .values_list("pk", "kind", "workspace_id")[: OVERLAP + CHANGES_FOLLOWED + 1]
     )
     fresh = [entry for entry in entries if entry[0] not in site.followed]
-    if len(fresh) > CHANGES_FOLLOWED or any(kind.startswith(CAPACITY_CHANGES) for _, kind, _ in fresh):
+    of_devices = [pk for pk, kind, _ in fresh if kind.startswith(OF_ONE_DEVICE)]
+    others = [entry for entry in fresh if not entry[1].startswith(OF_ONE_DEVICE)]
+    if len(fresh) > CHANGES_FOLLOWED or any(kind.startswith(CAPACITY_CHANGES) for _, kind, _ in others):
         return False
     site.now = now
     site.scheduler.now_s = site.now_s
-    if any(workspace is None for _, _, workspace in fresh):
+    if of_devices:
+        _devices_again(site, of_devices)
+    if any(workspace is None for _, _, workspace in others):
         _limits_again(site)
-    changed = {workspace for _, _, workspace in fresh if workspace is not None}
+    changed = {workspace for _, _, workspace in others if workspace is not None}
     changed |= site.unsure | {pk for pk, until in site.later.items() if until <= now}
     # What should be gone by now may still be there: then it is expected any moment again.
     changed |= {
@@ -188,6 +196,22 @@ def follow(site: Site, now: datetime) -> bool:
     site.followed |= {entry[0] for entry in fresh}
     site.seen_event = max([site.seen_event, *(entry[0] for entry in fresh)])
     return True
+
+
+def _devices_again(site: Site, entries: Sequence[int]) -> None:
+    """Read the nodes again whose devices these entries are about."""
+    named = Event.objects.filter(pk__in=entries).values_list("data__device", flat=True)
+    nodes = Device.objects.filter(uuid__in=set(named)).values_list("node_id", flat=True).distinct()
+    capacity.refresh(site.pools, nodes)
+    _capacity_again(site)
+
+
+def _capacity_again(site: Site) -> None:
+    """What is out of use counts by what is held there, so it may change with every holder that goes."""
+    there = capacity.totals(site.pools.values())
+    if there != site.capacity:
+        site.capacity = there
+        _limits_again(site)
 
 
 def _limits_again(site: Site) -> None:
@@ -211,7 +235,9 @@ def _read_again(site: Site, changed: set[UUID]) -> None:
         site.placer.gone(pk)
         site.later.pop(UUID(pk), None)
     nodes = Allocation.objects.filter(workspace__in=changed).values_list("node_id", flat=True).distinct()
-    capacity.refresh(site.pools, nodes)
+    if capacity.refresh(site.pools, nodes):
+        _capacity_again(site)
+        scheduler = site.scheduler
     which = Q(pk__in=changed)
     for each in _running(site.placer, site.now_s, which):
         scheduler.adopt(each)

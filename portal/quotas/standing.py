@@ -7,6 +7,7 @@ each has written an entry for what it granted before the next one reads.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +38,9 @@ class Standing:
             now = now or timezone.now()
             site, self._kept = self._kept, None
             age_s = (now - site.read_at).total_seconds() if site is not None else 0.0
-            if site is None or not 0 <= age_s < KEPT_S or not snapshot.follow(site, now):
-                site = snapshot.load(now)
+            with _no_collection():
+                if site is None or not 0 <= age_s < KEPT_S or not snapshot.follow(site, now):
+                    site = snapshot.load(now)
             yield site
             site.placer.undo()
             if not _in_transaction():
@@ -55,6 +57,18 @@ class Standing:
         """Read anew the next time: something has changed without an entry in the audit log."""
         with self._lock:
             self._kept = None
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Objects that come by the hundred thousand to stay must not set off searches for garbage meanwhile."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _in_transaction() -> bool:

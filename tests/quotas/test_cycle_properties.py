@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from portal.accounts.models import Team
 from portal.catalog import selectors
+from portal.common.actors import SYSTEM
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
+from portal.inventory import cordons
+from portal.inventory.models import Device
 from portal.quotas import cycle, standing
 from portal.quotas.admission import Outcome, assess
 from portal.quotas.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
@@ -51,6 +54,7 @@ def the_standing_site_is_as_if_read_anew() -> None:
         for name, each in site.scheduler.running.items():
             assert each.workload == fresh.scheduler.running[name].workload
         assert site.scheduler.waiting.items == fresh.scheduler.waiting.items
+        assert site.capacity == fresh.capacity
         for key, pool in site.pools.items():
             assert pool.cluster.snapshot() == fresh.pools[key].cluster.snapshot()
 
@@ -99,7 +103,9 @@ def worlds(db, catalog, pool, sent):
 
 
 def step(chance: random.Random, teams: list[Team], sent) -> None:
-    what = chance.choice(("create", "create", "create", "stop", "delete", "start", "deliver", "cycle"))
+    what = chance.choice(
+        ("create", "create", "create", "stop", "delete", "start", "deliver", "cycle", "cordon")
+    )
     rows = list(Workspace.objects.select_related("owner").order_by("created_at", "pk"))
     if what == "create":
         create(chance, teams)
@@ -107,6 +113,12 @@ def step(chance: random.Random, teams: list[Team], sent) -> None:
         sent.run()
     elif what == "cycle" or not rows:
         cycle.run()
+    elif what == "cordon":
+        device = chance.choice(list(Device.objects.order_by("uuid")))
+        if device.cordoned:
+            cordons.lift_cordon(actor=SYSTEM, device_id=device.pk)
+        else:
+            cordons.cordon_device(actor=SYSTEM, device_id=device.pk, reason="test")
     else:
         row = chance.choice(rows)
         allowed = {"stop": STOPPABLE, "start": STARTABLE, "delete": STOPPABLE | STARTABLE}[what]
@@ -185,3 +197,14 @@ def test_a_kept_site_follows_limits_and_is_read_anew_when_nodes_change(
     for node in pool.nodes.all():
         inventory.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
     assert assess(**asked).outcome is Outcome.QUEUED
+
+
+def test_a_cordoned_device_in_use_takes_nothing_from_the_free_ones(make, alice, team, pool):
+    """Six whole devices held, of which two go out of use: the other two are still to be had."""
+    held = [make(alice, "sim-h100-x1") for _ in range(6)]
+    for item in AllocatedDevice.objects.filter(allocation__workspace__in=held[:2], active=True):
+        cordons.cordon_device(actor=SYSTEM, device_id=item.device_id, reason="test")
+    assert Device.objects.count() == 8
+    for _ in range(2):
+        assert make(alice, "sim-h100-x1").state == State.PROVISIONING
+    assert make(alice, "sim-h100-x1").state == State.PENDING
