@@ -6,15 +6,24 @@ import copy
 from typing import Any
 
 from portal.inventory.checks import results
-from portal.inventory.models import Device, GpuCheckRun
+from portal.inventory.models import Device, GpuCheckRun, Pool
 from portal.workspaces.models import AllocatedDevice
 from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.drivers.simulated import faults
 from provisioning.gpu.check.types import Verdict
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
-from provisioning.types import Failure
+from provisioning.types import Failure, NodeInfo
 from tests.broker import Broker
+from tests.factories import local_pool_with
+
+
+def checked_pool(*nodes: NodeInfo) -> Pool:
+    """A pool of real devices with the policy that pools have by default; nodes answer by hand."""
+    pool = local_pool_with(*nodes)
+    Pool.objects.filter(pk=pool.pk).update(check_every_h=168, hand_out_max_age_h=24)
+    pool.refresh_from_db()
+    return pool
 
 
 def commands(sent: Broker) -> list[CheckCommand]:

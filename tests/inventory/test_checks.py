@@ -24,9 +24,10 @@ from portal.inventory.models import (
 )
 from portal.quotas import capacity
 from provisioning.types import DeviceInfo, DeviceKind
-from tests.factories import local_pool_with, node_info
+from tests.factories import node_info
 from tests.inventory.checks_helpers import (
     answer,
+    checked_pool,
     commands,
     failure,
     fresh,
@@ -44,7 +45,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def gpus(catalog) -> list[Device]:
     """Four real GPUs on one node; what their node would say is said by hand."""
-    pool = local_pool_with(node_info(gpus=4))
+    pool = checked_pool(node_info(gpus=4))
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
 
 
@@ -144,7 +145,7 @@ def test_only_what_has_not_begun_is_cancelled(gpu, olga, sent):
 
 
 def test_a_node_does_a_few_at_a_time_and_the_next_when_one_has_ended(catalog, sent):
-    pool = local_pool_with(node_info(gpus=6))
+    pool = checked_pool(node_info(gpus=6))
     for device in Device.objects.filter(node__pool=pool):
         ask(device)
     first = commands(sent)
@@ -258,7 +259,7 @@ def test_a_mig_instance_takes_its_gpu_along_and_brings_it_back(catalog, sent):
         )
         for n in range(2)
     ]  # fmt: skip
-    local_pool_with(node_info(devices=(parent, *parts)))
+    checked_pool(node_info(devices=(parent, *parts)))
     whole, first, second = (Device.objects.get(uuid=each.uuid) for each in (parent, *parts))
     ask(first)
     assert answer(only(sent), "xid79")
@@ -280,7 +281,7 @@ def test_a_mig_instance_takes_its_gpu_along_and_brings_it_back(catalog, sent):
 def test_a_slow_instance_leaves_its_gpu_alone(catalog, sent):
     parent = DeviceInfo("GPU-p", 0, "NVIDIA H100 80GB HBM3", 81_559, mig_mode=True)
     part = DeviceInfo("MIG-0", 0, "x", 9_728, DeviceKind.MIG, "GPU-p", mig_profile="1g.10gb", mig_start=0)
-    local_pool_with(node_info(devices=(parent, part)))
+    checked_pool(node_info(devices=(parent, part)))
     instance = Device.objects.get(uuid="MIG-0")
     ask(instance)
     assert answer(only(sent), "leak")
@@ -402,6 +403,28 @@ def test_a_run_that_tells_something_is_not_lost(gpu, sent, clock):
     requests.sweep_lost()
     run.refresh_from_db()
     assert run.status == CheckStatus.QUEUED
+
+
+def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock):
+    run = ask(gpu)
+    lease = only(sent).lease
+    for _ in range(20):
+        results.apply_progress(run_id=run.pk, lease=lease, progress={"phase": "beat"})
+        clock.shift(20)
+        requests.sweep_lost()
+    run.refresh_from_db()
+    assert run.status == CheckStatus.LOST
+    assert not fresh(gpu).checking
+
+
+def test_a_node_that_was_away_for_long_gets_it_again(gpu, sent, clock):
+    run = ask(gpu)
+    sent.take()
+    clock.shift(3600)
+    assert requests.sweep_lost() == 0
+    assert answer(only(sent))
+    run.refresh_from_db()
+    assert run.verdict == CheckVerdict.PASS
 
 
 def test_a_message_that_was_not_sent_is_sent_by_the_sweep(gpu, sent, clock):

@@ -26,9 +26,10 @@ from portal.workspaces import reconcile, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import Op
-from tests.factories import local_pool_with, node_info
+from tests.factories import node_info
 from tests.inventory.checks_helpers import (
     answer,
+    checked_pool,
     commands,
     failure,
     fresh,
@@ -48,7 +49,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def gpus(clock, catalog) -> list[Device]:
     """Two real GPUs on one node, never checked yet."""
-    pool = local_pool_with(node_info(gpus=2))
+    pool = checked_pool(node_info(gpus=2))
     return list(Device.objects.filter(node__pool=pool).order_by("index"))
 
 

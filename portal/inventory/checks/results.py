@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -53,7 +53,15 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
     its = GpuCheckRun.objects.filter(pk=run_id, lease=lease)
     if its.filter(status=CheckStatus.QUEUED).update(**fields, started_at=now):
         return True
+    run = its.filter(status=CheckStatus.RUNNING).only("kind", "level", "started_at").first()
+    if run is None or _too_long(run, now):
+        # One that tells for ever that it goes on is given up too, when its lease has run out.
+        return False
     return bool(its.filter(status=CheckStatus.RUNNING).update(**fields))
+
+
+def _too_long(run: GpuCheckRun, now: datetime) -> bool:
+    return run.started_at is not None and now - run.started_at > hard_limit(run)
 
 
 def _progress(told: dict[str, Any]) -> dict[str, Any]:
@@ -111,11 +119,11 @@ def silent(run_id: UUID) -> bool:
             return False
         if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
             return False
-        started = run.started_at or run.created_at
-        if run.attempts < MOST_ATTEMPTS and (run.attempts == 0 or now - started < hard_limit(run)):
+        if run.attempts < MOST_ATTEMPTS and not _too_long(run, now):
             # What comes under the old lease from now on is too late.
-            run.status, run.lease, run.lease_expires_at = CheckStatus.QUEUED, "", None
-            run.save(update_fields=["status", "lease", "lease_expires_at"])
+            run.status, run.lease = CheckStatus.QUEUED, ""
+            run.lease_expires_at = run.started_at = None
+            run.save(update_fields=["status", "lease", "lease_expires_at", "started_at"])
             send_on_commit(run.device.node_id)
             return False
         give_up(run, f"{run.device.node.name} has not answered. Look whether its node worker runs.")
