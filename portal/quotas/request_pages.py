@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Team, User
 from portal.common.templatetags.berth import duration
+from portal.inventory.series import GpuUse
 from portal.quotas import resources
 from portal.quotas.bars import Bar
 from portal.quotas.models import Grant, Quota, QuotaRequest, RequestKind, RequestStatus
@@ -182,6 +183,8 @@ def lines(evidence: Evidence) -> list[Line]:
     else:
         found.append(Line("Last 30 days", f"no workspace{whose}"))
     found.append(Line("Idle share", _idle(evidence)))
+    if evidence.use is not None and evidence.use.held_s:
+        found.append(Line("GPU use, 30 days", _use(evidence.use)))
     if evidence.cohort:
         left = (
             "no quota names it there"
@@ -230,6 +233,15 @@ def _idle(evidence: Evidence) -> str:
     text = f"now {idle.percent} %: {idle.idle} of {idle.measured} that report do nothing"
     silent = idle.held - idle.measured
     return text + (f"; {silent} not measured" if silent else "")
+
+
+def _use(use: GpuUse) -> str:
+    """Of the whole team, all GPUs together."""
+    if use.percent is None:
+        return "not measured"
+    part = f"{use.percent} % of {round(use.measured_s / 3600):,} GPU-hours that were measured"
+    silent = round((use.held_s - use.measured_s) / 3600)
+    return part + (f"; {silent:,} not measured" if silent else "")
 
 
 def effect(evidence: Evidence) -> str:

@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 
 from portal.events.models import Notification
+from portal.inventory.models import DeviceHour, DeviceSeries
 from portal.quotas.models import (
     AutoApproveRule,
     Cohort,
@@ -217,6 +218,22 @@ def test_idle_is_what_is_measured_and_never_zero_for_want_of_data(bob, petra, te
     workspace.save()
     idle = selectors.evidence(made).idle
     assert (idle.held, idle.measured, idle.idle, idle.percent) == (3, 2, 1, 50)
+
+
+def test_what_gpus_were_used_for_is_measured_or_said_not_to_be(bob, petra, team, eight, as_user):
+    held(team, bob, eight, days=1, active=True, devices=2)
+    made = ask(bob, team)
+    page = text_of(as_user(petra).get("/quotas/approvals/"))
+    assert "GPU use, 30 days not measured" in page
+    series = DeviceSeries.objects.create(device=AllocatedDevice.objects.first().device)
+    hour_s = int(timezone.now().timestamp()) // 3600 * 3600 - 7200
+    figures = {"measured_s": 3600, "gpu_s": 3600, "gpu_pct_s": 45 * 3600}
+    DeviceHour.objects.create(series=series, start_s=hour_s, **figures)
+    page = text_of(as_user(petra).get("/quotas/approvals/"))
+    assert "GPU use, 30 days 45 % of 1 GPU-hours that were measured; 47 not measured" in page
+    assert selectors.evidence(made).use.percent == 45
+    about_disk = ask(bob, team, resource="cpu_milli")
+    assert selectors.evidence(about_disk).use is None
 
 
 def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, django_assert_max_num_queries):

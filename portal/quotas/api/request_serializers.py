@@ -103,6 +103,9 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
     idle_percent = serializers.SerializerMethodField(
         help_text="Of the accelerators held now that report their use, those that do nothing."
     )
+    gpu_use_percent_30_days = serializers.SerializerMethodField(
+        help_text="Of the GPU time that the team held and that was measured, the part in which a GPU worked."
+    )
     quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
     granted = serializers.IntegerField(help_text="Of it, by grants.")
     cohort_left = serializers.IntegerField(allow_null=True)
@@ -118,6 +121,10 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
     @extend_schema_field(serializers.IntegerField(allow_null=True))
     def get_idle_percent(self, evidence: Evidence) -> int | None:
         return evidence.idle.percent if evidence.idle else None
+
+    @extend_schema_field(serializers.IntegerField(allow_null=True))
+    def get_gpu_use_percent_30_days(self, evidence: Evidence) -> int | None:
+        return evidence.use.percent if evidence.use else None
 
     def get_effect(self, evidence: Evidence) -> str:
         return request_pages.effect(evidence)

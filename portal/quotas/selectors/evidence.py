@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
+from portal.inventory.series import GpuUse, gpu_uses
 from portal.quotas import resources
 from portal.quotas.models import (
     Cohort,
@@ -64,7 +65,8 @@ class Evidence:
 
     `of_user` says that use is the requester's own (a cap) rather than the team's. `quota` is nominal and
     grants of the team, None without a quota; `cohort_left` what its cohort has left now, None outside of one;
-    `size` what works at the site now, None where nothing counts it.
+    `size` what works at the site now, None where nothing counts it; `use` what came of the GPUs that the team
+    held, None where the request is about something else.
     """
 
     request: QuotaRequest
@@ -83,6 +85,7 @@ class Evidence:
     borrowers: tuple[Holder, ...] = ()
     earlier: tuple[QuotaRequest, ...] = ()
     balance: int | None = None
+    use: GpuUse | None = None
 
     @property
     def mean(self) -> int:
@@ -147,8 +150,10 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
         account.team_id: account.granted + account.credit - account.spent
         for account in LedgerAccount.objects.filter(team__in=teams)
     }
+    gpus = {request.team_id for request in requests if _is_accelerator(request.resource)}
+    uses = gpu_uses(gpus, world.now - PERIOD, now=world.now) if gpus else {}
     return {
-        request.pk: _one(request, world, held, idle, earlier, balances.get(request.team_id))
+        request.pk: _one(request, world, held, idle, uses, earlier, balances.get(request.team_id))
         for request in requests
     }
 
@@ -158,6 +163,7 @@ def _one(
     world: _World,
     held: _Held,
     idle: Mapping[tuple[UUID, str], Idle],
+    uses: Mapping[UUID, GpuUse],
     earlier: Mapping[tuple[UUID, str], list[QuotaRequest]],
     balance: int | None,
 ) -> Evidence:
@@ -201,6 +207,7 @@ def _one(
             :EARLIER
         ],
         balance=balance if request.kind == RequestKind.LEDGER else None,
+        use=uses.get(team, GpuUse()) if _is_accelerator(resource) else None,
     )
 
 
