@@ -1,0 +1,328 @@
+"""Checks and scrubs on the node plane: beside other work, once, bounded, and answered whatever happens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jsonschema
+import pytest
+
+from provisioning import gpu_tasks, messages
+from provisioning.check_messages import CheckAnswer, CheckCommand
+from provisioning.driver import Driver, Plane
+from provisioning.drivers.simulated import faults, hardware
+from provisioning.drivers.simulated.driver import SimulatedDriver
+from provisioning.drivers.simulated.script import InvalidConfig, Topology
+from provisioning.errors import BackendUnavailable
+from provisioning.gpu.check import Progress, schema
+from provisioning.gpu.check import verdict as judging
+from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
+from provisioning.types import PoolConfig
+from provisioning.worker import app
+from tests.broker import Broker
+
+CONFIG = PoolConfig("trial", "scripted", {})
+
+
+class Scripted:
+    """A driver whose device does what the test says; `hold` keeps a check from its end."""
+
+    checks_at_once = False
+
+    def __init__(self) -> None:
+        self.hold = threading.Event()
+        self.begun: list[str] = []
+        self.error: Exception | None = None
+        self.progress: list[Progress] = []
+
+    def check_device(self, uuid: str, level: str, *, on_progress: Any, **kwargs: Any) -> Any:
+        self.begun.append(uuid)
+        for each in self.progress:
+            on_progress(each)
+        assert self.hold.wait(20)
+        if self.error is not None:
+            raise self.error
+        return faults.no_such_device(uuid, level, 1_800_000_000.0)
+
+    def scrub_device(self, uuid: str, **kwargs: Any) -> ScrubResult:
+        self.begun.append(uuid)
+        return ScrubResult(uuid, ScrubVerdict.CLEAN, "clean", baseline_mib=kwargs["baseline_mib"])
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scripted:
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path))
+    monkeypatch.setattr(gpu_tasks, "ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr(gpu_tasks, "LOCK_LOOK_S", 0.01)
+    monkeypatch.setattr(gpu_tasks, "TRIES_S", (0.0, 0.01, 0.01))
+    made = Scripted()
+    made.hold.set()
+    monkeypatch.setattr(gpu_tasks, "driver_for", lambda pool: made)
+    return made
+
+
+def command(**changes: Any) -> CheckCommand:
+    fields: dict[str, Any] = {
+        "kind": "check", "run": "r1", "lease": "a" * 32, "pool": CONFIG, "uuid": "GPU-1", "level": "quick",
+        "expires_at": time.time() + 5, "deadline_s": 30.0,
+    } | changes  # fmt: skip
+    return CheckCommand(**fields)
+
+
+def done(thread: threading.Thread | None) -> None:
+    assert thread is not None
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def answers(sent: Broker) -> list[CheckAnswer]:
+    return [messages.load(each.kwargs["answer"], CheckAnswer) for each in sent.of("control.apply_gpu_check")]
+
+
+def test_a_check_goes_on_while_its_task_has_ended(driver: Scripted, sent: Broker) -> None:
+    driver.hold.clear()
+    began = time.monotonic()
+    thread = gpu_tasks.begin(command())
+    assert time.monotonic() - began < 1, "the worker has other work"
+    assert thread is not None and thread.daemon
+    assert not answers(sent)
+    driver.hold.set()
+    done(thread)
+    (answer,) = answers(sent)
+    assert (answer.run, answer.lease, answer.uuid, answer.failure) == ("r1", "a" * 32, "GPU-1", None)
+    assert answer.report is not None and answer.report["schema"] == "berth.gpu-check/1"
+    assert sent.of("control.apply_gpu_check")[0].queue == "control"
+
+
+def test_tasks_take_what_the_control_plane_sends(driver: Scripted, sent: Broker) -> None:
+    for kind in ("check", "scrub"):
+        task = app.tasks[f"node.gpu_{kind}"]
+        task.run(command=messages.dump(command(kind=kind, lease=kind * 6, baseline_mib=77)))
+    until = time.monotonic() + 10
+    while len(answers(sent)) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    found = {answer.kind: answer.report for answer in answers(sent)}
+    assert found["scrub"] is not None and found["scrub"]["baseline_mib"] == 77
+    assert found["check"] is not None
+
+
+def test_what_came_too_late_is_not_begun(driver: Scripted, sent: Broker) -> None:
+    assert gpu_tasks.begin(command(expires_at=time.time() - 1)) is None
+    assert not driver.begun and len(sent) == 0
+
+
+def test_the_same_command_twice_is_done_once(driver: Scripted, sent: Broker) -> None:
+    driver.hold.clear()
+    first = gpu_tasks.begin(command())
+    while not driver.begun:
+        time.sleep(0.005)
+    second = gpu_tasks.begin(command())
+    driver.hold.set()
+    done(first)
+    done(second)
+    done(gpu_tasks.begin(command()))
+    assert driver.begun == ["GPU-1"]
+    assert len(answers(sent)) == 1
+    done(gpu_tasks.begin(command(lease="b" * 32)))
+    assert len(driver.begun) == 2
+
+
+def test_one_run_at_a_time_on_a_device_and_several_on_a_node(driver: Scripted, sent: Broker) -> None:
+    driver.hold.clear()
+    first = gpu_tasks.begin(command())
+    other = gpu_tasks.begin(command(uuid="GPU-2", lease="b" * 32))
+    while len(driver.begun) < 2:
+        time.sleep(0.005)
+    done(gpu_tasks.begin(command(lease="c" * 32, expires_at=time.time() + 0.1)))
+    assert sorted(driver.begun) == ["GPU-1", "GPU-2"]
+    driver.hold.set()
+    done(first)
+    done(other)
+    assert len(answers(sent)) == 2
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("The node is tired."), ValueError("odd")])
+def test_every_error_is_an_answer(driver: Scripted, sent: Broker, error: Exception) -> None:
+    driver.error = error
+    done(gpu_tasks.begin(command()))
+    (answer,) = answers(sent)
+    assert answer.report is None and answer.failure is not None
+    assert answer.failure.code == "backend_unavailable"
+
+
+def test_a_driver_that_cannot_be_made_is_an_answer(driver: Scripted, sent: Broker, monkeypatch: Any) -> None:
+    def fail(pool: PoolConfig) -> Driver:
+        raise InvalidConfig("No such setting.")
+
+    monkeypatch.setattr(gpu_tasks, "driver_for", fail)
+    assert gpu_tasks.begin(command()) is None
+    (answer,) = answers(sent)
+    assert answer.failure is not None and answer.failure.message == "No such setting."
+
+
+def test_a_check_that_does_not_come_back_is_answered_as_hung(
+    driver: Scripted, sent: Broker, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(gpu_tasks, "SLACK_S", 0.1)
+    driver.hold.clear()
+    done(gpu_tasks.begin(command(deadline_s=0.1)))
+    (answer,) = answers(sent)
+    assert answer.failure is not None and answer.failure.code == "hung"
+    driver.hold.set()
+
+
+def test_progress_is_throttled_and_silence_is_broken(
+    driver: Scripted, sent: Broker, monkeypatch: Any
+) -> None:
+    driver.progress = [Progress("start", f"test-{n}", n, 50) for n in range(50)]
+    monkeypatch.setattr(gpu_tasks, "ALIVE_EVERY_S", 1.02)
+    monkeypatch.setattr(gpu_tasks, "SLACK_S", 2.0)
+    driver.hold.clear()
+    thread = gpu_tasks.begin(command(deadline_s=0.1))
+    done(thread)
+    told = [each.kwargs for each in sent.of("control.gpu_check_progress")]
+    assert 2 <= len(told) <= 4, "fifty steps at once are one or two messages, and then it says that it lives"
+    assert {each["lease"] for each in told} == {"a" * 32}
+    assert told[-1]["progress"]["test"] == "test-49"
+    driver.hold.set()
+
+
+def test_a_broker_that_is_away_for_a_moment_loses_no_verdict(
+    driver: Scripted, sent: Broker, monkeypatch: Any
+) -> None:
+    real, tries = sent.send_task, []
+
+    def shaky(name: str, *args: Any, **kwargs: Any) -> None:
+        if name == "control.apply_gpu_check":
+            tries.append(name)
+            if len(tries) < 3:
+                raise ConnectionError("away")
+        real(name, *args, **kwargs)
+
+    monkeypatch.setattr(app, "send_task", shaky)
+    done(gpu_tasks.begin(command()))
+    assert len(tries) == 3
+    assert len(answers(sent)) == 1
+    sent.away = True
+    done(gpu_tasks.begin(command(lease="z" * 32)))
+
+
+def test_a_folder_for_locks_that_cannot_be_made_is_an_answer(
+    driver: Scripted, sent: Broker, monkeypatch: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path / "file"))
+    done(gpu_tasks.begin(command()))
+    (answer,) = answers(sent)
+    assert answer.failure is not None
+
+
+class Far(Driver):
+    """A pool whose devices are behind some engine's API."""
+
+    name: ClassVar[str] = "far"
+    plane: ClassVar[Plane] = Plane.ENGINE
+
+
+Far.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+
+
+def test_a_driver_of_far_devices_says_that_it_cannot(
+    driver: Scripted, sent: Broker, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(gpu_tasks, "driver_for", Far)
+    for kind in ("check", "scrub"):
+        done(gpu_tasks.begin(command(kind=kind, lease=kind * 6)))
+    for answer in answers(sent):
+        assert answer.failure is not None
+        assert (answer.failure.code, answer.failure.retryable) == ("missing_dependency", False)
+
+
+# --- simulated devices -------------------------------------------------------------------------------
+
+ALL = {kind: f"sim-001:{n}" for n, kind in enumerate(("ecc", "xid79", "hang", "slow_memory", "leak"))}
+
+
+def simulated(tmp_path: Path, clock: Any = time.time, **config: Any) -> SimulatedDriver:
+    settings = {"state": str(tmp_path / "sim"), "nodes": 1, "gpus": 8} | config
+    return SimulatedDriver(PoolConfig("trial", "simulated", settings), clock=clock, sleep=lambda s: None)
+
+
+def gpu(index: int, node: str = "sim-001") -> str:
+    return hardware.device_uuid("trial", node, index)
+
+
+@pytest.mark.parametrize("model", ["H100", "A100", "T4", "L4", "V100", "B200", "RTX-4090", "MI300X"])
+def test_reports_are_judged_by_the_checks_own_rules_and_never_a_pass(tmp_path: Path, model: str) -> None:
+    driver = simulated(tmp_path, model=model, **{f"fault_{kind}": name for kind, name in ALL.items()})
+    wanted = ["fail", "fail", "hung", "degraded", "fail", "pass"]
+    for level in ("quick", "standard"):
+        for index, would_be in enumerate(wanted):
+            report = driver.check_device(gpu(index), level)
+            jsonschema.Draft202012Validator(schema()).validate(report.to_dict())
+            assert report.simulated and report.summary.startswith("Simulated")
+            assert report.verdict not in ("pass", "degraded")
+            assert report.facts is not None and report.facts.name == f"Simulated {model}"
+            assert judging.decide(report.findings, report.tests, simulated=False)[0] == would_be
+    xids = driver.check_device(gpu(1), "quick").xids
+    assert xids == (79,)
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [("", "clean"), ("leak", "leak"), ("xid79", "failed"), ("hang", "hung"), ("vanish", "unavailable")],
+)
+@pytest.mark.parametrize("baseline", [None, 80_959])
+def test_scrubs_of_simulated_devices(tmp_path: Path, fault: str, verdict: str, baseline: int | None) -> None:
+    driver = simulated(tmp_path, **({f"fault_{fault}": "sim-001:0"} if fault else {}))
+    result = driver.scrub_device(gpu(0), baseline_mib=baseline)
+    assert (result.verdict, result.simulated, result.ok) == (ScrubVerdict(verdict), True, False)
+
+
+def test_faults_begin_and_end_with_time(tmp_path: Path) -> None:
+    now = [1_800_000_000.0]
+    driver = simulated(
+        tmp_path, lambda: now[0], fault_vanish="sim-001:3", fault_from_s=10, fault_for_s="20", check_s=0
+    )
+    seen = []
+    for _ in range(5):
+        seen.append(len(driver.inventory().nodes[0].devices))
+        now[0] += 8
+    assert seen == [8, 8, 7, 7, 8]
+    assert driver.check_device(gpu(3), "quick").unavailable is None
+
+
+def test_a_device_that_vanished_is_found_by_nobody(tmp_path: Path) -> None:
+    driver = simulated(tmp_path, fault_vanish="sim-001:3, sim-001:4")
+    assert [each.index for each in driver.inventory().nodes[0].devices] == [0, 1, 2, 5, 6, 7]
+    report = driver.check_device(gpu(3), "quick")
+    assert report.exit_code == 4 and report.unavailable is not None
+    assert driver.check_device("SIM-GPU-none", "quick").exit_code == 4
+
+
+def test_a_simulated_check_takes_its_time_where_asked_and_tells_how_far_it_is(tmp_path: Path) -> None:
+    assert simulated(tmp_path).checks_at_once
+    slept: list[float] = []
+    config = {"state": str(tmp_path / "sim"), "nodes": 1, "gpus": 1, "check_s": 11}
+    driver = SimulatedDriver(PoolConfig("trial", "simulated", config), sleep=slept.append)
+    told: list[Progress] = []
+    report = driver.check_device(gpu(0), "quick", on_progress=told.append)
+    assert not driver.checks_at_once
+    assert sum(slept) == pytest.approx(11)
+    assert [each.test for each in told if each.phase == "start"] == [test.name for test in report.tests]
+    assert (told[0].phase, told[-1].phase) == ("prepare", "end")
+
+
+@pytest.mark.parametrize("value", ["sim-001", "0", "sim-001:x", "sim-001:1;sim-001:2", True])
+def test_a_fault_names_devices(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(InvalidConfig, match="fault_ecc"):
+        simulated(tmp_path, fault_ecc=value)
+
+
+def test_places_of_devices() -> None:
+    topology = Topology(nodes=2, gpus=2)
+    assert hardware.place_of("p", topology, hardware.device_uuid("p", "sim-002", 1)) == ("sim-002", 1)
+    assert hardware.place_of("p", topology, hardware.device_uuid("p", "sim-003", 1)) is None
