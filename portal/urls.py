@@ -12,6 +12,7 @@ urlpatterns = [
     path("", include("portal.events.urls")),
     path("", include("portal.inventory.urls")),
     path("", include("portal.quotas.urls")),
+    path("", include("portal.reports.urls")),
     path("", include("portal.workspaces.urls")),
     path("api/", include("portal.api")),
     path("agent/v1/", include("portal.workspaces.agent_api")),

@@ -20,6 +20,7 @@ TABLE = """
 # --- health ---
 GET    healthz                                              ~      ~      ~   ~   ~     ~     -
 GET    healthz/live                                         200    200    200 200 200   200   -
+GET    metrics                                              401    200    200 200 200   200   -
 
 # --- pages: account ---
 GET    sign-in/                                             200    302    302 302 302   302   -

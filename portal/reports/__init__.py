@@ -1,0 +1,1 @@
+"""Reports: figures for Prometheus. No rows of its own."""

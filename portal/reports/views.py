@@ -1,0 +1,47 @@
+"""The page that Prometheus reads."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.utils.crypto import constant_time_compare
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.accounts.models import Scope
+from portal.accounts.services import user_of_token
+from portal.reports import exposition
+from portal.reports.metrics import gauges
+
+PLAIN = "text/plain; charset=utf-8"
+
+
+@require_safe
+@never_cache
+def metrics(request: HttpRequest) -> HttpResponse:
+    """Gauges for who may read pools: by a token in the header, or signed in. 401 and 403 in plain text."""
+    if refused := _refusal(request):
+        return refused
+    return HttpResponse("".join(exposition.render(gauges())), content_type=exposition.CONTENT_TYPE)
+
+
+def _refusal(request: HttpRequest) -> HttpResponse | None:
+    kind, _, secret = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "bearer":
+        return None if request.user.is_authenticated else _unknown("Send a token: Authorization: Bearer …")
+    secret = secret.strip()
+    own = settings.BERTH_METRICS_TOKEN
+    if own and constant_time_compare(secret, own):
+        return None
+    found = user_of_token(secret)
+    if found is None:
+        return _unknown("This token is unknown, expired or revoked. Make one with the scope pools:read.")
+    if {Scope.ALL, Scope.POOLS_READ}.isdisjoint(found[1].scopes):
+        return HttpResponse("This token lacks the scope “pools:read”.\n", status=403, content_type=PLAIN)
+    return None
+
+
+def _unknown(words: str) -> HttpResponse:
+    return HttpResponse(
+        f"{words}\n", status=401, content_type=PLAIN, headers={"WWW-Authenticate": 'Bearer realm="Berth"'}
+    )
