@@ -1,0 +1,115 @@
+"""A real worker of a node: a check of many seconds does not keep its only process from other commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+
+from portal.embedded.environment import ROOT
+from provisioning import messages
+from provisioning.check_messages import CheckCommand
+from provisioning.drivers.simulated import hardware
+from provisioning.transport import CONTROL_QUEUE, ENGINE_QUEUE, KEY_PREFIX, configure
+from provisioning.types import PoolConfig
+from tests.provisioning.gateway.gateway_support import redis_url as redis_url
+
+pytestmark = pytest.mark.engine
+CHECK_S = 3.0
+
+
+class Node:
+    """The worker, and what it has told the control plane so far."""
+
+    def __init__(self, url: str, process: subprocess.Popen[bytes], tmp_path: Path) -> None:
+        self.process, self._redis = process, Redis.from_url(url)
+        self._app = Celery("test")
+        configure(self._app, broker_url=url, default_queue=ENGINE_QUEUE)
+        config = {"state": str(tmp_path / "sim"), "nodes": 1, "gpus": 2, "check_s": CHECK_S}
+        self.pool = PoolConfig("trial", "simulated", config)
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def send(self, task: str, **kwargs: Any) -> None:
+        self._app.send_task(task, kwargs=kwargs, queue=ENGINE_QUEUE)
+
+    def check(self, lease: str) -> None:
+        command = CheckCommand(
+            kind="check", run="r", lease=lease, pool=self.pool, level="quick", deadline_s=60.0,
+            uuid=hardware.device_uuid("trial", "sim-001", 0), expires_at=time.time() + 20,
+        )  # fmt: skip
+        self.send("node.gpu_check", command=messages.dump(command))
+
+    def until(self, task: str, *, limit_s: float = 30) -> dict[str, Any]:
+        """Wait until the worker has told this; what it told."""
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            assert self.process.poll() is None, "the worker has ended"
+            found = next((kwargs for name, kwargs in self.told if name == task), None)
+            if found is not None:
+                return found
+            raw = self._redis.rpop(KEY_PREFIX + CONTROL_QUEUE)
+            if raw is None:
+                time.sleep(0.02)
+                continue
+            message = json.loads(raw)
+            body = json.loads(b64decode(message["body"]))
+            self.told.append((message["headers"]["task"], body[1]))
+        raise AssertionError(f"it did not tell {task}; it told {[name for name, _ in self.told]}")
+
+    def forget(self) -> None:
+        self.told.clear()
+
+    def child(self) -> int:
+        """Its only process for tasks."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        assert len(children) == 1, children
+        return int(children[0])
+
+
+@contextmanager
+def worker(url: str, tmp_path: Path) -> Iterator[Node]:
+    argv = [
+        sys.executable, "-m", "celery", "-A", "provisioning.worker", "worker", "-Q", ENGINE_QUEUE, "-c", "1",
+        "-n", "node@test", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING",
+    ]  # fmt: skip
+    environment = {**os.environ, "BERTH_NODE_REDIS_URL": url, "BERTH_HOME": str(tmp_path)}
+    with subprocess.Popen(argv, cwd=ROOT, env=environment, start_new_session=True) as process:
+        try:
+            yield Node(url, process, tmp_path)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_other_commands_are_served_while_a_check_goes_on(redis_url: str, tmp_path: Path) -> None:
+    with worker(redis_url, tmp_path) as node:
+        node.until("control.worker_ready")
+        node.check("a" * 32)
+        node.until("control.gpu_check_progress")
+        began = time.monotonic()
+        node.send("node.inventory", pool=messages.dump(node.pool))
+        seen = node.until("control.apply_inventory")
+        assert time.monotonic() - began < CHECK_S / 2
+        assert seen["failure"] is None
+        assert "control.apply_gpu_check" not in dict(node.told), "the check is still going on"
+        answer = node.until("control.apply_gpu_check")["answer"]
+        assert answer["report"]["simulated"] is True
+
+        # The process for tasks dies with its check: the worker is well, and takes it when it is sent again.
+        node.forget()
+        node.check("b" * 32)
+        node.until("control.gpu_check_progress")
+        os.kill(node.child(), signal.SIGKILL)
+        node.check("c" * 32)
+        assert node.until("control.apply_gpu_check")["answer"]["lease"] == "c" * 32
