@@ -82,6 +82,8 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
 
     Raises `NotFound`, `NotAllowed`.
     """
+    from portal.inventory import drains
+
     require_operator(actor)
     device = locked_device(device_id)
     if not device.cordoned:
@@ -98,6 +100,7 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
     )
     if cause in (CordonCause.CHECK, CordonCause.SCRUB):
         tell_operators(device, "device.uncordoned", f"{name_of(device)} is back in use", reason)
+    drains.let_stay_on_commit(device=device)
     # Whoever waits may fit now.
     queue.poke()
     return device

@@ -17,6 +17,7 @@ from portal.accounts.policies import require_operator
 from portal.catalog import services as catalog
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory.models import Device, Node, Pool, PoolState
 from provisioning import messages
@@ -263,7 +264,11 @@ def _device_facts(info: DeviceInfo) -> dict[str, Any]:
 @transaction.atomic
 def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reason: str = "") -> Node:
     """Take a node out of placement, or back in. What runs there goes on. Repeating it is success."""
+    from portal.inventory import drains
+    from portal.quotas import queue
+
     require_operator(actor)
+    reason = storable(reason)
     node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
     if node is None:
         raise NotFound("There is no such node.", next_action="Look at the list of nodes.")
@@ -278,6 +283,10 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
             pool=node.pool,
             message=f"{word} {node.name}" + (f": {reason}" if reason else ""),
         )
+        if not cordoned:
+            drains.let_stay_on_commit(node=node.pk)
+            # Whoever waits may fit now.
+            queue.poke()
     return node
 
 

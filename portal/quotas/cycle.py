@@ -38,6 +38,8 @@ REASONS = {
     model.Reason.FAIR_SHARE: "another team, which has borrowed less, needs a part of it",
     model.Reason.BOOKING: "its capacity is booked for another team from now on",
 }
+NOT_FOR_A_WAITER = frozenset({model.Reason.BOOKING.value, "drain"})
+"""Who leaves for these leaves whoever waits; `portal.inventory.drains` lets stay who need not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ def _let_stay(site: Site) -> None:
         leave_at__isnull=False, leave_at__gt=site.now, state__in=(State.PROVISIONING, State.RUNNING)
     )
     for row in asked.select_related("owner", "team"):
-        if row.leave_for in site.waiters or row.leave_reason == model.Reason.BOOKING.value:
+        if row.leave_for in site.waiters or row.leave_reason in NOT_FOR_A_WAITER:
             continue
         changed = Workspace.objects.filter(pk=row.pk, leave_at=row.leave_at).update(**placing.NOT_LEAVING)
         if changed:

@@ -18,6 +18,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
 from portal.common.texts import storable
 from portal.events import services as events
+from portal.inventory import drains
 from portal.inventory.checks import handout
 from portal.quotas import cycle, queue
 from portal.workspaces import dispatch, placing
@@ -127,14 +128,20 @@ def refused_for_capacity(workspace: Workspace) -> bool:
 
 
 def _leave(workspace: Workspace, now: datetime) -> None:
-    """Its time to leave has come: it stops for another, its files stay, and it waits again."""
+    """Its time to leave has come: it stops, its files stay, and it waits again."""
+    drained = workspace.leave_reason == drains.DRAIN
+    if drained and not drains.still_drained(workspace):
+        drains.let_stay(workspace)
+        return
+    why = "where it runs is drained" if drained else "another needs its place"
     advance(
         workspace,
         Trigger.STOP,
         actor=SYSTEM,
-        message="stops it for another; it is back in the queue",
+        message=f"stops it, since {why}; it is back in the queue",
         data={"reason": workspace.leave_reason, "for": workspace.leave_for},
-        preempted=workspace.preempted + 1,
+        # Nobody went before it where it was drained.
+        preempted=workspace.preempted + (0 if drained else 1),
         due_at=now,
         attempts=0,
         error_code="",
