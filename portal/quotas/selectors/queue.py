@@ -49,7 +49,7 @@ WHY = {
     "reclaim": "the team that owns the quota which it had borrowed",
     "fair_share": "another team, which has borrowed less",
     "booking": "a booking",
-    "drain": "its node is drained",
+    "drain": "maintenance of its node or GPU",
 }
 
 

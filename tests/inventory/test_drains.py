@@ -1,0 +1,269 @@
+"""Drains: what runs there moves elsewhere with notice, nothing new comes, and who may stay stays."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.utils import timezone
+
+from portal.common.errors import NotAllowed, NotFound
+from portal.events.models import Event, Notification
+from portal.inventory import cordons, drains, services
+from portal.inventory.models import CordonCause, Device, Node
+from portal.quotas import cycle
+from portal.workspaces import reconcile
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import State, Wanted
+from portal.workspaces.models import AllocatedDevice, Workspace
+from provisioning.types import DeviceInfo, DeviceKind
+from tests.factories import local_pool_with, node_info
+from tests.workspaces.helpers import active, check_invariants
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _grace(settings):
+    settings.BERTH_PREEMPTION_GRACE_S = 120
+
+
+@pytest.fixture
+def running(make, alice, pool, settle):
+    """A running workspace with one GPU on a simulated node."""
+    row = make(alice, "sim-h100-x1", name="one")
+    settle(60, resting=lambda: again(row).state == State.RUNNING)
+    return again(row)
+
+
+def again(row):
+    return Workspace.objects.get(pk=row.pk)
+
+
+def node_of(row) -> Node:
+    return active(row)[0].node
+
+
+def device_of(row) -> Device:
+    return Device.objects.get(allocated__allocation__workspace=row, allocated__active=True)
+
+
+def events(kind: str) -> int:
+    return Event.objects.filter(kind=kind).count()
+
+
+# --- moving ----------------------------------------------------------------------------------------
+
+
+def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, olga, alice, settle, clock):
+    node = node_of(running)
+    found = drains.drain_node(actor=olga, node_id=node.pk, reason="New memory")
+    row = again(running)
+    assert (found.asked, found.left, found.until) == (1, 1, row.leave_at)
+    assert row.leave_at == timezone.now() + dt.timedelta(seconds=120)
+    assert (row.leave_for, row.leave_reason, row.state) == ("", "drain", State.RUNNING)
+    node.refresh_from_db()
+    assert (node.cordoned, node.cordon_reason) == (True, "New memory")
+    (event,) = Event.objects.filter(kind="workspace.asked_to_leave")
+    assert (event.workspace, event.actor, event.data["reason"]) == (row, olga, "drain")
+    assert Event.objects.get(kind="node.drained").data == {"node": node.name, "asked": 1, "left": 1}
+    notice = Notification.objects.get(kind="workspace.asked_to_leave")
+    assert notice.user == alice
+    assert notice.title.startswith("one has to move and stops at ")
+    assert "New memory" in notice.body
+    assert "1 workspace is there yet" in str(found)
+    clock.shift(119)
+    reconcile.sweep()
+    assert again(row).state == State.RUNNING, "it leaves before its time"
+    settle(200, resting=lambda: again(row).state == State.RUNNING and node_of(row) != node)
+    row = again(row)
+    assert (row.state, row.wanted, row.preempted) == (State.RUNNING, Wanted.RUNNING, 0)
+    assert (row.leave_at, row.leave_reason) == (None, "")
+    assert node_of(row) != node
+    done = drains.drain_node(actor=olga, node_id=node.pk, reason="New memory")
+    assert (done.asked, done.left, done.until, done.done) == (0, 0, None, True)
+    check_invariants()
+
+
+def test_a_drain_is_not_taken_back_by_the_queue(running, olga, make, alice):
+    drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
+    make(alice, "sim-h100-x1", name="two")
+    cycle.run()
+    assert again(running).leave_reason == "drain"
+    assert not events("workspace.may_stay")
+
+
+def test_nothing_new_comes_to_a_drained_node(pool, olga, make, alice):
+    drained, other = pool.nodes.all()
+    drains.drain_node(actor=olga, node_id=drained.pk, reason="")
+    rows = [make(alice, "sim-h100-x1") for _ in range(4)]
+    assert {node_of(row) for row in rows} == {other}
+
+
+def test_repeating_a_drain_asks_and_tells_nobody_twice(running, olga):
+    node = node_of(running)
+    first = drains.drain_node(actor=olga, node_id=node.pk, reason="Fans")
+    before = Event.objects.count(), Notification.objects.count()
+    again_ = drains.drain_node(actor=olga, node_id=node.pk, reason="Fans")
+    assert (again_.asked, again_.left, again_.until) == (0, 1, first.until)
+    assert (Event.objects.count(), Notification.objects.count()) == before
+
+
+def test_who_has_been_cordoned_with_is_asked_by_the_drain(running, olga):
+    node = node_of(running)
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Fans")
+    assert again(running).leave_at is None
+    assert drains.drain_node(actor=olga, node_id=node.pk, reason="Fans").asked == 1
+    assert events("node.drained") == 1
+
+
+def test_who_just_starts_is_asked_too_and_nobody_is_exempt(pool, olga, make, alice):
+    row = make(alice, "sim-h100-x1")
+    Workspace.objects.update(preemptible=False)
+    assert again(row).state == State.PROVISIONING
+    assert drains.drain_node(actor=olga, node_id=node_of(row).pk, reason="").asked == 1
+
+
+def test_who_ends_anyway_is_not_asked_but_counts(running, olga, alice):
+    workspaces.stop(actor=alice, workspace_id=running.pk)
+    found = drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
+    assert (found.asked, found.left, found.until, found.done) == (0, 1, None, False)
+    assert "just ending" in str(found)
+
+
+def test_who_leaves_for_another_leaves_for_the_drain_at_the_time_that_was_told(running, olga):
+    soon = timezone.now() + dt.timedelta(seconds=20)
+    Workspace.objects.filter(pk=running.pk).update(leave_at=soon, leave_for="x", leave_reason="reclaim")
+    drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
+    row = again(running)
+    assert (row.leave_at, row.leave_for, row.leave_reason) == (soon, "", "drain")
+    cycle.run()
+    assert again(running).leave_at == soon
+
+
+# --- devices ---------------------------------------------------------------------------------------
+
+
+def test_a_drained_device_loses_its_holder_alone(pool, olga, make, alice, settle, clock):
+    one, two = make(alice, "sim-h100-x1", name="one"), make(alice, "sim-h100-x1", name="two")
+    settle(60)
+    device = device_of(one)
+    found = drains.drain_device(actor=olga, device_id=device.pk, reason="Rows to remap")
+    assert (found.asked, found.left) == (1, 1)
+    assert found.name == f"GPU {device.index} of {device.node.name}"
+    assert (again(one).leave_reason, again(two).leave_at) == ("drain", None)
+    device.refresh_from_db()
+    assert (device.cordoned, device.cordon_cause) == (True, CordonCause.OPERATOR)
+    assert Event.objects.get(kind="device.drained").data["device"] == device.uuid
+    settle(300, resting=lambda: again(one).state == State.RUNNING and device_of(one) != device)
+    assert device_of(one) != device
+    assert device_of(two) != device
+
+
+def test_draining_a_split_gpu_drains_its_instances(catalog, olga, make, alice):
+    gpu = DeviceInfo(uuid="GPU-0", index=0, model="H100", memory_mib=81_559, mig_mode=True)
+    parts = [
+        DeviceInfo(
+            uuid=f"MIG-{n}",
+            index=0,
+            model="H100",
+            memory_mib=9_856,
+            kind=DeviceKind.MIG,
+            parent_uuid="GPU-0",
+            mig_profile="1g.10gb",
+            mig_start=n,
+        )
+        for n in range(2)
+    ]
+    pool = local_pool_with(node_info(devices=(gpu, *parts)))
+    rows = [make(alice, "cpu-small", name=name) for name in ("one", "two", "three")]
+    for row, uuid in zip(rows[:2], ("MIG-0", "MIG-1"), strict=True):
+        AllocatedDevice.objects.create(allocation=active(row)[0], device=Device.objects.get(uuid=uuid))
+    found = drains.drain_device(actor=olga, device_id=Device.objects.get(uuid="GPU-0").pk, reason="")
+    assert found.asked == 2
+    assert [again(row).leave_reason for row in rows] == ["drain", "drain", ""]
+    assert pool.nodes.get().cordoned is False
+    cordons.lift_cordon(actor=olga, device_id=Device.objects.get(uuid="GPU-0").pk)
+    assert [again(row).leave_at for row in rows] == [None] * 3
+    found = drains.drain_device(actor=olga, device_id=Device.objects.get(uuid="MIG-1").pk, reason="")
+    assert (found.asked, again(rows[0]).leave_at) == (1, None)
+
+
+def test_what_a_check_took_out_becomes_the_operators(running, olga):
+    device = device_of(running)
+    cordons.cordon_device(
+        actor=olga, device_id=device.pk, reason="ECC", cause=CordonCause.CHECK, recovery="reset"
+    )
+    drains.drain_device(actor=olga, device_id=device.pk, reason="")
+    device.refresh_from_db()
+    assert (device.cordon_reason, device.cordon_cause, device.recovery) == ("ECC", "operator", "reset")
+    assert events("device.drained") == 1
+
+
+# --- staying ---------------------------------------------------------------------------------------
+
+
+def test_who_has_not_left_stays_when_the_node_is_back(running, olga, clock):
+    node = node_of(running)
+    drains.drain_node(actor=olga, node_id=node.pk, reason="")
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
+    row = again(running)
+    assert (row.leave_at, row.leave_reason, row.state) == (None, "", State.RUNNING)
+    assert events("workspace.may_stay") == 1
+    assert Notification.objects.get(kind="workspace.may_stay").user == row.owner
+    clock.shift(200)
+    reconcile.sweep()
+    assert again(running).state == State.RUNNING
+
+
+def test_who_is_on_a_drained_device_of_a_node_that_is_back_leaves_all_the_same(running, olga):
+    node, device = node_of(running), device_of(running)
+    drains.drain_node(actor=olga, node_id=node.pk, reason="")
+    drains.drain_device(actor=olga, device_id=device.pk, reason="")
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
+    assert again(running).leave_reason == "drain"
+    cordons.lift_cordon(actor=olga, device_id=device.pk)
+    assert again(running).leave_at is None
+
+
+def test_who_was_forgotten_when_the_cordon_was_lifted_is_remembered_at_the_last_moment(running, olga, clock):
+    node = node_of(running)
+    drains.drain_node(actor=olga, node_id=node.pk, reason="")
+    Node.objects.filter(pk=node.pk).update(cordoned=False)
+    clock.shift(121)
+    reconcile.sweep()
+    assert (again(running).state, again(running).leave_at) == (State.RUNNING, None)
+
+
+def test_who_leaves_for_another_does_not_stay_because_a_node_is_uncordoned(running, olga):
+    node = node_of(running)
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
+    Workspace.objects.filter(pk=running.pk).update(
+        leave_at=timezone.now() + dt.timedelta(seconds=60), leave_for="x", leave_reason="reclaim"
+    )
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
+    assert again(running).leave_reason == "reclaim"
+
+
+# --- who may ---------------------------------------------------------------------------------------
+
+
+def test_operators_alone_drain_what_there_is(running, alice, olga):
+    device = device_of(running)
+    for call in (
+        lambda who: drains.drain_node(actor=who, node_id=device.node_id, reason=""),
+        lambda who: drains.drain_device(actor=who, device_id=device.pk, reason=""),
+    ):
+        with pytest.raises(NotAllowed):
+            call(alice)
+    with pytest.raises(NotFound):
+        drains.drain_node(actor=olga, node_id=running.pk, reason="")
+    with pytest.raises(NotFound):
+        drains.drain_device(actor=olga, device_id=running.pk, reason="")
+    assert again(running).leave_at is None
+
+
+def test_a_reason_that_no_database_takes_is_cleaned(running, olga):
+    found = drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="a\x00b" + "c" * 5000)
+    assert found.asked == 1
+    assert "\x00" not in node_of(running).cordon_reason
