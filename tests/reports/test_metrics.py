@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
@@ -71,6 +71,7 @@ texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]
 
 @hypothesis(max_examples=30)
 @given(help_text=texts, label=texts, number=st.floats(allow_nan=False, allow_infinity=False, width=32))
+@example(help_text='a\n"\\n', label='\\n\n"\\"', number=0.1)
 def test_whatever_is_written_can_be_read(help_text, label, number):
     gauge = Gauge("some_name", help_text)
     gauge.add(number, {"what": label, "other": "x"})
