@@ -11,11 +11,12 @@ from rest_framework.response import Response
 from portal.accounts.models import Scope
 from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
 from portal.common.errors import NotFound
-from portal.inventory import selectors, services
+from portal.inventory import cordons, drains, selectors, services
 from portal.inventory.models import Device, Node, Pool
 from portal.inventory.serializers import (
     CordonSerializer,
     DeviceSerializer,
+    DrainSerializer,
     NodeSerializer,
     PoolSerializer,
 )
@@ -80,18 +81,19 @@ class NodeDetail(ApiView):
         return Response(_node(node_id))
 
 
+def _reason(request: UserRequest) -> str:
+    body = CordonSerializer(data=request.data)
+    body.is_valid(raise_exception=True)
+    return str(body.validated_data.get("reason", ""))
+
+
 class _SetCordon(ApiView):
     scopes = SCOPES
     cordoned: bool
 
     def set_cordon(self, request: UserRequest, node_id: UUID) -> Response:
-        body = CordonSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
         services.set_cordon(
-            actor=request.user,
-            node_id=node_id,
-            cordoned=self.cordoned,
-            reason=body.validated_data.get("reason", ""),
+            actor=request.user, node_id=node_id, cordoned=self.cordoned, reason=_reason(request)
         )
         return Response(_node(node_id))
 
@@ -115,7 +117,7 @@ class NodeUncordon(_SetCordon):
 
     @operation(
         "Put a node back into placement",
-        description="For operators.",
+        description="For operators. Who was asked to leave by a drain, and has not left, may stay.",
         request=CordonSerializer,
         responses={200: NodeSerializer},
         errors=[400, 404, 415],
@@ -124,12 +126,36 @@ class NodeUncordon(_SetCordon):
         return self.set_cordon(request, node_id)
 
 
+DRAIN_SAYS = (
+    "For operators. It is cordoned, and what runs there is asked to leave within the site's grace: it stops "
+    "with its files kept, waits in the queue again at its old place, and starts elsewhere. Asking again "
+    "tells nobody twice and answers with how many are there yet."
+)
+
+
+class NodeDrain(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Drain a node",
+        description=DRAIN_SAYS,
+        request=CordonSerializer,
+        responses={200: DrainSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest, node_id: UUID) -> Response:
+        drain = drains.drain_node(actor=request.user, node_id=node_id, reason=_reason(request))
+        return Response(DrainSerializer(drain).data)
+
+
 class DeviceFilter(filters.FilterSet):
     pool = filters.CharFilter(field_name="node__pool__slug", label="Short name of the pool.")
     node = filters.CharFilter(field_name="node__name", label="Name of the node.")
     model = filters.CharFilter(label="Exactly this model.")
     present = filters.BooleanFilter(label="Whether the last inventory saw it.")
     healthy = filters.BooleanFilter(label="Whether it is fit for work.")
+    cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
+    checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
 
 
 class DeviceList(ListView):
@@ -139,11 +165,18 @@ class DeviceList(ListView):
     ordering = ("uuid",)
 
     def get_queryset(self) -> QuerySet[Device]:
-        return selectors.devices()
+        return selectors.devices_with_state()
 
     @operation("List devices", responses={200: DeviceSerializer(many=True)}, errors=[400])
     def get(self, request: UserRequest) -> Response:
         return self.list(request)
+
+
+def _device(device_id: UUID) -> Any:
+    device = selectors.devices_with_state().filter(pk=device_id).first()
+    if device is None:
+        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+    return DeviceSerializer(device).data
 
 
 class DeviceDetail(ApiView):
@@ -151,10 +184,53 @@ class DeviceDetail(ApiView):
 
     @operation("Read a device", responses={200: DeviceSerializer}, errors=[404])
     def get(self, request: UserRequest, device_id: UUID) -> Response:
-        device = selectors.devices().filter(pk=device_id).first()
-        if device is None:
-            raise NotFound("There is no such device.", next_action="Look at the list of devices.")
-        return Response(DeviceSerializer(device).data)
+        return Response(_device(device_id))
+
+
+class DeviceCordon(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Take a device out of placement",
+        description="For operators. What runs on it goes on. No check puts it back, an operator does.",
+        request=CordonSerializer,
+        responses={200: DeviceSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest, device_id: UUID) -> Response:
+        cordons.cordon_device(actor=request.user, device_id=device_id, reason=_reason(request))
+        return Response(_device(device_id))
+
+
+class DeviceUncordon(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Put a device back into placement",
+        description="For operators, whoever took it out. Who was asked to leave by a drain, and has not "
+        "left, may stay.",
+        request=CordonSerializer,
+        responses={200: DeviceSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest, device_id: UUID) -> Response:
+        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=_reason(request))
+        return Response(_device(device_id))
+
+
+class DeviceDrain(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Drain a device",
+        description=DRAIN_SAYS + " A GPU that is split is drained with all its instances.",
+        request=CordonSerializer,
+        responses={200: DrainSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest, device_id: UUID) -> Response:
+        drain = drains.drain_device(actor=request.user, device_id=device_id, reason=_reason(request))
+        return Response(DrainSerializer(drain).data)
 
 
 urlpatterns = [
@@ -164,6 +240,10 @@ urlpatterns = [
     *routes("nodes/<uuid:node_id>", NodeDetail, "node"),
     *routes("nodes/<uuid:node_id>/cordon", NodeCordon, "node-cordon"),
     *routes("nodes/<uuid:node_id>/uncordon", NodeUncordon, "node-uncordon"),
+    *routes("nodes/<uuid:node_id>/drain", NodeDrain, "node-drain"),
     *routes("devices", DeviceList, "devices"),
     *routes("devices/<uuid:device_id>", DeviceDetail, "device"),
+    *routes("devices/<uuid:device_id>/cordon", DeviceCordon, "device-cordon"),
+    *routes("devices/<uuid:device_id>/uncordon", DeviceUncordon, "device-uncordon"),
+    *routes("devices/<uuid:device_id>/drain", DeviceDrain, "device-drain"),
 ]

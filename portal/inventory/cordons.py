@@ -59,6 +59,9 @@ def cordon_device(
             device.recovery = recovery
             device.save(update_fields=["recovery"])
         return device
+    if cause == CordonCause.OPERATOR:
+        # What a check has found is as true as before.
+        recovery = recovery or device.recovery
     wanted = (True, reason, cause, recovery)
     if (device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted:
         return device

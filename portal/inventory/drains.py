@@ -100,11 +100,7 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
     if before is None:
         raise NotFound("There is no such device.", next_action="Look at the list of devices.")
     device = cordons.cordon_device(
-        actor=actor,
-        device_id=device_id,
-        reason=reason or before.cordon_reason,
-        cause=CordonCause.OPERATOR,
-        recovery=before.recovery,
+        actor=actor, device_id=device_id, reason=reason or before.cordon_reason, cause=CordonCause.OPERATOR
     )
     return _ask_all(
         actor,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
-from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.inventory import selectors
+from portal.inventory.device_states import DeviceState
+from portal.inventory.models import CordonCause, Device, Node, Pool, PoolState
 
 
 class PoolSerializer(serializers.ModelSerializer[Pool]):
@@ -27,23 +33,47 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
 
 
 class DeviceSerializer(serializers.ModelSerializer[Device]):
-    """An accelerator. `used_milli` says how much of 1000 is held by workspaces."""
+    """An accelerator. `used_milli` says how much of 1000 is held by workspaces.
+
+    `state` is the worst that can be said of it, in one word. `idle`: it is held and was measured to do
+    nothing for a quarter of an hour; what is not measured counts as used.
+    """
 
     pool = serializers.CharField(source="node.pool.slug")
     node = serializers.CharField(source="node.name")
     simulated = serializers.BooleanField(source="node.pool.simulated")
     used_milli = serializers.SerializerMethodField()
+    state = serializers.SerializerMethodField()
+    cordon_cause = serializers.ChoiceField(
+        CordonCause.choices, allow_blank=True, help_text="Who took it out of placement."
+    )
+    recovery = serializers.CharField(help_text="What brings it back; empty where nothing has to be done.")
+    warning = serializers.CharField(
+        help_text="What a check holds against it that does not keep it from work."
+    )
+    checking = serializers.BooleanField(help_text="A check or a scrub is on it: nothing is placed on it.")
+    passed_at = serializers.DateTimeField(allow_null=True, help_text="When it last passed a check.")
+    mig_start = serializers.IntegerField(help_text="Memory slice at which it begins; -1: not told.")
+    numa = serializers.IntegerField(help_text="NUMA node; -1: not known.")
+    island = serializers.CharField(help_text="NVLink island on its node; empty: none.")
+    facts = serializers.JSONField(help_text="What else inventory knows; by name.")
 
     class Meta:
         model = Device
         fields = [
             *("id", "uuid", "pool", "node", "index", "model", "memory_mib", "kind", "parent_uuid"),
-            *("healthy", "health_note", "present", "simulated", "used_milli"),
+            *("state", "healthy", "health_note", "present", "simulated", "used_milli"),
+            *("cordoned", "cordon_reason", "cordon_cause", "recovery", "warning", "checking", "passed_at"),
+            *("mig_mode", "mig_profile", "mig_start", "compute_capability", "numa", "island", "facts"),
         ]
         read_only_fields = fields
 
     def get_used_milli(self, device: Device) -> int:
         return getattr(device, "used_milli", None) or 0
+
+    @extend_schema_field(serializers.ChoiceField([state.value for state in DeviceState]))
+    def get_state(self, device: Device) -> str:
+        return selectors.state_with(device, timezone.now()).value
 
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
@@ -56,13 +86,20 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     used_cpu_milli = serializers.SerializerMethodField()
     used_memory_mib = serializers.SerializerMethodField()
     devices = serializers.SerializerMethodField(help_text="UUIDs of the accelerators present.")
+    accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: not told.")
+    provides = serializers.ListField(
+        child=serializers.CharField(), help_text="What requests may need: `rdma`, `memory_tier:cxl`, …"
+    )
+    labels = serializers.DictField(child=serializers.CharField())
+    facts = serializers.JSONField(help_text="What else inventory knows: processor, NUMA nodes, RDMA, …")
 
     class Meta:
         model = Node
         fields = [
-            *("id", "name", "pool", "online", "cordoned", "cpu_milli", "used_cpu_milli", "memory_mib"),
-            *("used_memory_mib", "disk_mib", "devices", "isolation", "limits", "programs"),
-            *("accelerator_note", "warnings", "simulated", "seen_at"),
+            *("id", "name", "pool", "online", "cordoned", "cordon_reason", "cpu_milli", "used_cpu_milli"),
+            *("memory_mib", "used_memory_mib", "disk_mib", "devices", "isolation", "limits", "programs"),
+            *("driver_version", "cuda_version", "accelerator_state", "accelerator_note", "warnings"),
+            *("provides", "labels", "rack", "block", "facts", "simulated", "seen_at"),
         ]
         read_only_fields = fields
 
@@ -81,3 +118,13 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
 class CordonSerializer(StrictSerializer):
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
+
+
+class DrainSerializer(serializers.Serializer[Any]):
+    """What a drain has come to. Ask again, or read the workspaces, to see how far it is."""
+
+    name = serializers.CharField(help_text="What is drained.")
+    asked = serializers.IntegerField(help_text="How many were asked to leave by this call.")
+    left = serializers.IntegerField(help_text="How many are there yet, these among them.")
+    until = serializers.DateTimeField(allow_null=True, help_text="When the last of them has to go.")
+    done = serializers.BooleanField(help_text="Whether nothing runs there any more.")

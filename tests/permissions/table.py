@@ -49,7 +49,21 @@ POST   teams/<slug:slug>/members/<str:username>/remove/     302    404    302 40
 # --- pages: pools ---
 GET    pools/                                               302    200    200 200 200   200   -
 GET    pools/<slug:slug>/                                   302    200    200 200 200   200   -
+GET    gpus/                                                302    200    200 200 200   200   -
+GET    gpus/at/<slug:pool>/<str:node>/<int:index>/          302    302    302 302 302   302   -
+GET    gpus/nodes/<uuid:node_id>/                           302    200    200 200 200   200   -
+POST   gpus/nodes/<uuid:node_id>/                           302    403    403 403 403   302   -
+GET    gpus/nodes/<uuid:node_id>/drain/                     302    403    403 403 403   200   -
+POST   gpus/nodes/<uuid:node_id>/drain/                     302    403    403 403 403   302   -
+GET    gpus/devices/<uuid:device_id>/                       302    200    200 200 200   200   -
+POST   gpus/devices/<uuid:device_id>/                       302    403    403 403 403   302   -
+GET    gpus/devices/<uuid:device_id>/drain/                 302    403    403 403 403   200   -
+POST   gpus/devices/<uuid:device_id>/drain/                 302    403    403 403 403   302   -
 GET    gpus/devices/<uuid:device_id>/charts/                302    200    200 200 200   200   -
+GET    gpus/devices/<uuid:device_id>/checks/                302    302    302 302 302   302   -
+POST   gpus/devices/<uuid:device_id>/checks/                302    403    403 403 403   302   -
+GET    gpus/checks/<uuid:check_id>/                         302    200    200 200 200   200   -
+POST   gpus/checks/<uuid:check_id>/                         302    403    403 403 403   302   -
 
 # --- pages: workspaces ---
 GET    .                                                    302    200    200 200 200   200   -
@@ -206,9 +220,19 @@ GET    api/v1/nodes                                         401    200    200 20
 GET    api/v1/nodes/<uuid:node_id>                          401    200    200 200 200   200   pools:read
 POST   api/v1/nodes/<uuid:node_id>/cordon                   401    403    403 403 403   200   pools:write
 POST   api/v1/nodes/<uuid:node_id>/uncordon                 401    403    403 403 403   200   pools:write
+POST   api/v1/nodes/<uuid:node_id>/drain                    401    403    403 403 403   200   pools:write
 GET    api/v1/devices                                       401    200    200 200 200   200   pools:read
 GET    api/v1/devices/<uuid:device_id>                      401    200    200 200 200   200   pools:read
+POST   api/v1/devices/<uuid:device_id>/cordon               401    403    403 403 403   200   pools:write
+POST   api/v1/devices/<uuid:device_id>/uncordon             401    403    403 403 403   200   pools:write
+POST   api/v1/devices/<uuid:device_id>/drain                401    403    403 403 403   200   pools:write
 GET    api/v1/devices/<uuid:device_id>/samples              401    200    200 200 200   200   pools:read
+GET    api/v1/gpu-checks                                    401    200    200 200 200   200   pools:read
+POST   api/v1/gpu-checks                                    401    403    403 403 403   202   pools:write
+GET    api/v1/gpu-checks/<uuid:check_id>                    401    200    200 200 200   200   pools:read
+POST   api/v1/gpu-checks/<uuid:check_id>/cancel             401    403    403 403 403   200   pools:write
+GET    api/v1/gpu-checks/<uuid:check_id>/stream             401    200    200 200 200   200   pools:read
+GET    api/v1/schemas/gpu-check                             401    200    200 200 200   200   pools:read
 
 # --- REST: its description ---
 GET    api/v1/schema                                        200    200    200 200 200   200   any
