@@ -230,6 +230,11 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "QuotaRequestKindEnum": "portal.quotas.models.RequestKind",
         "QuotaRequestStatusEnum": "portal.quotas.models.RequestStatus",
+        "GpuCheckKindEnum": "portal.inventory.models.CheckKind",
+        "GpuCheckLevelEnum": "portal.inventory.models.CheckLevel",
+        "GpuCheckCauseEnum": "portal.inventory.models.CheckCause",
+        "GpuCheckStatusEnum": "portal.inventory.models.CheckStatus",
+        "GpuCheckVerdictEnum": "portal.inventory.models.CheckVerdict",
         "ReservationStatusEnum": "portal.quotas.models.ReservationStatus",
     },
 }

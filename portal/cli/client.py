@@ -78,6 +78,14 @@ class BerthClient:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._object("POST", "/workspaces", json=_given(request), headers=headers)
 
+    def create_check(self, *, device: str, level: str) -> dict[str, Any]:
+        """Have a device checked; what is under way already is answered again."""
+        return self._object("POST", "/gpu-checks", json={"device": device, "level": level})
+
+    def check(self, check_id: str) -> dict[str, Any]:
+        """A GPU check with its report."""
+        return self._object("GET", f"/gpu-checks/{check_id}")
+
     def start(self, workspace_id: str) -> dict[str, Any]:
         return self._object("POST", f"{_path(workspace_id)}/start")
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from portal.cli import config
 from portal.cli.errors import EXIT_INTERRUPTED, CliError
@@ -16,11 +16,20 @@ EPILOG = """\
 environment:
   BERTH_URL, BERTH_TOKEN   address and token; they win over what `berth login` stored
 
-exit codes:
+exit codes (those of `berth gpu check` are in its own help):
   0  done                      4  the portal does not answer, or its certificate is not trusted
   1  the portal refused        5  there is no such workspace
   2  wrong usage               6  not ready in time
   3  no token, or a bad one  130  interrupted
+"""
+
+
+GPU_EPILOG = """\
+exit codes:
+  0  passed          3  inconclusive                 64  wrong usage
+  1  degraded        4  no driver, library or GPU
+  2  failed          5  hung
+With --device also 69, the portal did not do it, and 75, no verdict in time.
 """
 
 
@@ -43,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.function == "gpu_check":
+        from portal.cli import gpu
+
+        return gpu.check(arguments)
     from portal.cli import commands
 
     run: Callable[..., int] = getattr(commands, arguments.function)
@@ -129,7 +142,39 @@ def parser() -> argparse.ArgumentParser:
     _one(logs)
     logs.add_argument("-n", "--tail", type=_positive, default=200, metavar="LINES", help="default: 200")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
+    _gpu(commands, common)
     return top
+
+
+class _VerdictParser(argparse.ArgumentParser):
+    """The parser of a command whose exit codes are verdicts: 2 is one, so wrong usage is 64."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(64, f"{self.prog}: error: {message}\n")
+
+
+def _gpu(commands: Any, common: argparse.ArgumentParser) -> None:
+    gpu = commands.add_parser("gpu", help="Check GPUs.", description="Check GPUs.")
+    verbs = gpu.add_subparsers(metavar="COMMAND", required=True, parser_class=_VerdictParser)
+    words = "Check the GPUs of this machine, or one that the portal knows."
+    check = verbs.add_parser(
+        "check",
+        help=words,
+        description=words,
+        parents=[common],
+        epilog=GPU_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    check.set_defaults(function="gpu_check")
+    check.add_argument("--uuid", default="", metavar="UUID", help="of this machine; default: all of them")
+    check.add_argument(
+        "--device", default="", metavar="UUID", help="through the portal: on the node where it is"
+    )
+    check.add_argument("--level", choices=("quick", "standard", "extended"), default="quick")
+    check.add_argument(
+        "--timeout", type=_positive, default=3600, metavar="SECONDS", help="of waiting for the portal"
+    )
 
 
 def _one(command: argparse.ArgumentParser) -> None:

@@ -25,6 +25,10 @@ def user_channel(user_id: UUID) -> str:
     return f"berth:ev:user:{user_id}"
 
 
+def check_channel(run_id: UUID) -> str:
+    return f"berth:ev:check:{run_id}"
+
+
 @lru_cache(maxsize=1)
 def connection() -> redis.Redis:
     """The control plane's connection pool; commands time out fast, callers go on without."""
@@ -51,6 +55,14 @@ def publish_to(user_id: UUID, kind: str) -> None:
     """Tell whoever watches this user's channel that there is something new for them."""
     try:
         connection().publish(user_channel(user_id), kind)
+    except redis.RedisError as error:
+        log.warning("live hint not sent: %s", error)
+
+
+def publish_check(run_id: UUID) -> None:
+    """Tell whoever watches this GPU check that it has come further."""
+    try:
+        connection().publish(check_channel(run_id), "check")
     except redis.RedisError as error:
         log.warning("live hint not sent: %s", error)
 

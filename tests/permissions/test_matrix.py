@@ -17,6 +17,7 @@ from django.utils import timezone
 from portal.accounts.models import Scope, Team
 from portal.events.models import Notification
 from portal.events.services import notify
+from portal.inventory.models import CheckCause, GpuCheckRun
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, UserFactory, make_token
 from tests.permissions.table import ROWS, WHO, Row
@@ -110,6 +111,12 @@ class Stage:
             "<uuid:token_id>": token.pk,
             "<uuid:node_id>": node.pk,
             "<uuid:device_id>": node.devices.first().pk,
+            "<uuid:check_id>": GpuCheckRun.objects.create(
+                device=node.devices.first(), cause=CheckCause.OPERATOR
+            ).pk,
+            "<slug:pool>": pool.slug,
+            "<str:node>": node.name,
+            "<int:index>": 0,
             "<int:notification_id>": Notification.objects.get(user=people["bob"], kind="test").pk,
             **requested(people["bob"]),
             **limited(),
@@ -174,6 +181,7 @@ class Stage:
             ("PUT", "api/v1/site-limits/<resource:resource>"): {"amount": 1},
             ("PUT", "api/v1/rates/<resource:resource>"): {"rate_milli": 1},
             ("POST", "api/v1/quota-requests"): more,
+            ("POST", "api/v1/gpu-checks"): {"device": str(self.values["<uuid:device_id>"])},
             ("POST", "api/v1/quota-requests/<uuid:request_id>/deny"): {"reason": "No"},
         }
         return bodies.get((row.method, row.route), {})

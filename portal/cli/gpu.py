@@ -1,0 +1,143 @@
+"""`berth gpu check`: the CUDA validation workload, on this machine or on a node of the portal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from portal.cli.errors import CliError, Unreachable
+
+EXIT_CODES = {"pass": 0, "degraded": 1, "fail": 2, "inconclusive": 3, "hung": 5}
+EXIT_UNAVAILABLE = 4
+EXIT_USAGE = 64
+EXIT_PORTAL = 69
+EXIT_TIMEOUT = 75
+LOOK_EVERY_S = 1.0
+WORST = (5, 2, EXIT_UNAVAILABLE, 3, 1, 0)
+"""Which exit code stands for several devices: the first of these that one of them has."""
+
+
+class _Failed(CliError):
+    """An error with an exit code that is none of a verdict."""
+
+    def __init__(self, message: str, next_action: str = "", exit_code: int = EXIT_PORTAL) -> None:
+        super().__init__(message, next_action)
+        self.exit_code = exit_code
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Run it; returns the exit code of the worst verdict."""
+    if arguments.device and arguments.uuid:
+        raise _Failed("--uuid and --device exclude each other.", "Give one of them.", EXIT_USAGE)
+    if arguments.device:
+        try:
+            return _through_portal(arguments)
+        except _Failed:
+            raise
+        except CliError as error:
+            raise _Failed(error.message, error.next_action) from error
+    return _here(arguments)
+
+
+def _here(arguments: argparse.Namespace) -> int:
+    from provisioning.gpu.check import Progress, Report, render, run_check
+
+    def tell(progress: Progress) -> None:
+        if progress.phase == "start" and sys.stderr.isatty():
+            print(f"  [{progress.done + 1}/{progress.total}] {progress.test}", file=sys.stderr, flush=True)
+
+    uuid = arguments.uuid
+    if uuid and not uuid.startswith(("GPU-", "MIG-")):
+        raise _Failed(
+            f"{uuid!r} is no UUID of a device.", "nvidia-smi -L shows them: GPU-… or MIG-….", EXIT_USAGE
+        )
+    uuids = [uuid] if uuid else _uuids()
+    if not uuids:
+        return EXIT_UNAVAILABLE if not arguments.json else _no_gpu_as_json()
+    reports: list[Report] = [run_check(each, arguments.level, on_progress=tell) for each in uuids]
+    if arguments.json:
+        data = [report.to_dict() for report in reports]
+        print(json.dumps(data[0] if uuid else data, indent=2))
+    else:
+        for report in reports:
+            print(render(report))
+    codes = {report.exit_code for report in reports}
+    return next(code for code in WORST if code in codes)
+
+
+def _uuids() -> list[str]:
+    """Whatever can be checked here: MIG instances instead of the GPUs that are split into them."""
+    from provisioning.gpu.inventory import scan
+
+    found = scan()
+    names: list[str] = []
+    for gpu in found.gpus:
+        names += [instance.uuid for instance in gpu.instances] if gpu.instances else [gpu.uuid]
+    for broken in found.broken:
+        print(broken.sentence, file=sys.stderr)
+    if not names:
+        print(f"berth: {found.sentence}", file=sys.stderr)
+    return names
+
+
+def _no_gpu_as_json() -> int:
+    print("[]")
+    return EXIT_UNAVAILABLE
+
+
+def _through_portal(arguments: argparse.Namespace) -> int:
+    from portal.cli import config
+    from portal.cli.client import BerthClient
+
+    stored = config.load(os.environ)
+    with BerthClient(stored.url, stored.token) as client:
+        run = client.create_check(device=arguments.device, level=arguments.level)
+        told = ""
+        ends_at = time.monotonic() + arguments.timeout
+        while run["status"] in ("queued", "running"):
+            words = _words(run)
+            if words != told and not arguments.json:
+                print(words, file=sys.stderr, flush=True)
+            told = words
+            if time.monotonic() > ends_at:
+                raise _Failed(
+                    f"There was no verdict after {arguments.timeout} s; the check goes on.",
+                    f"Look at {stored.url}/gpus/checks/{run['id']}/.",
+                    EXIT_TIMEOUT,
+                )
+            time.sleep(LOOK_EVERY_S)
+            try:
+                run = client.check(run["id"])
+            except Unreachable as error:
+                # The portal may be restarting; the check does not mind.
+                print(f"{error.message} Trying again …", file=sys.stderr)
+    return _end(run, arguments)
+
+
+def _words(run: dict[str, Any]) -> str:
+    progress = run["progress"]
+    if run["status"] == "queued":
+        return "queued"
+    return (
+        f"  [{progress['done'] + 1}/{progress['total']}] {progress['test']}" if progress["test"] else "begins"
+    )
+
+
+def _end(run: dict[str, Any], arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print(json.dumps(run, indent=2))
+    else:
+        simulated = " (simulated)" if run["simulated"] else ""
+        verdict = (run["verdict"] or run["status"]).upper()
+        print(f"{run['uuid']}  {run['level']}  {verdict}{simulated}: {run['summary']}")
+        if run["action"] not in ("", "none"):
+            print(f"  recovery: {run['action'].replace('_', ' ')}")
+    if run["status"] != "done":
+        return EXIT_PORTAL
+    if run.get("report", {}).get("unavailable"):
+        return EXIT_UNAVAILABLE
+    return EXIT_CODES[run["verdict"]]

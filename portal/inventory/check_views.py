@@ -1,0 +1,51 @@
+"""Pages of GPU checks. Everybody who is signed in may look; operators ask for them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.inventory import check_pages
+from portal.inventory.checks import requests, selectors
+from portal.inventory.models import CheckKind, CheckLevel
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """The checks of a device as a part of its page; asking for one leads to its page."""
+    device = selectors.device_by_name(str(device_id))
+    if request.method == "POST":
+        if request.POST.get("kind") == CheckKind.SCRUB:
+            run = requests.request_scrub(actor=request.user, device_id=device.pk)
+        else:
+            level = storable(request.POST.get("level", CheckLevel.QUICK))
+            run = requests.request_check(actor=request.user, device_id=device.pk, level=level)
+        return redirect("inventory:check", run.pk)
+    if not getattr(request, "htmx", False):
+        return redirect("inventory:device", device.pk)
+    context = {"device": device, "checks": check_pages.block(request.user, device)}
+    return render(request, "inventory/checks_block.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
+    """One check in full, live while it runs; a POST takes it back while it has not begun."""
+    run = selectors.check_by_id(check_id)
+    if request.method == "POST":
+        requests.cancel_check(actor=request.user, run_id=run.pk)
+        messages.success(request, "Cancelled: it had not begun.")
+        return redirect("inventory:check", run.pk)
+    context = {"run": run, "check": check_pages.page(request.user, run)}
+    return render(request, "inventory/check.html", context)

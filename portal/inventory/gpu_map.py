@@ -1,0 +1,294 @@
+"""The map of all GPUs: a cell each, with its state. A fixed number of queries however many there are."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from django.core.paginator import Page, Paginator
+from django.db.models import Q, Sum
+
+from portal.inventory import series
+from portal.inventory.device_states import HELD, LOOKS, OUT, DeviceState, StateLook, state_of
+from portal.inventory.models import Device, Node, Pool
+from provisioning.types import DeviceKind
+
+NODES_PER_PAGE = 128
+SLICES = 8
+"""The memory axis of a GPU that can be split; an A30's has half of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An instance of a split GPU on its memory axis, in eighths."""
+
+    state: DeviceState
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A device. `label` is all that is said of it to who does not see it."""
+
+    index: int
+    state: DeviceState
+    label: str
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def look(self) -> StateLook:
+        return LOOKS[self.state]
+
+
+@dataclass(frozen=True, slots=True)
+class MapNode:
+    """A node with its cells. `at` is the beginning of the path of each."""
+
+    id: UUID
+    name: str
+    note: str
+    tone: str
+    at: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The nodes of one pool that are on this page."""
+
+    pool: Pool
+    nodes: tuple[MapNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Legend:
+    """A state with how many devices are in it; `chosen` where only these are shown."""
+
+    state: DeviceState
+    look: StateLook
+    count: int
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What somebody wants to see. Empty is all."""
+
+    pool: str = ""
+    model: str = ""
+    state: str = ""
+    q: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMap:
+    """The page: what the numbers say, the legend, the cells."""
+
+    headline: str
+    simulated_headline: str
+    legend: tuple[Legend, ...]
+    groups: tuple[Group, ...]
+    page: Page[Any]
+    filters: Filters
+    pools: tuple[tuple[str, str], ...]
+    models: tuple[str, ...]
+    notes: tuple[tuple[str, str], ...]
+    total: int
+
+
+@dataclass(slots=True)
+class _Row:
+    """A device as it is read."""
+
+    node: UUID
+    index: int
+    model: str
+    kind: str
+    uuid: str
+    parent: str
+    profile: str
+    start: int
+    slices: int
+    mig_mode: bool
+    state: DeviceState
+    parts: list[_Row] = field(default_factory=list)
+
+
+def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
+    """The map under these filters."""
+    pools = {pool.pk: pool for pool in Pool.objects.filter(enabled=True)}
+    nodes = _nodes(pools, filters)
+    rows = _rows(nodes, now)
+    models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
+    whole = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
+    pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
+    counted = {
+        simulated: Counter(row.state for row in whole if (row.node in pretended) is simulated)
+        for simulated in (False, True)
+    }
+    shown = [row for row in whole if not filters.state or filters.state in _states(row)]
+    by_node: dict[UUID, list[_Row]] = defaultdict(list)
+    for row in shown:
+        by_node[row.node].append(row)
+    narrowed = filters.state or filters.model
+    listed = [node for node in nodes.values() if by_node[node.pk] or not narrowed]
+    listed.sort(key=lambda node: (pools[node.pool_id].simulated, pools[node.pool_id].slug, node.name))
+    chunk = Paginator(listed, NODES_PER_PAGE).get_page(page)
+    both = counted[False] + counted[True]
+    return GpuMap(
+        headline=_headline(counted[False]),
+        simulated_headline=_headline(counted[True]),
+        legend=tuple(
+            Legend(state, LOOKS[state], both[state], filters.state == state)
+            for state in LOOKS
+            if both[state] or filters.state == state or state in (DeviceState.ALLOCATED, DeviceState.FREE)
+        ),
+        groups=tuple(_groups(chunk.object_list, by_node, pools)),
+        page=chunk,
+        filters=filters,
+        pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda each: each.slug)),
+        models=models,
+        notes=tuple(_notes(nodes.values())),
+        total=sum(both.values()),
+    )
+
+
+def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
+    found = Node.objects.filter(pool__in=list(pools)).defer("facts", "programs", "warnings", "labels")
+    if filters.pool:
+        found = found.filter(pool__slug=filters.pool)
+    if filters.q:
+        found = found.filter(name__icontains=filters.q)
+    return {node.pk: node for node in found}
+
+
+def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_Row]:
+    idle = series.idle_times(now)
+    held = Q(allocated__active=True)
+    pools = {node.pool_id for node in nodes.values()}
+    columns: Iterable[Any] = (
+        Device.objects.filter(node__pool__in=pools)
+        .annotate(taken=Sum("allocated__milli", filter=held))
+        .order_by("index", "mig_start", "uuid")
+        .values_list(
+            "pk", "node_id", "index", "model", "kind", "uuid", "parent_uuid", "mig_profile", "mig_start",
+            "mig_mode", "facts__memory_slices", "present", "healthy", "cordoned", "cordon_cause", "checking",
+            "taken",
+        )
+    )  # fmt: skip
+    rows = []
+    for pk, node_id, index, model, kind, uuid, parent, profile, start, mig_mode, slices, *rest in columns:
+        present, healthy, cordoned, cause, checking, taken = rest
+        node = nodes.get(node_id)
+        if node is None:
+            continue
+        state = state_of(
+            present=present,
+            online=node.online,
+            healthy=healthy,
+            cordoned=cordoned,
+            cordon_cause=cause,
+            node_cordoned=node.cordoned,
+            checking=checking,
+            taken_milli=taken or 0,
+            idle_s=idle.get(pk, 0),
+        )
+        rows.append(
+            _Row(node_id, index, model, kind, uuid, parent, profile, start, slices or 1, mig_mode, state)
+        )
+    return rows
+
+
+def _whole(rows: Sequence[_Row]) -> list[_Row]:
+    """GPUs with their instances; an instance whose GPU is not known stands for itself."""
+    by_uuid = {row.uuid: row for row in rows if row.kind != DeviceKind.MIG}
+    found = list(by_uuid.values())
+    for row in rows:
+        if row.kind != DeviceKind.MIG:
+            continue
+        parent = by_uuid.get(row.parent)
+        if parent is None:
+            found.append(row)
+        elif row.state is not DeviceState.GONE:
+            parent.parts.append(row)
+    for row in found:
+        if row.parts and row.state not in OUT:
+            row.state = _together([part.state for part in row.parts])
+    return found
+
+
+def _together(states: Sequence[DeviceState]) -> DeviceState:
+    """The state of a GPU that is split, by those of its instances."""
+    held = [state for state in states if state in HELD]
+    if not held:
+        return states[0] if len(set(states)) == 1 else DeviceState.FREE
+    if len(held) < len(states):
+        return DeviceState.SHARED
+    return DeviceState.IDLE if set(held) == {DeviceState.IDLE} else DeviceState.ALLOCATED
+
+
+def _states(row: _Row) -> set[str]:
+    return {row.state, *(part.state for part in row.parts)}
+
+
+def _groups(
+    nodes: Iterable[Node], by_node: Mapping[UUID, list[_Row]], pools: Mapping[UUID, Pool]
+) -> Iterable[Group]:
+    by_pool: dict[UUID, list[MapNode]] = defaultdict(list)
+    for node in nodes:
+        pool = pools[node.pool_id]
+        note, tone = ("", "")
+        if not node.online:
+            note, tone = "offline", "bad"
+        elif node.cordoned:
+            note, tone = "cordoned", "wait"
+        at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
+        cells = tuple(_cell(row) for row in sorted(by_node[node.pk], key=lambda each: each.index))
+        by_pool[pool.pk].append(MapNode(node.pk, node.name, note, tone, at, cells))
+    for key, listed in by_pool.items():
+        yield Group(pools[key], tuple(listed))
+
+
+def _cell(row: _Row) -> Cell:
+    name = f"GPU {row.index}"
+    if not row.parts:
+        return Cell(row.index, row.state, f"{name} {LOOKS[row.state].word.lower()}")
+    parts = ", ".join(f"{part.profile} {LOOKS[part.state].word.lower()}" for part in row.parts)
+    segments = tuple(
+        Segment(part.state, max(0, min(part.start, SLICES - 1)), max(1, min(part.slices, SLICES)))
+        for part in row.parts
+    )
+    return Cell(row.index, row.state, f"{name}, split: {parts}", segments)
+
+
+def _headline(counts: Counter[DeviceState]) -> str:
+    """What the numbers say: “37 of 96 GPUs work, 12 are held idle, 3 are out of use”."""
+    total = sum(counts.values())
+    if not total:
+        return ""
+    working = counts[DeviceState.ALLOCATED] + counts[DeviceState.SHARED]
+    idle, out = counts[DeviceState.IDLE], sum(counts[state] for state in OUT)
+    parts = [f"{working} of {total} {'GPU' if total == 1 else 'GPUs'} {'works' if working == 1 else 'work'}"]
+    if idle:
+        parts.append(f"{idle} {'is' if idle == 1 else 'are'} held idle")
+    if counts[DeviceState.FREE]:
+        parts.append(f"{counts[DeviceState.FREE]} free")
+    if out:
+        parts.append(f"{out} out of use")
+    return ", ".join(parts)
+
+
+def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
+    """What is wrong with the accelerators of nodes, or why there are none: each sentence once."""
+    said: dict[str, list[str]] = defaultdict(list)
+    for node in nodes:
+        if node.accelerator_note and node.online:
+            said[node.accelerator_note].append(node.name)
+    for text, names in sorted(said.items(), key=lambda item: -len(item[1]))[:5]:
+        yield text, names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
