@@ -413,7 +413,7 @@ def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock)
         clock.shift(20)
         requests.sweep_lost()
     run.refresh_from_db()
-    assert run.status == CheckStatus.LOST
+    assert (run.status, run.attempts) == (CheckStatus.LOST, 1)
     assert not fresh(gpu).checking
 
 

@@ -279,6 +279,30 @@ def test_the_check_of_an_earlier_place_does_not_start_the_next_one(workspace, al
     assert taken(sent, Op.START)
 
 
+def test_nor_does_an_earlier_failure_count_against_a_device_that_is_back(workspace, sent, clock):
+    device = device_of(workspace)
+    Device.objects.exclude(pk=device.pk).update(present=False)
+    assert answer(only(sent), "ecc")
+    clock.shift(60)
+    lift_cordon(actor=SYSTEM, device_id=device.pk, reason="it was reset")
+    cycle.run()
+    workspace.refresh_from_db()
+    assert device_of(workspace) == device
+    assert answer(only(sent))
+    assert taken(sent, Op.START)
+
+
+def test_nor_does_it_start_a_second_time_what_is_being_started(workspace, alice, sent):
+    first = only(sent)
+    services.stop(actor=alice, workspace_id=workspace.pk)
+    assert node_says(sent, "stop", "absent")
+    Device.objects.exclude(uuid=first.uuid).update(passed_at=timezone.now())
+    services.start(actor=alice, workspace_id=workspace.pk)
+    taken(sent, Op.START)
+    assert answer(first)
+    assert not sent.commands
+
+
 def test_a_workspace_of_two_waits_for_both_and_leaves_both_when_one_is_bad(gpus, make, alice, sent):
     workspace = make(alice, flavor(2))
     first, second = commands(sent)

@@ -206,6 +206,20 @@ def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, se
     assert not fresh(device).cordoned
 
 
+@pytest.mark.parametrize("recovery", ["reset", "drain_and_reset", "reboot", "replace", "inspect"])
+def test_what_needs_somebodys_hands_waits_for_them(site, sent, clock, recovery):
+    """Counters of errors start anew with each check: a second look would find nothing, and prove nothing."""
+    Pool.objects.update(check_every_h=0)
+    cordon_device(
+        actor=SYSTEM, device_id=Device.objects.first().pk, reason="bad", cause=CordonCause.CHECK,
+        recovery=recovery,
+    )  # fmt: skip
+    clock.shift(DAY)
+    stay_seen(site)
+    policy.run()
+    assert not commands(sent)
+
+
 def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock):
     Device.objects.exclude(pk=Device.objects.first().pk).delete()
     for _ in range(6):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -69,6 +70,41 @@ def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catal
     assert len(held) + len(checked) == DEVICES
     assert set(Device.objects.filter(checking=True).values_list("pk", flat=True)) == checked
     check_invariants()
+
+
+def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
+    alice, team, catalog, sent, monkeypatch
+):
+    checked_pool(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+    device = Device.objects.get()
+    decided, real = threading.Event(), cycle._start
+
+    def slow_start(site, names):
+        if names:
+            decided.set()
+            # Time for the check to come in between, if it could.
+            time.sleep(0.3)
+        return real(site, names)
+
+    monkeypatch.setattr(cycle, "_start", slow_start)
+
+    def check():
+        assert decided.wait(20)
+        return requests.request_check(actor=SYSTEM, device_id=device.pk)
+
+    def create():
+        return services.create(
+            actor=alice,
+            team=team,
+            template=selectors.template_by_slug("jupyterlab"),
+            flavor=Flavor.objects.get(accelerator_count=1),
+        )
+
+    workspace, refused = at_once(create, check)
+    assert workspace.state == State.PROVISIONING
+    assert isinstance(refused, StateConflict) and refused.code == "device_in_use"
+    assert not GpuCheckRun.objects.exists()
 
 
 def test_one_verdict_of_many_copies_counts(catalog, sent):

@@ -222,5 +222,6 @@ def _again_at(device: Device, kind: CheckKind) -> datetime:
         if verdict == CheckVerdict.PASS:
             break
         failures += 1
-    wait = min(AGAIN_AFTER * 2 ** max(failures - 1, 0), AGAIN_AT_MOST)
-    return (last or device.node.seen_at or timezone.now()) + wait
+    if last is None:
+        return timezone.now()
+    return last + min(AGAIN_AFTER * 2 ** max(failures - 1, 0), AGAIN_AT_MOST)
