@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -286,41 +286,57 @@ def test_a_method_that_is_not_in_the_table_is_not_there(stage):
     assert not found
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
-def test_who_gets_what_in_a_browser(stage, row):
-    wrong = differences(row, lambda who: stage.ask(stage.browser(who), row))
-    assert not wrong, f"{row}: {'; '.join(wrong)}"
+def by_part(rows: Iterable[Row]) -> Any:
+    """The rows of one part of the site in one test: the world that they all ask is made but once."""
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault("/".join(row.route.split("/")[: 3 if row.in_api else 1]) or ".", []).append(row)
+    return pytest.mark.parametrize("rows", parts.values(), ids=parts.keys())
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.in_api], ids=str)
-def test_who_gets_what_with_a_token(stage, row):
-    wrong = differences(row, lambda who: stage.ask(stage.program(who), row, slash=True))
-    assert not wrong, f"{row}: {'; '.join(wrong)}"
+@by_part(ROWS)
+def test_who_gets_what_in_a_browser(stage, rows):
+    wrong = [
+        f"{row}: {line}"
+        for row in rows
+        for line in differences(row, lambda who, row=row: stage.ask(stage.browser(who), row))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if ":" in row.scope], ids=str)
-def test_a_token_needs_its_scope(stage, row):
-    best = next(who for who in reversed(WHO) if min(row.outcomes[WHO.index(who)]) < 300)
-    with taken_back():
-        others = [scope for scope in Scope.values if scope not in {row.scope, Scope.ALL}]
-        assert stage.ask(stage.program(best, *others), row).status_code == 403
-    with taken_back():
-        answered = stage.ask(stage.program(best, row.scope), row)
-        # A token cannot make one that may do more than itself.
-        expected = {403} if str(row) == "POST api/v1/tokens" else row.outcomes[WHO.index(best)]
-        assert answered.status_code in expected
+@by_part(row for row in ROWS if row.in_api)
+def test_who_gets_what_with_a_token(stage, rows):
+    wrong = [
+        f"{row}: {line}"
+        for row in rows
+        for line in differences(row, lambda who, row=row: stage.ask(stage.program(who), row, slash=True))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in ROWS if row.method != "GET" and not row.route.startswith("agent/")], ids=str
-)
-def test_a_browser_needs_the_csrf_token_to_change_anything(stage, row):
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(stage.people["olga"], backend="django.contrib.auth.backends.ModelBackend")
-    before = stage.workspace.state
-    assert stage.ask(client, row).status_code == 403
-    stage.workspace.refresh_from_db()
-    assert stage.workspace.state == before == State.RUNNING
+@by_part(row for row in ROWS if ":" in row.scope)
+def test_a_token_needs_its_scope(stage, rows):
+    for row in rows:
+        best = next(who for who in reversed(WHO) if min(row.outcomes[WHO.index(who)]) < 300)
+        with taken_back():
+            others = [scope for scope in Scope.values if scope not in {row.scope, Scope.ALL}]
+            assert stage.ask(stage.program(best, *others), row).status_code == 403, row
+        with taken_back():
+            answered = stage.ask(stage.program(best, row.scope), row)
+            # A token cannot make one that may do more than itself.
+            expected = {403} if str(row) == "POST api/v1/tokens" else row.outcomes[WHO.index(best)]
+            assert answered.status_code in expected, row
+
+
+@by_part(row for row in ROWS if row.method != "GET" and not row.route.startswith("agent/"))
+def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
+    for row in rows:
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(stage.people["olga"], backend="django.contrib.auth.backends.ModelBackend")
+        before = stage.workspace.state
+        assert stage.ask(client, row).status_code == 403, row
+        stage.workspace.refresh_from_db()
+        assert stage.workspace.state == before == State.RUNNING, row
 
 
 @pytest.mark.parametrize("who", [who for who in WHO if who != "nobody"])
