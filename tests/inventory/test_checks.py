@@ -177,6 +177,18 @@ def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
     assert not Notification.objects.exists()
 
 
+def test_who_watches_is_told_of_each_step(gpu, sent, monkeypatch):
+    told = []
+    monkeypatch.setattr("portal.events.live.publish_check", told.append)
+    run = ask(gpu)
+    command = only(sent)
+    for _ in range(2):
+        assert results.apply_progress(run_id=run.pk, lease=command.lease, progress={"phase": "beat"})
+    assert not results.apply_progress(run_id=run.pk, lease="other", progress={"phase": "beat"})
+    assert answer(command)
+    assert told == [run.pk] * 3
+
+
 def test_a_degraded_device_stays_in_use_with_a_warning(gpu, olga, sent):
     ask(gpu)
     assert answer(only(sent), "slow_memory")

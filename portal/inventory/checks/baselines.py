@@ -15,7 +15,7 @@ ENOUGH_DEVICES = 3
 ENOUGH_NEIGHBOURS = 2
 MOST_DEVICES = 64
 DRIVER = "driver_version"
-"""Stands among the measures of a run, as a text."""
+"""Stands beside `free_mib` among the measures of a run."""
 
 
 def of_fleet(device: Device) -> dict[str, float]:
@@ -45,7 +45,7 @@ def clean_free_mib(device: Device) -> int | None:
 
 def _same_driver(run: GpuCheckRun, device: Device) -> bool:
     """Another driver keeps another amount of memory for itself."""
-    return bool(run.measures.get(DRIVER, {}).get("text") == device.node.driver_version)
+    return bool(run.measures.get("free_mib", {}).get(DRIVER) == device.node.driver_version)
 
 
 def of_node(device: Device) -> dict[str, float]:

@@ -170,10 +170,10 @@ def _conclude(workspace: Workspace) -> bool:
     bad = [run for run in runs if run.verdict in BAD]
     unknown = [run for run in runs if not run.open and run.verdict not in GOOD | BAD]
     if bad:
-        _another(workspace, [f"{name_of(run.device)} failed its check" for run in bad])
+        another(workspace, [f"{name_of(run.device)} failed its check" for run in bad])
         return False
     if unknown and workspace.pool is not None and workspace.pool.check_required:
-        _another(workspace, [f"{name_of(run.device)} could not be checked" for run in unknown])
+        another(workspace, [f"{name_of(run.device)} could not be checked" for run in unknown])
         return False
     if any(run.open for run in runs):
         return False
@@ -188,7 +188,7 @@ def _conclude(workspace: Workspace) -> bool:
     return True
 
 
-def _another(workspace: Workspace, why: Sequence[str]) -> None:
+def another(workspace: Workspace, why: Sequence[str], *, code: str = "check_failed") -> None:
     """Back into the queue at its old place: nothing has been started, so nothing is left behind."""
     from portal.workspaces import placing, reconcile
     from portal.workspaces.lifecycle import Trigger, advance
@@ -199,14 +199,14 @@ def _another(workspace: Workspace, why: Sequence[str]) -> None:
         Trigger.NO_CAPACITY,
         actor=SYSTEM,
         message=f"queues it again: {sentence}",
-        data={"reason": "check"},
+        data={"reason": code},
         pool=None,
         placed_at=None,
         admitted_at=None,
         due_at=None,
         # It had its turn already: nobody who came to wait behind it goes before it now.
         promised=FIRST_PROMISE,
-        error_code="check_failed",
+        error_code=code,
         error_message=sentence,
         **placing.NOT_LEAVING,
     )

@@ -112,9 +112,8 @@ def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
         summary=f"{prefix}{result.text}",
         report=messages.dump(result),
         measures={
-            "free_mib": {"value": result.free_mib, "unit": "MiB"},
+            "free_mib": _free(result.free_mib, run),
             "coverage_per_mille": {"value": result.coverage_per_mille, "unit": "‰", "fail_below": 980},
-            baselines.DRIVER: {"text": run.device.node.driver_version},
         },
         free_mib=result.free_mib,
     )
@@ -190,10 +189,12 @@ def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun) -> dict[str, Any]
                 "test": test.name,
             }
         if "free_mib" in test.measures:
-            found["free_mib"] = {"value": test.measures["free_mib"], "unit": "MiB", "test": test.name}
-    if found:
-        found[baselines.DRIVER] = {"text": run.device.node.driver_version}
+            found["free_mib"] = _free(test.measures["free_mib"], run) | {"test": test.name}
     return found
+
+
+def _free(mib: float, run: GpuCheckRun) -> dict[str, Any]:
+    return {"value": mib, "unit": "MiB", baselines.DRIVER: run.device.node.driver_version}
 
 
 def _summary(report: dict[str, Any], verdict: CheckVerdict, tests: tuple[TestResult, ...]) -> str:

@@ -20,6 +20,7 @@ from portal.accounts.policies import require_operator
 from portal.celery import app
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotFound, NotPossible, StateConflict
+from portal.events import live
 from portal.events import services as events
 from portal.inventory.checks import baselines
 from portal.inventory.cordons import locked_device, name_of
@@ -303,6 +304,7 @@ def end(run: GpuCheckRun, status: CheckStatus, **fields: Any) -> None:
     run.device.checking = False
     run.device.save(update_fields=["checking"])
     send_on_commit(run.device.node_id)
+    transaction.on_commit(partial(live.publish_check, run.pk))
     # Whoever waits may fit now.
     queue.poke()
 

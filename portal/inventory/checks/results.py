@@ -12,6 +12,7 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
 from portal.common.texts import storable, storable_json
+from portal.events import live
 from portal.inventory.checks import reading
 from portal.inventory.checks.requests import (
     MOST_ATTEMPTS,
@@ -52,12 +53,16 @@ def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> boo
     }
     its = GpuCheckRun.objects.filter(pk=run_id, lease=lease)
     if its.filter(status=CheckStatus.QUEUED).update(**fields, started_at=now):
+        live.publish_check(run_id)
         return True
     run = its.filter(status=CheckStatus.RUNNING).only("kind", "level", "started_at").first()
     if run is None or _too_long(run, now):
         # One that tells for ever that it goes on is given up too, when its lease has run out.
         return False
-    return bool(its.filter(status=CheckStatus.RUNNING).update(**fields))
+    if not its.filter(status=CheckStatus.RUNNING).update(**fields):
+        return False
+    live.publish_check(run_id)
+    return True
 
 
 def _too_long(run: GpuCheckRun, now: datetime) -> bool:
