@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -19,17 +20,20 @@ from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.texts import storable
 from portal.events import services as events
-from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.inventory.devices_seen import UNSEEN_STATES, apply_devices
+from portal.inventory.models import Node, Pool, PoolState
 from provisioning import messages
 from provisioning.driver import Plane
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_class, driver_for
-from provisioning.types import DeviceInfo, Failure, Inventory, NodeInfo, PoolConfig
+from provisioning.types import Failure, Inventory, NodeInfo, PoolConfig
 
 SILENT_AFTER_INVENTORIES = 3
 ASK_AGAIN_S = 10
-UNSEEN_STATES = frozenset({"timeout", "error", "no_permission", "driver_mismatch"})
-"""States of a node's accelerators in which a device that is not reported may well be there."""
+PLACED_BY = ("cpu_milli", "memory_mib", "programs", "provides", "labels")
+"""What placement reads of a node, beside its devices; free disk space too, which changes all the time."""
+DISK_CHANGED = 8
+"""One part in so many of the disk space is a change worth to be told."""
 
 
 @transaction.atomic
@@ -121,8 +125,8 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
     now = timezone.now()
     pool = Pool.objects.select_for_update().get(pk=pool.pk)
     existing = {node.name: node for node in pool.nodes.all()}
-    for info in inventory.nodes:
-        _apply_node(pool, existing.get(info.name), info, now)
+    nodes = [(_apply_node(pool, existing.get(info.name), info, now), info) for info in inventory.nodes]
+    apply_devices(pool, nodes)
     if not runs_on_node(pool):
         seen = {info.name for info in inventory.nodes}
         for name in set(existing) - seen:
@@ -132,6 +136,13 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
     )
     _set_state(pool, PoolState.ONLINE, "")
     catalog.ensure_accelerator_flavors(pool)
+    transaction.on_commit(partial(_end_lost, pool.pk))
+
+
+def _end_lost(pool_id: UUID) -> None:
+    from portal.workspaces import lost_devices
+
+    lost_devices.end_all(pool_id)
 
 
 def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
@@ -149,10 +160,12 @@ def _set_state(pool: Pool, state: PoolState, message: str) -> None:
         events.record(actor=SYSTEM, kind=f"pool.{state.value}", pool=pool, message=text)
 
 
-def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> None:
+def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node:
     was_online = node.online if node else None
     if node is None:
         node = Node(pool=pool, name=info.name)
+    before = {name: getattr(node, name) for name in PLACED_BY}
+    was_disk, was_driver = node.disk_mib, node.driver_version
     node.cpu_milli = info.cpu_milli
     node.memory_mib = info.memory_mib
     node.disk_mib = info.disk_mib
@@ -163,8 +176,9 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> None
     node.warnings = list(info.warnings)
     node.provides = sorted(info.provides)
     node.labels = dict(info.labels)
-    node.driver_version = info.driver_version
-    node.cuda_version = info.cuda_version
+    if info.driver_version or info.accelerator_state not in UNSEEN_STATES:
+        # A driver that does not answer does not say its version either: the last one known stays.
+        node.driver_version, node.cuda_version = info.driver_version, info.cuda_version
     node.facts = dict(info.facts)
     was_state, node.accelerator_state = node.accelerator_state, info.accelerator_state
     node.online = info.online
@@ -182,83 +196,34 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> None
             kind="node.accelerators",
             pool=pool,
             message=f"finds the accelerators of {node.name} in the state {info.accelerator_state}{note}",
-            data={"before": was_state, "now": info.accelerator_state},
+            data={"node": node.name, "before": was_state, "now": info.accelerator_state},
         )
-    _apply_devices(pool, node, info)
+    if was_driver and node.driver_version and was_driver != node.driver_version:
+        events.record(
+            actor=SYSTEM,
+            kind="node.driver_changed",
+            pool=pool,
+            message=f"finds the driver {node.driver_version} on {node.name}, {was_driver} before",
+            data={"node": node.name, "before": was_driver, "now": node.driver_version},
+        )
+    changed = [name for name in PLACED_BY if getattr(node, name) != before[name]]
+    if abs(node.disk_mib - was_disk) * DISK_CHANGED > max(was_disk, node.disk_mib):
+        changed.append("disk_mib")
+    if changed and was_online is not None:
+        words = ", ".join(name.removesuffix("_milli").removesuffix("_mib") for name in changed)
+        events.record(
+            actor=SYSTEM,
+            kind="node.changed",
+            pool=pool,
+            message=f"finds {node.name} changed: {words}",
+            data={"node": node.name, "changed": changed},
+        )
+    return node
 
 
 def _node_offline(pool: Pool, node: Node) -> None:
     if Node.objects.filter(pk=node.pk, online=True).update(online=False):
         events.record(actor=SYSTEM, kind="node.offline", pool=pool, message=f"no longer finds {node.name}")
-
-
-def _apply_devices(pool: Pool, node: Node, info_of_node: NodeInfo) -> None:
-    seen = info_of_node.devices
-    existing = {device.uuid: device for device in Device.objects.filter(node=node)}
-    fresh: list[Device] = []
-    for info in seen:
-        facts = _device_facts(info)
-        device = existing.pop(info.uuid, None)
-        if device is None:
-            fresh.append(Device(node=node, uuid=info.uuid, present=True, **facts))
-        elif not device.present or any(getattr(device, name) != value for name, value in facts.items()):
-            Device.objects.filter(pk=device.pk).update(present=True, **facts)
-    if fresh:
-        # A device that has moved to another node keeps its row.
-        Device.objects.bulk_create(
-            fresh,
-            update_conflicts=True,
-            unique_fields=["uuid"],
-            update_fields=["node", "present", *_device_facts(seen[0])],
-        )
-        events.record(
-            actor=SYSTEM,
-            kind="device.appeared",
-            pool=pool,
-            message=f"found {len(fresh)} × {fresh[0].model} on {node.name}",
-            data={"devices": [device.uuid for device in fresh]},
-        )
-    missing = [device for device in existing.values() if device.present]
-    if missing and info_of_node.accelerator_state in UNSEEN_STATES:
-        # Nothing was seen, so nothing is known to be gone: out of use until somebody can look again.
-        note = info_of_node.accelerator_note or "The driver did not answer."
-        unseen = Device.objects.filter(pk__in=[device.pk for device in missing], healthy=True)
-        if unseen.update(healthy=False, health_note=note):
-            events.record(
-                actor=SYSTEM,
-                kind="device.unseen",
-                pool=pool,
-                message=f"cannot see {len(missing)} × {missing[0].model} on {node.name}: {note}",
-                data={"devices": [device.uuid for device in missing]},
-            )
-    elif missing:
-        Device.objects.filter(pk__in=[device.pk for device in missing]).update(present=False)
-        events.record(
-            actor=SYSTEM,
-            kind="device.disappeared",
-            pool=pool,
-            message=f"no longer finds {len(missing)} × {missing[0].model} on {node.name}",
-            data={"devices": [device.uuid for device in missing]},
-        )
-
-
-def _device_facts(info: DeviceInfo) -> dict[str, Any]:
-    return {
-        "index": info.index,
-        "model": info.model,
-        "memory_mib": info.memory_mib,
-        "kind": info.kind.value,
-        "parent_uuid": info.parent_uuid,
-        "mig_mode": info.mig_mode,
-        "mig_profile": info.mig_profile,
-        "mig_start": info.mig_start,
-        "island": info.island,
-        "numa": info.numa,
-        "compute_capability": info.compute_capability,
-        "facts": dict(info.facts),
-        "healthy": info.healthy,
-        "health_note": info.health_note,
-    }
 
 
 @transaction.atomic
