@@ -1,0 +1,404 @@
+"""Devices and nodes that change: each as an event, in few queries, and honest for who holds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.events.models import Event, Notification
+from portal.inventory import cordons, inventories, services
+from portal.inventory.checks import policy
+from portal.inventory.devices_seen import UNSEEN_STATES
+from portal.inventory.models import CheckCause, Device, GpuCheckRun, Node, Pool
+from portal.quotas import snapshot
+from portal.workspaces import lost_devices
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import Reason, State
+from portal.workspaces.models import AllocatedDevice, Workspace
+from provisioning.types import DeviceInfo, DeviceKind
+from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
+from tests.inventory.checks_helpers import checked_pool
+from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready
+
+pytestmark = pytest.mark.django_db
+H100 = "NVIDIA H100 80GB HBM3"
+X1 = "nvidia-h100-80gb-hbm3-x1"
+
+
+def gpu(uuid: str, index: int, **fields) -> DeviceInfo:
+    return DeviceInfo(uuid=uuid, index=index, model=H100, memory_mib=81_559, **fields)
+
+
+def mig(uuid: str, start: int, profile: str = "1g.10gb", parent: str = "GPU-0") -> DeviceInfo:
+    return gpu(
+        uuid, 0, kind=DeviceKind.MIG, parent_uuid=parent, mig_profile=profile, mig_start=start,
+        facts={"memory_slices": 1},
+    )  # fmt: skip
+
+
+def report(pool: Pool, *nodes) -> list[Event]:
+    """Have these nodes report; the events that came of it, but for workspaces'."""
+    last = snapshot.last_event()
+    services.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
+    return list(Event.objects.filter(pk__gt=last, pool=pool).order_by("pk"))
+
+
+def kinds(found: list[Event]) -> list[str]:
+    return [event.kind for event in found]
+
+
+def again(row):
+    return Workspace.objects.get(pk=row.pk)
+
+
+# --- devices ---------------------------------------------------------------------------------------
+
+
+def test_another_device_in_the_same_slot_has_replaced_the_one_before(catalog):
+    slots = [{"pci_bus_id": f"0000:{n}B:00.0"} for n in range(2)]
+    pool = local_pool_with(node_info(devices=(gpu("A", 0, facts=slots[0]), gpu("B", 1, facts=slots[1]))))
+    # Numbers are given anew: the slot says which one it is.
+    found = report(pool, node_info(devices=(gpu("A", 1, facts=slots[0]), gpu("C", 0, facts=slots[1]))))
+    assert kinds(found) == ["device.replaced"]
+    assert found[0].data == {"devices": ["C", "B"], "node": "node-1", "before": {"C": "B"}}
+    assert found[0].message == "finds another device as GPU 0 of node-1: C, B before"
+    assert dict(Device.objects.values_list("uuid", "present")) == {"A": True, "B": False, "C": True}
+
+
+def test_without_slots_a_device_stands_for_its_number_and_model(catalog):
+    pool = local_pool_with(node_info(devices=(gpu("A", 0), gpu("B", 1))))
+    found = report(pool, node_info(devices=(gpu("A", 0), gpu("C", 1))))
+    assert (kinds(found), found[0].data["before"]) == (["device.replaced"], {"C": "B"})
+    other = replace(gpu("D", 1), model="H200")
+    assert kinds(report(pool, node_info(devices=(gpu("A", 0), other)))) == [
+        "device.appeared",
+        "device.disappeared",
+    ]
+
+
+def test_another_slot_is_another_device(catalog):
+    pool = local_pool_with(node_info(devices=(gpu("A", 0, facts={"pci_bus_id": "1"}),)))
+    found = report(pool, node_info(devices=(gpu("B", 0, facts={"pci_bus_id": "2"}),)))
+    assert kinds(found) == ["device.appeared", "device.disappeared"]
+
+
+def test_a_device_that_had_gone_before_is_replaced_by_its_slot_alone(catalog):
+    slot = {"pci_bus_id": "1"}
+    pool = local_pool_with(node_info(devices=(gpu("A", 0, facts=slot),)))
+    assert kinds(report(pool, node_info())) == ["device.disappeared"]
+    assert kinds(report(pool, node_info(devices=(gpu("B", 0, facts=slot),)))) == ["device.replaced"]
+
+
+def test_a_device_that_comes_back_is_told_and_checked(catalog, sent):
+    pool = checked_pool(node_info(gpus=2))
+    Pool.objects.update(check_every_h=168)
+    for device in Device.objects.all():
+        GpuCheckRun.objects.create(device=device, cause=CheckCause.NEW, status="done", verdict="pass")
+    assert kinds(report(pool, node_info(gpus=1))) == ["device.disappeared"]
+    (told,) = report(pool, node_info(gpus=2))
+    assert (told.kind, told.data["devices"]) == ("device.returned", ["GPU-node-1-1"])
+    assert told.message == "finds GPU 1 of node-1 again"
+    assert policy.run() == 1
+    assert GpuCheckRun.objects.get(status="queued").cause == CheckCause.RETURNED
+
+
+def test_a_device_in_another_node_has_returned_there(catalog):
+    a, b = node_info("a", gpus=1), node_info("b")
+    pool = local_pool_with(a, b)
+    found = report(pool, replace(a, devices=()), replace(b, devices=a.devices))
+    assert kinds(found) == ["device.disappeared", "device.returned"]
+    assert Device.objects.get().present
+
+
+def test_health_that_changes_is_told_since_placement_depends_on_it(catalog):
+    pool = local_pool_with(node_info(gpus=2))
+    info = node_info(gpus=2)
+    ill = replace(info.devices[1], healthy=False, health_note="Row remapping failed")
+    (told,) = report(pool, replace(info, devices=(info.devices[0], ill)))
+    assert (told.kind, told.data["devices"]) == ("device.ill", ["GPU-node-1-1"])
+    assert told.message == "finds GPU 1 of node-1 unfit for work: Row remapping failed"
+    assert report(pool, replace(info, devices=(info.devices[0], ill))) == []
+    assert kinds(report(pool, info)) == ["device.well"]
+
+
+def test_what_placement_reads_is_told_and_what_it_does_not_is_only_kept(catalog):
+    pool = local_pool_with(node_info(gpus=1))
+    one = node_info(gpus=1).devices[0]
+    assert kinds(report(pool, node_info(devices=(replace(one, island="nvlink-0"),)))) == ["device.changed"]
+    one = replace(one, island="nvlink-0")
+    assert report(pool, node_info(devices=(replace(one, facts={"serial": "1"}),))) == []
+    assert Device.objects.get().facts == {"serial": "1"}
+
+
+@pytest.mark.parametrize("state", sorted(UNSEEN_STATES))
+def test_what_could_not_be_seen_is_not_gone_and_not_replaced(catalog, make, alice, sent, state):
+    pool = local_pool_with(node_info(gpus=2, driver_version="570"))
+    Pool.objects.update(hand_out_max_age_h=0)
+    row = make(alice, X1)
+    found = report(pool, node_info(accelerator_state=state, accelerator_note="Look at dmesg."))
+    assert kinds(found)[-1] == "device.unseen"
+    assert Node.objects.get().driver_version == "570"
+    assert Device.objects.filter(present=True, healthy=False, health_note="Look at dmesg.").count() == 2
+    assert again(row).state == State.PROVISIONING
+    assert kinds(report(pool, node_info(gpus=2, driver_version="570", accelerator_state="ok"))) == [
+        "node.accelerators",
+        "device.well",
+    ]
+
+
+# --- MIG -------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_is_split_anew_is_one_event(catalog):
+    whole = gpu("GPU-0", 0)
+    pool = local_pool_with(node_info(devices=(whole, gpu("GPU-1", 1))))
+    split = replace(whole, mig_mode=True)
+    (told,) = report(pool, node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1))))
+    assert (told.kind, told.data["devices"]) == ("device.mig_changed", ["GPU-0"])
+    assert told.data["layouts"] == {"GPU-0": ["1g.10gb", "1g.10gb"]}
+    assert told.message == "finds GPU 0 of node-1 split anew: 2 × 1g.10gb, whole before"
+    same = node_info(devices=(split, mig("M0", 0), mig("M1", 1), gpu("GPU-1", 1)))
+    assert report(pool, same) == []
+    (told,) = report(pool, node_info(devices=(split, mig("M2", 0, "3g.40gb"), gpu("GPU-1", 1))))
+    assert told.message.endswith(": 1 × 3g.40gb, 2 × 1g.10gb before")
+    assert set(Device.objects.filter(present=True).values_list("uuid", flat=True)) == {"GPU-0", "M2", "GPU-1"}
+    assert kinds(report(pool, node_info(devices=(whole, gpu("GPU-1", 1))))) == ["device.mig_changed"]
+
+
+def test_the_same_instance_elsewhere_on_its_gpu_is_another_layout(catalog):
+    split = gpu("GPU-0", 0, mig_mode=True)
+    pool = local_pool_with(node_info(devices=(split, mig("M0", 0))))
+    assert kinds(report(pool, node_info(devices=(split, mig("M0", 4))))) == [
+        "device.mig_changed",
+        "device.changed",
+    ]
+
+
+# --- nodes -----------------------------------------------------------------------------------------
+
+
+def test_another_driver_is_told(catalog):
+    pool = local_pool_with(node_info(driver_version="570.86", cuda_version="12.8"))
+    (told,) = report(pool, node_info(driver_version="580.95", cuda_version="13.0"))
+    assert told.kind == "node.driver_changed"
+    assert told.data == {"node": "node-1", "before": "570.86", "now": "580.95"}
+    assert Node.objects.get().cuda_version == "13.0"
+
+
+def test_a_driver_that_came_back_as_another_is_told_though_nobody_saw_it_between(catalog):
+    pool = local_pool_with(node_info(driver_version="570", accelerator_state="ok"))
+    report(pool, node_info(accelerator_state="driver_mismatch"))
+    found = report(pool, node_info(driver_version="580", accelerator_state="ok"))
+    assert "node.driver_changed" in kinds(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"cpu_milli": 4000}, "cpu_milli"),
+        ({"memory_mib": 8192}, "memory_mib"),
+        ({"programs": ("bash",)}, "programs"),
+        ({"provides": ("rdma",)}, "provides"),
+        ({"labels": {"zone": "a"}}, "labels"),
+        ({"disk_mib": 50_000}, "disk_mib"),
+    ],
+)
+def test_a_node_that_has_more_or_less_than_before_is_told(catalog, change, named):
+    pool = local_pool_with(node_info())
+    (told,) = report(pool, node_info(**change))
+    assert (told.kind, told.data["changed"]) == ("node.changed", [named])
+    assert report(pool, node_info(**change)) == []
+
+
+def test_files_that_come_and_go_are_nothing_to_tell(catalog):
+    pool = local_pool_with(node_info())
+    assert report(pool, node_info(disk_mib=95_000, warnings=("x",))) == []
+    assert Node.objects.get().disk_mib == 95_000
+
+
+def test_the_queue_reads_anew_after_each_change_of_capacity(catalog):
+    pool = local_pool_with(node_info(gpus=2))
+    for changed in (
+        node_info(gpus=1),
+        node_info(gpus=2),
+        node_info(gpus=2, memory_mib=8192),
+        node_info(devices=(gpu("GPU-node-1-0", 0, healthy=False), gpu("X", 1))),
+    ):
+        site = snapshot.load()
+        assert snapshot.follow(site, timezone.now())
+        report(pool, changed)
+        assert not snapshot.follow(site, timezone.now())
+
+
+# --- many ------------------------------------------------------------------------------------------
+
+NODES, EACH = 50, 20
+
+
+def many(word: str = "", **fields):
+    return [
+        node_info(
+            f"n{n:02}",
+            devices=tuple(gpu(f"G-{n}-{i}{word}", i, **fields) for i in range(EACH)),
+        )
+        for n in range(NODES)
+    ]
+
+
+def test_a_thousand_devices_take_no_query_each(catalog, django_assert_max_num_queries):
+    pool = local_pool_with(*many())
+    assert Device.objects.filter(present=True).count() == 1000
+    with django_assert_max_num_queries(NODES + 20):
+        assert report(pool, *many()) == []
+    # One event for a node; rows are written some at a time, since a statement has room for some only.
+    with django_assert_max_num_queries(3 * NODES + 60):
+        found = report(pool, *many(healthy=False, health_note="hot"))
+    assert kinds(found) == ["device.ill"] * NODES
+    with django_assert_max_num_queries(3 * NODES + 60):
+        found = report(pool, *many(word="x"))
+    assert kinds(found) == ["device.replaced"] * NODES
+    assert Device.objects.filter(present=True).count() == 1000
+    with django_assert_max_num_queries(3 * NODES + 60):
+        found = report(pool, *(replace(each, devices=()) for each in many()))
+    assert kinds(found) == ["device.disappeared"] * NODES
+
+
+# --- who holds them --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(catalog, make, alice, sent):
+    """A pool of 2 GPUs, of which a running workspace of alice's has the first, and one of bob's none."""
+    pool = local_pool_with(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
+    Pool.objects.update(hand_out_max_age_h=0)
+    row = make(alice, X1, name="train")
+    run_until_ready(sent, row)
+    return pool, again(row), AllocatedDevice.objects.get().device
+
+
+def without(device: Device, **fields):
+    info = node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000, **fields)
+    return replace(info, devices=tuple(each for each in info.devices if each.uuid != device.uuid))
+
+
+def test_who_runs_on_a_device_that_vanishes_is_ended_and_told(held, alice, make, sent):
+    pool, row, device = held
+    other = make(alice, X1, name="other")
+    run_until_ready(sent, other)
+    report(pool, without(device))
+    row = again(row)
+    assert (row.state, row.termination_reason) == (State.TERMINATING, Reason.LOST)
+    assert row.error_code == "device_lost"
+    assert row.error_message.startswith(f"GPU {device.index} of node-1 has disappeared")
+    notice = Notification.objects.get(kind="workspace.device_lost")
+    assert notice.user == alice
+    assert notice.title == f"train had to be ended: GPU {device.index} of node-1 has disappeared"
+    assert again(other).state == State.RUNNING
+    assert answer(sent, "delete", "absent")
+    assert again(row).state == State.FAILED
+    assert not active(row)
+    assert not GpuCheckRun.objects.filter(device=device).exists(), "what is gone cannot be scrubbed"
+    check_invariants()
+
+
+def test_who_starts_on_it_is_ended_too(catalog, make, alice, sent):
+    pool = local_pool_with(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+    row = make(alice, X1)
+    report(pool, node_info())
+    assert (again(row).state, again(row).error_code) == (State.TERMINATING, "device_lost")
+
+
+def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, sent):
+    pool = checked_pool(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
+    row = make(alice, X1)
+    device = AllocatedDevice.objects.get(active=True).device
+    assert again(row).state == State.PROVISIONING
+    report(pool, without(device))
+    row = again(row)
+    assert (row.state, row.error_code) == (State.PENDING, "device_lost")
+    assert row.error_message == f"GPU {device.index} of node-1 has disappeared; another one is taken."
+    sent.take("node.gpu_check")
+    sent.run()
+    assert AllocatedDevice.objects.get(active=True, allocation__workspace=row).device != device
+    check_invariants()
+
+
+def test_who_ends_anyway_is_left_to_it(held, alice, sent):
+    pool, row, device = held
+    workspaces.stop(actor=alice, workspace_id=row.pk)
+    report(pool, without(device))
+    assert again(row).state == State.STOPPING
+    assert not Notification.objects.filter(kind="workspace.device_lost").exists()
+
+
+def test_a_node_that_is_away_has_not_lost_its_devices(pool, make, alice, settle):
+    row = make(alice, "sim-h100-x1")
+    settle(60)
+    report(pool)
+    assert not Node.objects.filter(online=True).exists()
+    assert again(row).state == State.RUNNING
+
+
+def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make, alice, sent):
+    pool = local_pool_with(node_info("a", gpus=1), node_info("b"))
+    Pool.objects.update(hand_out_max_age_h=0)
+    row = make(alice, X1)
+    run_until_ready(sent, row)
+    report(pool, replace(node_info("b"), devices=node_info("a", gpus=1).devices))
+    assert again(row).error_message.startswith("GPU 0 of a has disappeared")
+
+
+def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
+    pool, row, device = held
+    with monkeypatch.context() as patch:
+        patch.setattr(lost_devices, "end_all", lambda pool_id: 0)
+        report(pool, without(device))
+    assert again(row).state == State.RUNNING
+    assert report(pool, without(device)) == []
+    assert again(row).state == State.TERMINATING
+
+
+def test_one_that_cannot_be_ended_keeps_no_other_waiting(held, alice, make, sent, monkeypatch):
+    pool, row, _ = held
+    other = make(alice, X1, name="other")
+    run_until_ready(sent, other)
+    end, first = lost_devices.end, min(row.pk, other.pk)
+
+    def broken(workspace_id):
+        if workspace_id == first:
+            raise RuntimeError("broken")
+        return end(workspace_id)
+
+    monkeypatch.setattr(lost_devices, "end", broken)
+    report(pool, node_info(memory_mib=262_144, cpu_milli=64_000))
+    states = {row.pk: row.state for row in Workspace.objects.all()}
+    assert sorted(states.values()) == [State.RUNNING, State.TERMINATING]
+    assert states[first] == State.RUNNING
+
+
+def test_a_cordon_outlives_the_absence_of_its_device(held):
+    pool, _, device = held
+    cordons.cordon_device(actor=SYSTEM, device_id=device.pk, reason="ECC")
+    report(pool, without(device))
+    report(pool, node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
+    device.refresh_from_db()
+    assert (device.present, device.cordoned, device.cordon_reason) == (True, True, "ECC")
+
+
+def test_a_simulated_device_that_vanishes_says_that_it_is_simulated(catalog, tmp_path, make, alice, settle):
+    pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=2)
+    row = make(alice, "sim-h100-x1", name="train")
+    settle(60)
+    device = AllocatedDevice.objects.get().device
+    driver = services.driver_for(services.config_of(pool))
+    seen = driver.inventory()
+    (node,) = seen.nodes
+    left = replace(node, devices=tuple(each for each in node.devices if each.uuid != device.uuid))
+    inventories.apply(pool.slug, None, None)
+    services.apply_inventory(pool=pool, inventory=replace(seen, nodes=(left,)))
+    assert again(row).error_code == "device_lost"
+    assert Notification.objects.get(kind="workspace.device_lost").title.startswith("Simulated: train ")
