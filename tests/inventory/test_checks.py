@@ -403,6 +403,14 @@ def test_a_result_that_comes_after_it_was_lost_is_dropped(gpu, sent, clock):
     assert not fresh(gpu).cordoned
 
 
+def test_a_device_whose_run_was_deleted_is_free_again(gpus, sent):
+    for device in gpus[:2]:
+        ask(device)
+    GpuCheckRun.objects.filter(device=gpus[0]).delete()
+    requests.sweep_lost()
+    assert [fresh(device).checking for device in gpus[:2]] == [False, True]
+
+
 def test_a_run_that_tells_something_is_not_lost(gpu, sent, clock):
     run = ask(gpu, level="standard")
     lease = only(sent).lease

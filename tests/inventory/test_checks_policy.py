@@ -121,6 +121,23 @@ def test_a_simulated_pool_is_not_checked_by_itself(pool, sent):
     assert not commands(sent)
 
 
+def test_looking_takes_as_many_questions_for_many_devices_as_for_few(
+    clock, catalog, tmp_path, sent, django_assert_max_num_queries
+):
+    pool = simulated_pool(str(tmp_path / "big"), nodes=20, gpus=8)
+    with django_assert_max_num_queries(6):
+        policy.run()
+    Pool.objects.filter(pk=pool.pk).update(check_every_h=1)
+    now = timezone.now()
+    GpuCheckRun.objects.bulk_create(
+        GpuCheckRun(device=device, cause=CheckCause.NEW, status=CheckStatus.DONE, finished_at=now)
+        for device in Device.objects.all()
+    )
+    with django_assert_max_num_queries(10):
+        policy.run()
+    assert not commands(sent)
+
+
 def test_the_last_free_device_is_left_to_those_who_wait(clock, catalog, make, alice, bob, sent):
     checked_pool(node_info(gpus=1))
     Pool.objects.update(hand_out_max_age_h=0)

@@ -6,7 +6,7 @@ Only idle devices; a few at a time on a node, and never so many that a pool has 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -133,9 +133,12 @@ def _ask(wish: Wish) -> bool:
 
 def _idle(pool: Pool) -> QuerySet[Device]:
     """Devices that nobody uses and nothing else is done with; GPUs that are split are not among them."""
+    devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
+    if not pool.check_every_h:
+        # Only what a check or a scrub took out is looked at, so the others need not be read.
+        devices = devices.filter(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
     return (
-        Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
-        .exclude(Q(mig_mode=True, kind=DeviceKind.GPU.value))
+        devices.exclude(Q(mig_mode=True, kind=DeviceKind.GPU.value))
         .exclude(pk__in=_held(pool))
         .select_related("node", "node__pool")
         .defer("facts", "node__facts")
@@ -154,7 +157,7 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
     yield from _second_looks(out, now)
     if not pool.check_every_h:
         return
-    last = _last_checks(devices)
+    last = _last_checks(pool)
     returned = _returned(pool, now)
     every = timedelta(hours=pool.check_every_h)
     level = CheckLevel(pool.check_level)
@@ -173,10 +176,10 @@ def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
             yield Wish(3, device, CheckKind.CHECK, level, CheckCause.SCHEDULE)
 
 
-def _last_checks(devices: Iterable[Device]) -> dict[UUID, datetime]:
+def _last_checks(pool: Pool) -> dict[UUID, datetime]:
     """When each device was last checked, whatever came of it; what came to nothing is tried again sooner."""
     found: dict[UUID, datetime] = {}
-    runs = GpuCheckRun.objects.filter(device__in=list(devices), kind=CheckKind.CHECK)
+    runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
     decided = runs.filter(status=CheckStatus.DONE)
     rows = decided.values_list("device_id").annotate(last=Max("created_at"))
     for device_id, at in rows.order_by():

@@ -272,6 +272,8 @@ def sweep_lost() -> int:
         lost += results.silent(run_id)
     for node_id in sorted(nodes):
         send_waiting(node_id)
+    # Whatever became of its run (rows can be deleted), a device without one is nobody's patient.
+    Device.objects.filter(checking=True).exclude(checks__status__in=OPEN).update(checking=False)
     return lost
 
 
