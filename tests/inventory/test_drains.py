@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from portal.common.errors import NotAllowed, NotFound
@@ -267,3 +269,39 @@ def test_a_reason_that_no_database_takes_is_cleaned(running, olga):
     found = drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="a\x00b" + "c" * 5000)
     assert found.asked == 1
     assert "\x00" not in node_of(running).cordon_reason
+
+
+# --- at the same time ------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db(transaction=True)
+def test_drains_starts_and_returns_at_the_same_time_block_nobody(pool, make, alice, olga, settle, clock):
+    rows = [make(alice, "sim-h100-x1") for _ in range(6)]
+    settle(60)
+    nodes = list(pool.nodes.all())
+
+    def loop(step):
+        try:
+            for _ in range(5):
+                step()
+        finally:
+            connection.close()
+
+    steps = [
+        lambda: drains.drain_node(actor=olga, node_id=nodes[0].pk, reason=""),
+        lambda: services.set_cordon(actor=olga, node_id=nodes[0].pk, cordoned=False),
+        lambda: drains.drain_device(actor=olga, device_id=nodes[1].devices.all()[0].pk, reason=""),
+        cycle.run,
+        reconcile.sweep,
+    ]
+    with ThreadPoolExecutor(len(steps)) as threads:
+        for done in [threads.submit(loop, step) for step in steps]:
+            done.result(60)
+    check_invariants()
+    drains.drain_node(actor=olga, node_id=nodes[0].pk, reason="")
+    there = Workspace.objects.filter(allocations__node=nodes[0], allocations__released_at=None)
+    assert there.exists()
+    assert {row.leave_reason for row in there} == {"drain"}
+    services.set_cordon(actor=olga, node_id=nodes[0].pk, cordoned=False)
+    assert {row.leave_reason for row in there.all()} == {""}
+    assert all(again(row).state == State.RUNNING for row in rows)
