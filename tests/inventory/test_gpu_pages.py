@@ -1,0 +1,214 @@
+"""The map of GPUs, a device's page, a node's page: what they say, who may act, and at what price."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from dataclasses import replace
+from html import unescape
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.inventory import cordons, gpu_map, services
+from portal.inventory.device_states import LOOKS, DeviceState
+from portal.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.types import DeviceInfo, DeviceKind
+from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
+
+pytestmark = pytest.mark.django_db
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def gpu(node: str, index: int, **fields: object) -> DeviceInfo:
+    return DeviceInfo(uuid=f"GPU-{node}-{index}", index=index, model=H100, memory_mib=81_559, **fields)
+
+
+def node_with(name: str, count: int, *more: DeviceInfo, **fields: object):
+    devices = (*(gpu(name, index) for index in range(count)), *more)
+    return node_info(name, devices=devices, cpu_milli=64_000, memory_mib=524_288, **fields)
+
+
+@pytest.fixture
+def lab(catalog) -> Pool:
+    pool = local_pool_with(node_with("gpu-01", 8), node_with("gpu-02", 2))
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    FlavorFactory(slug="gpu-1", accelerator_count=1, accelerator_model=H100)
+    return pool
+
+
+def device(node: str, index: int) -> Device:
+    return Device.objects.get(uuid=f"GPU-{node}-{index}")
+
+
+def states(**filters: str) -> dict[str, list[DeviceState]]:
+    found = gpu_map.gpu_map(gpu_map.Filters(**filters), None, timezone.now())
+    return {node.name: [cell.state for cell in node.cells] for group in found.groups for node in group.nodes}
+
+
+def text(response) -> str:
+    return " ".join(unescape(response.content.decode()).split())
+
+
+def test_each_device_has_the_worst_that_can_be_said_of_it(lab, make, alice, olga):
+    for index, fields in enumerate(
+        ({"present": False}, {"healthy": False}, {}, {"checking": True}, {"cordoned": True})
+    ):
+        Device.objects.filter(uuid=f"GPU-gpu-01-{index}").update(**fields)
+    cordons.cordon_device(actor=olga, device_id=device("gpu-01", 2).pk, reason="x", cause=CordonCause.CHECK)
+    make(alice, "gpu-1")
+    held = Device.objects.get(allocated__active=True)
+    now = int(time.time())
+    DeviceSeries.objects.create(device=held, newest_s=now, idle_since_s=now - 3600)
+    make(alice, "gpu-1")
+    found = states()
+    assert found["gpu-01"][:5] == ["gone", "failed", "failed", "checking", "cordoned"]
+    rest = [*found["gpu-01"][5:], *found["gpu-02"]]
+    assert sorted(rest) == ["allocated", "free", "free", "free", "idle"]
+    shown = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now())
+    assert shown.headline == "1 of 10 GPUs works, 1 is held idle, 3 free, 5 out of use"
+    assert {each.state: each.count for each in shown.legend} == {
+        "allocated": 1, "idle": 1, "free": 3, "checking": 1, "cordoned": 1, "failed": 2, "gone": 1,
+    }  # fmt: skip
+
+
+def test_what_was_not_measured_lately_is_not_called_idle(lab, make, alice):
+    make(alice, "gpu-1")
+    held = Device.objects.get(allocated__active=True)
+    then = int(time.time()) - 3600
+    DeviceSeries.objects.create(device=held, newest_s=then, idle_since_s=then - 3600)
+    assert "idle" not in {state for cells in states().values() for state in cells}
+
+
+def test_filters_narrow_and_a_node_without_a_match_is_left_out(lab):
+    Device.objects.filter(uuid="GPU-gpu-02-1").update(checking=True)
+    assert states(state="checking") == {"gpu-02": ["checking"]}
+    assert list(states(q="01")) == ["gpu-01"]
+    assert states(pool="other") == {} and states(model="T4") == {}
+    assert len(states(model=H100)["gpu-01"]) == 8
+
+
+def test_a_node_that_is_out_takes_its_devices_along(lab, olga):
+    node = Node.objects.get(name="gpu-02")
+    services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Firmware")
+    assert states()["gpu-02"] == ["cordoned", "cordoned"]
+    Node.objects.filter(pk=node.pk).update(online=False)
+    assert states()["gpu-02"] == ["gone", "gone"]
+
+
+def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
+    parts = tuple(
+        replace(
+            gpu("gpu-03", 0), uuid=f"MIG-{start}", kind=DeviceKind.MIG, parent_uuid="GPU-gpu-03-0",
+            mig_profile=profile, mig_start=start, memory_mib=9_000 * size, facts={"memory_slices": size},
+        )
+        for profile, start, size in (("3g.40gb", 0, 4), ("1g.10gb", 4, 1))
+    )  # fmt: skip
+    local_pool_with(node_info("gpu-03", devices=(replace(gpu("gpu-03", 0), mig_mode=True), *parts)))
+    Device.objects.filter(uuid="MIG-4").update(checking=True)
+    (group,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups
+    (cell,) = group.nodes[0].cells
+    assert cell.label == "GPU 0, split: 3g.40gb free, 1g.10gb being checked"
+    assert [(part.start, part.size, part.state) for part in cell.segments] == [
+        (0, 4, "free"), (4, 1, "checking"),
+    ]  # fmt: skip
+    client = as_user(alice)
+    page = text(client.get(f"/gpus/devices/{Device.objects.get(uuid='GPU-gpu-03-0').pk}/"))
+    assert "Instances on its memory" in page and "3g.40gb" in page
+    part = client.get(f"/gpus/devices/{Device.objects.get(uuid='MIG-4').pk}/")
+    assert "instance 1g.10gb of GPU 0 of gpu-03" in text(part)
+
+
+def test_simulated_ones_are_called_so_and_counted_apart(lab, alice, as_user, tmp_path):
+    simulated_pool(str(tmp_path), nodes=2)
+    page = as_user(alice).get("/gpus/")
+    assert "0 of 10 GPUs work, 10 free" in text(page)
+    assert "0 of 8 GPUs work, 8 free" in text(page)
+    assert page.content.decode().count("badge sim") == 2
+
+
+def test_without_any_gpu_it_says_what_to_do(local_pool, alice, as_user):
+    page = text(as_user(alice).get("/gpus/"))
+    assert "No GPU here" in page and "add_simulated_pool" in page
+
+
+@pytest.mark.parametrize("count", [2, 125])
+def test_a_thousand_devices_for_the_price_of_few(catalog, alice, count):
+    local_pool_with(*(node_with(f"node-{number:03d}", 8) for number in range(count)))
+    client = Client()
+    client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
+    client.get("/gpus/")
+    with CaptureQueriesContext(connection) as seen:
+        part = client.get("/gpus/", headers={"HX-Request": "true", "HX-Target": "gpus"})
+    assert len(seen) <= 9, "\n".join(query["sql"][:120] for query in seen)
+    assert part.content.count(b'<a class="gpu ') == count * 8
+    assert len(gzip.compress(part.content, 6)) < 15_000
+
+
+def test_a_place_on_the_map_leads_to_its_device(lab, alice, as_user):
+    client = as_user(alice)
+    assert client.get("/gpus/at/this-machine/gpu-01/3/").url == f"/gpus/devices/{device('gpu-01', 3).pk}/"
+    assert client.get("/gpus/at/this-machine/gpu-01/9/").status_code == 404
+
+
+def test_a_device_says_why_it_is_out_and_what_brings_it_back(lab, bob, olga, as_user):
+    cordons.cordon_device(
+        actor=olga,
+        device_id=device("gpu-01", 0).pk,
+        reason="copy_gb_s 1000 GB/s is below 2412.",
+        cause=CordonCause.CHECK,
+        recovery="drain_and_reset",
+    )
+    url = f"/gpus/devices/{device('gpu-01', 0).pk}/"
+    page = text(as_user(bob).get(url))
+    assert "Memory copy 1000 GB/s is below 2412." in page and "Drain its node, reset the GPU" in page
+    assert "Put it back" not in page
+    client = as_user(olga)
+    assert "Put it back" in text(client.get(url))
+    assert client.post(url, {"do": "uncordon"}).url == url
+    assert not device("gpu-01", 0).cordoned
+
+
+def test_an_operator_cordons_with_a_reason_and_a_member_may_not(lab, bob, olga, as_user):
+    url = f"/gpus/devices/{device('gpu-01', 0).pk}/"
+    assert as_user(bob).post(url, {"do": "cordon", "reason": "mine"}).status_code == 403
+    as_user(olga).post(url, {"do": "cordon", "reason": "Fan is loud"})
+    assert "Fan is loud" in text(as_user(bob).get(url))
+    node = f"/gpus/nodes/{Node.objects.get(name='gpu-02').pk}/"
+    as_user(olga).post(node, {"do": "cordon", "reason": "Firmware"})
+    assert "Firmware" in text(as_user(bob).get(node))
+    as_user(olga).post(node, {"do": "uncordon"})
+    assert not Node.objects.get(name="gpu-02").cordoned
+
+
+def test_holders_are_named_to_their_team_and_to_operators_only(lab, make, alice, charlie, olga, as_user):
+    make(alice, "gpu-1", name="secret-work")
+    held = Device.objects.select_related("node").get(allocated__active=True)
+    for url in (f"/gpus/devices/{held.pk}/", f"/gpus/nodes/{held.node.pk}/"):
+        assert "secret-work of alice" in text(as_user(olga).get(url))
+        assert "secret-work" not in text(as_user(charlie).get(url))
+
+
+def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, as_user, sent):
+    from tests.workspaces.helpers import run_until_ready
+
+    workspace = make(alice, "gpu-1")
+    run_until_ready(sent, workspace)
+    node = Node.objects.get(allocations__workspace=workspace)
+    url = f"/gpus/nodes/{node.pk}/drain/"
+    question = text(as_user(olga).get(url))
+    assert f"Drain {node.name}?" in question and "home folder" in question
+    assert as_user(olga).post(url, {"reason": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
+    workspace = Workspace.objects.get(pk=workspace.pk)
+    assert workspace.state == State.RUNNING and workspace.leave_at is not None
+    assert Node.objects.get(pk=node.pk).cordoned
+
+
+def test_every_state_has_a_look():
+    assert set(LOOKS) == set(DeviceState)
+    assert len({look.glyph for look in LOOKS.values()}) == len(LOOKS)

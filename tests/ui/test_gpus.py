@@ -1,0 +1,92 @@
+"""The pages of GPUs in a real browser: accessible, on a phone, by keyboard, live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portal.inventory import cordons
+from portal.inventory.checks import requests, results
+from portal.inventory.models import CordonCause, Device, GpuCheckRun
+from tests.broker import Broker
+from tests.factories import node_info
+from tests.inventory.checks_helpers import answer, checked_pool, commands, only
+from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from portal.accounts.models import User
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
+]
+Visit = Callable[..., "Page"]
+
+
+@pytest.fixture
+def devices(catalog: None, olga: User, sent: Broker) -> list[Device]:
+    """Two nodes of four: one passed, one degraded, one failed, one is being checked, one is cordoned."""
+    checked_pool(node_info("gpu-01", gpus=4), node_info("gpu-02", gpus=4))
+    found = list(Device.objects.order_by("node__name", "index"))
+    for device, wrong in zip(found, ((), ("slow_memory",), ("xid79",)), strict=False):
+        requests.request_check(actor=olga, device_id=device.pk)
+        answer(only(sent), *wrong)
+    requests.request_check(actor=olga, device_id=found[0].pk)
+    answer(only(sent))
+    requests.request_check(actor=olga, device_id=found[3].pk)
+    cordons.cordon_device(actor=olga, device_id=found[4].pk, reason="Fan is loud", cause=CordonCause.OPERATOR)
+    return found
+
+
+def test_every_page_is_accessible_and_fits(visit: Visit, olga: Any, devices: list[Device]) -> None:
+    page = visit(olga)
+    wrong: list[str] = []
+    paths = ["/gpus/", f"/gpus/nodes/{devices[0].node_id}/"]
+    paths += [f"/gpus/devices/{devices[number].pk}/" for number in (0, 2)]
+    paths += [f"/gpus/checks/{run.pk}/" for run in GpuCheckRun.objects.all()[:3]]
+    for path in paths:
+        page.set_viewport_size(DESKTOP)
+        page.emulate_media(color_scheme="light")
+        page.goto(path)
+        wrong += [f"{path}: {line}" for line in violations(page) + too_small(page)]
+        for size in (PHONE, NARROW):
+            page.set_viewport_size(size)
+            if overflows(page):
+                wrong.append(f"{path}: wider than {size['width']} px")
+        page.emulate_media(color_scheme="dark")
+        page.goto(path)
+        wrong += [f"{path} in the dark: {line}" for line in violations(page, COLOUR_RULES)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_map_is_walked_by_arrows_and_a_check_is_watched(
+    visit: Visit, olga: Any, devices: list[Device], sent: Broker
+) -> None:
+    commands(sent)
+    page = visit(olga)
+    page.goto("/gpus/")
+    first = page.locator("a.gpu").first
+    first.focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "End", "ArrowUp", "Home"):
+        page.keyboard.press(key)
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "GPU 0 free"
+    assert page.locator("a.gpu[tabindex='0']").count() == 1
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="GPU 0 of gpu-01").wait_for()
+    page.get_by_label("How thorough").select_option("standard")
+    page.get_by_role("button", name="Check again").click()
+    page.get_by_text("Waits for its node").wait_for()
+    command = only(sent)
+    results.apply_progress(
+        run_id=command.run,
+        lease=command.lease,
+        progress={"phase": "start", "test": "address", "done": 2, "total": 9},
+    )
+    page.get_by_text("Test 3 of 9").wait_for()
+    answer(command)
+    page.get_by_text("All tests passed.").wait_for()
+    assert page.locator("#check").get_attribute("hx-get") is None
