@@ -87,6 +87,15 @@ def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, o
     check_invariants()
 
 
+def test_whose_next_step_is_far_off_leaves_in_time(running, olga, clock):
+    later = timezone.now() + dt.timedelta(hours=1)
+    Workspace.objects.filter(pk=running.pk).update(due_at=later, lease="", lease_expires_at=None)
+    drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
+    clock.shift(121)
+    reconcile.sweep()
+    assert again(running).state == State.STOPPING
+
+
 def test_a_drain_is_not_taken_back_by_the_queue(running, olga, make, alice):
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     make(alice, "sim-h100-x1", name="two")

@@ -92,6 +92,19 @@ def test_a_device_that_had_gone_before_is_replaced_by_its_slot_alone(catalog):
     assert kinds(report(pool, node_info(devices=(gpu("B", 0, facts=slot),)))) == ["device.replaced"]
 
 
+def test_without_slots_one_that_had_gone_before_is_not_said_to_be_replaced(catalog):
+    pool = local_pool_with(node_info(devices=(gpu("A", 0),)))
+    report(pool, node_info())
+    assert kinds(report(pool, node_info(devices=(gpu("B", 0),)))) == ["device.appeared"]
+
+
+def test_a_device_that_moved_was_not_replaced_by_the_one_in_its_old_place(catalog):
+    a, b = node_info("a", devices=(gpu("A", 0),)), node_info("b")
+    pool = local_pool_with(a, b)
+    found = report(pool, replace(a, devices=(gpu("C", 0),)), replace(b, devices=(gpu("A", 0),)))
+    assert sorted(kinds(found)) == ["device.appeared", "device.disappeared", "device.returned"]
+
+
 def test_a_device_that_comes_back_is_told_and_checked(catalog, sent):
     pool = checked_pool(node_info(gpus=2))
     Pool.objects.update(check_every_h=168)
@@ -186,6 +199,11 @@ def test_another_driver_is_told(catalog):
     assert told.kind == "node.driver_changed"
     assert told.data == {"node": "node-1", "before": "570.86", "now": "580.95"}
     assert Node.objects.get().cuda_version == "13.0"
+
+
+def test_a_driver_that_is_there_for_the_first_time_is_no_change(catalog):
+    pool = local_pool_with(node_info())
+    assert report(pool, node_info(driver_version="570")) == []
 
 
 def test_a_driver_that_came_back_as_another_is_told_though_nobody_saw_it_between(catalog):
@@ -312,6 +330,16 @@ def test_who_starts_on_it_is_ended_too(catalog, make, alice, sent):
     assert (again(row).state, again(row).error_code) == (State.TERMINATING, "device_lost")
 
 
+def test_whose_start_was_lost_may_have_left_something_behind_so_it_is_ended(catalog, make, alice, sent):
+    pool = local_pool_with(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+    row = make(alice, X1)
+    Workspace.objects.filter(pk=row.pk).update(lease="", lease_expires_at=None)
+    report(pool, node_info())
+    assert again(row).state == State.TERMINATING
+    assert active(row)
+
+
 def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, sent):
     pool = checked_pool(node_info(gpus=2, memory_mib=262_144, cpu_milli=64_000))
     row = make(alice, X1)
@@ -331,6 +359,7 @@ def test_who_ends_anyway_is_left_to_it(held, alice, sent):
     pool, row, device = held
     workspaces.stop(actor=alice, workspace_id=row.pk)
     report(pool, without(device))
+    assert not lost_devices.end(row.pk)
     assert again(row).state == State.STOPPING
     assert not Notification.objects.filter(kind="workspace.device_lost").exists()
 
