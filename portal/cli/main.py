@@ -7,10 +7,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from portal.cli import config
-from portal.cli.errors import EXIT_INTERRUPTED, CliError
+from portal.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, CliError
 
 EPILOG = """\
 environment:
@@ -35,7 +35,14 @@ With --device also 69, the portal did not do it, and 75, no verdict in time.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = parser().parse_args(given)
+    except SystemExit as leaving:
+        if leaving.code == EXIT_USAGE and given[:2] == ["gpu", "check"]:
+            # Its exit codes are verdicts, and 2 is one of them.
+            raise SystemExit(64) from None
+        raise
     try:
         return _run(arguments)
     except CliError as error:
@@ -146,17 +153,9 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-class _VerdictParser(argparse.ArgumentParser):
-    """The parser of a command whose exit codes are verdicts: 2 is one, so wrong usage is 64."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(64, f"{self.prog}: error: {message}\n")
-
-
 def _gpu(commands: Any, common: argparse.ArgumentParser) -> None:
     gpu = commands.add_parser("gpu", help="Check GPUs.", description="Check GPUs.")
-    verbs = gpu.add_subparsers(metavar="COMMAND", required=True, parser_class=_VerdictParser)
+    verbs = gpu.add_subparsers(metavar="COMMAND", required=True)
     words = "Check the GPUs of this machine, or one that the portal knows."
     check = verbs.add_parser(
         "check",

@@ -1,0 +1,88 @@
+"""`berth gpu check`: here, where there is no GPU, and through the portal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from portal.inventory.models import Device
+from provisioning.sampling import has_library
+from tests.broker import Broker
+from tests.factories import make_token, node_info
+from tests.inventory.checks_helpers import answer, checked_pool, commands
+
+without_driver = pytest.mark.skipif(has_library(), reason="this machine has an NVIDIA driver")
+
+
+@without_driver
+def test_without_a_driver_it_names_the_library_and_the_fix(berth: Any) -> None:
+    ran = berth("gpu", "check")
+    assert ran.code == 4
+    assert "libnvidia-ml.so.1" in ran.err and "install the NVIDIA driver" in ran.err
+
+
+@without_driver
+def test_so_does_the_check_of_one_device(berth: Any) -> None:
+    ran = berth("gpu", "check", "--uuid", "GPU-1", "--json")
+    assert ran.code == 4
+    assert ran.json["unavailable"]["library"] == "libnvidia-ml.so.1" and ran.json["unavailable"]["fix"]
+    assert ran.json["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--uuid", "1"), ("--level", "deep"), ("--uuid", "GPU-1", "--device", "GPU-1"), ("--what",)]
+)
+def test_wrong_usage_is_no_verdict(berth: Any, wrong: tuple[str, ...]) -> None:
+    assert berth("gpu", "check", *wrong).code == 64
+
+
+@pytest.fixture
+def as_olga(
+    berth: Any, server: str, olga: Any, monkeypatch: pytest.MonkeyPatch, catalog: None
+) -> Callable[..., Any]:
+    checked_pool(node_info(gpus=1))
+    monkeypatch.setenv("BERTH_URL", server)
+    monkeypatch.setenv("BERTH_TOKEN", make_token(olga)[1])
+    return berth
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "word"), [((), 0, "PASS"), (("slow_memory",), 1, "DEGRADED"), (("xid79",), 2, "FAIL")]
+)
+def test_through_the_portal_the_verdict_is_the_exit_code(
+    as_olga: Any, sent: Broker, wrong: tuple[str, ...], code: int, word: str
+) -> None:
+    uuid = Device.objects.get().uuid
+
+    def node() -> None:
+        try:
+            for _ in range(200):
+                for command in commands(sent):
+                    answer(command, *wrong)
+                    return
+                time.sleep(0.05)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=node)
+    thread.start()
+    ran = as_olga("gpu", "check", "--device", uuid, "--timeout", "20")
+    thread.join(20)
+    assert ran.code == code, ran.err
+    assert ran.out.startswith(f"{uuid}  quick  {word}: ")
+    assert ("recovery: " in ran.out) is (code > 0)
+
+
+def test_a_device_that_is_not_there(as_olga: Any) -> None:
+    ran = as_olga("gpu", "check", "--device", "GPU-none")
+    assert ran.code == 69 and "There is no such device." in ran.err
+
+
+def test_the_portals_answer_may_take_too_long(as_olga: Any, sent: Broker) -> None:
+    ran = as_olga("gpu", "check", "--device", Device.objects.get().uuid, "--timeout", "1")
+    assert ran.code == 75 and "the check goes on" in ran.err
