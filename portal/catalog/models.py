@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from django.core.validators import MaxValueValidator, MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 
 from portal.common.names import slug_validator
@@ -17,6 +17,11 @@ class UpstreamAuth(models.TextChoices):
     NONE = "none", "Not at all"
     BEARER = "bearer", "Authorization: Bearer …"
     CODE_SERVER = "code-server", "Cookie of code-server"
+
+
+COMPUTE_CAPABILITIES = (
+    "7.0", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1",
+)  # fmt: skip
 
 
 class Template(models.Model):
@@ -35,6 +40,19 @@ class Template(models.Model):
     )
     install_hint = models.CharField(
         max_length=200, blank=True, help_text="What an operator does where the program is missing."
+    )
+    # For devices alone; empty is any. What the driver runs, and the oldest device that will do.
+    cuda_version = models.CharField(
+        max_length=6,
+        blank=True,
+        validators=[RegexValidator(r"^1[1-9]\.\d{1,2}$", "Write it as 12.4.")],
+        help_text="The CUDA version that its image or environment brings, such as 12.4.",
+    )
+    compute_capability = models.CharField(
+        max_length=5,
+        blank=True,
+        choices=[(version, version) for version in COMPUTE_CAPABILITIES],
+        help_text="The least that a device must have.",
     )
     argv = models.JSONField(default=list)
     env = models.JSONField(default=dict, blank=True)

@@ -32,6 +32,7 @@ class ResourcesSerializer(serializers.Serializer[Any]):
 class TemplateSerializer(serializers.ModelSerializer[Template]):
     """What can be run. Where no node has its program, `available` is false and `reason` says so."""
 
+    compute_capability = serializers.CharField(help_text="The least that a device must have; empty is any.")
     available = serializers.SerializerMethodField()
     reason = serializers.SerializerMethodField()
     next_action = serializers.SerializerMethodField()
@@ -39,7 +40,8 @@ class TemplateSerializer(serializers.ModelSerializer[Template]):
     class Meta:
         model = Template
         fields = [
-            *("slug", "name", "description", "icon", "program", "open_path", "start_timeout_s"),
+            *("slug", "name", "description", "icon", "program", "cuda_version"),
+            *("compute_capability", "open_path", "start_timeout_s"),
             *("stop_timeout_s", "available", "reason", "next_action"),
         ]
         read_only_fields = fields

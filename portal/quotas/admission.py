@@ -11,7 +11,7 @@ from typing import Any
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.inventory.models import Node, Pool, PoolState
-from portal.quotas import capacity, resources, snapshot, standing, waiting
+from portal.quotas import capacity, resources, snapshot, stack, standing, waiting
 from portal.quotas.asked import Asked, candidate_pools
 from portal.quotas.capacity import PoolNodes
 from portal.quotas.snapshot import Site, Waiter
@@ -203,7 +203,7 @@ def _ask(blocker: model.Blocker) -> Ask | None:
 
 def _by_capacity(asked: Asked) -> Verdict:
     for each in asked.pools:
-        placement = each.cluster.find(each.adapted(asked.request, asked.template.program))
+        placement = each.cluster.find(each.adapted(asked.request, asked.template))
         if placement is not None:
             return Verdict(Outcome.FITS_NOW, "Starts now.", pool=each.pool, placement=placement)
     reasons = waiting.node_reasons(asked)
@@ -225,7 +225,7 @@ def _impossible(asked: Asked, candidates: Sequence[PoolNodes]) -> Verdict:
         )
     reasons = list(asked.refusals)
     for each in asked.pools:
-        reasons += each.reasons_at_best(each.adapted(asked.request, template.program))
+        reasons += each.reasons_at_best(each.adapted(asked.request, template))
     missing = f"lacks {capacity.program_need(template.program)}"
     if reasons and all(reason == missing for _, reason in reasons):
         return Verdict(
@@ -234,12 +234,28 @@ def _impossible(asked: Asked, candidates: Sequence[PoolNodes]) -> Verdict:
             next_action=template.install_hint or "Choose another template.",
             reasons=tuple(reasons),
         )
+    if _stack_alone(asked):
+        what = " and ".join(stack.needs(template, asked.request.accelerators))
+        return Verdict(
+            Outcome.IMPOSSIBLE,
+            f"{template.name} needs {what}, which no node with these accelerators has.",
+            next_action="Choose another size or template, or ask an operator to update the NVIDIA driver.",
+            reasons=tuple(reasons),
+        )
     return Verdict(
         Outcome.IMPOSSIBLE,
         waiting.summary("No node is large enough", reasons),
         next_action="Choose a smaller flavor.",
         reasons=tuple(reasons),
     )
+
+
+def _stack_alone(asked: Asked) -> bool:
+    """Whether it would fit somewhere if only drivers and devices could run the template's software."""
+    if not stack.needs(asked.template, asked.request.accelerators):
+        return False
+    plain = Template(program=asked.template.program)
+    return any(each.ever_takes(each.adapted(asked.request, plain)) for each in asked.pools)
 
 
 def missing_program(template: Template, nodes: Iterable[Node]) -> bool:

@@ -14,8 +14,9 @@ from uuid import UUID
 
 from django.db.models import Q, Sum
 
+from portal.catalog.models import Template
 from portal.inventory.models import Device, Node, Pool, PoolState
-from portal.quotas import resources
+from portal.quotas import resources, stack
 from portal.workspaces.models import AllocatedDevice, Allocation
 from provisioning.placement import filters
 from provisioning.placement.engine import Cluster, emptied
@@ -34,12 +35,14 @@ OFFLINE = "is offline"
 CORDONED = "is cordoned by an operator"
 UNREACHABLE = "cannot be reached: its pool does not answer"
 CHECKING = "is being checked"
+DISABLED = "is in a pool that is switched off"
 PASSING = frozenset({OFFLINE, CORDONED, UNREACHABLE})
 """Why a node takes nothing now though it may later."""
 FEW = 200
 DEVICE_COLUMNS = (
     "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
     "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason", "checking",
+    "compute_capability",
 )  # fmt: skip
 
 
@@ -60,6 +63,7 @@ class PoolNodes:
     _now: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
+    _models: dict[str, set[str]] = field(default_factory=dict, repr=False)
 
     @property
     def cluster(self) -> Cluster:
@@ -94,15 +98,34 @@ class PoolNodes:
     def replace(self, node: NodeState) -> None:
         """Take over what is known anew about one of the nodes."""
         self.nodes = tuple(node if each.name == node.name else each for each in self.nodes)
+        self._models.clear()
         if self._now is not None:
             self._now.update(node)
         self.changed()
 
-    def adapted(self, request: ResourceRequest, program: str) -> ResourceRequest:
-        """The request with what this pool's nodes must have for the program: simulated ones have all."""
+    def adapted(self, request: ResourceRequest, template: Template) -> ResourceRequest:
+        """The request with what this pool's nodes must have for the template: simulated ones have all."""
         if self.pool.simulated:
             return request
-        return replace(request, needs=(*request.needs, program_need(program)))
+        wanted = request.accelerators
+        needs = (*request.needs, program_need(template.program), *stack.needs(template, wanted))
+        version = template.compute_capability
+        if wanted.count and version and not wanted.model:
+            # Of the models that would do, those that can run it; with none of them no node provides it.
+            can = self._capable(version)
+            if models := tuple(sorted(can & set(wanted.models) if wanted.models else can)):
+                wanted = replace(wanted, models=models)
+            else:
+                needs += tuple(stack.on(version, model) for model in wanted.models[:1])
+        return replace(request, needs=needs, accelerators=wanted)
+
+    def _capable(self, version: str) -> set[str]:
+        """The models of this pool that have the compute capability."""
+        found = self._models.get(version)
+        if found is None:
+            names = {name for node in self.nodes for name in node.provides}
+            found = self._models[version] = stack.capable(version, names)
+        return found
 
 
 def _at_best(node: NodeState) -> NodeState:
@@ -111,8 +134,8 @@ def _at_best(node: NodeState) -> NodeState:
 
 
 def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
-    """Every enabled pool (or those given) by primary key."""
-    chosen = list(Pool.objects.filter(enabled=True).order_by("slug") if pools is None else pools)
+    """Every pool (or those given) by primary key; of one that is switched off only what is held counts."""
+    chosen = list(Pool.objects.order_by("slug") if pools is None else pools)
     by_key = {pool.pk: pool for pool in chosen}
     nodes: dict[UUID, list[NodeState]] = {pool.pk: [] for pool in chosen}
     for pool, node in _read(by_key, Q(pool__in=list(by_key))):
@@ -153,17 +176,21 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeStat
         for device, milli, memory in held.values_list("device_id").annotate(Sum("milli"), Sum("memory_mib"))
     }
     devices: dict[UUID, list[DeviceState]] = {}
+    capabilities: dict[UUID, set[tuple[str, str]]] = {}
     rows = Device.objects.filter(of_nodes, present=True).order_by("index", "uuid")
     for row in rows.values_list(*DEVICE_COLUMNS):
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0))))
+        capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
     for node in nodes:
-        state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), used.get(node.pk, (0, 0, 0)))
+        software = stack.provided(node.cuda_version, frozenset(capabilities.get(node.pk, ())))
+        taken_of = used.get(node.pk, (0, 0, 0))
+        state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), taken_of, software)
         yield node.pool_id, state
 
 
 def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
     _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
-    healthy, note, cordoned, reason, checking = health
+    healthy, note, cordoned, reason, checking, _ = health
     unusable = ""
     if cordoned:
         unusable = f"cordoned: {reason}" if reason else "cordoned"
@@ -188,7 +215,13 @@ def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
     )
 
 
-def _node(node: Node, pool: Pool, devices: Sequence[DeviceState], used: tuple[int, int, int]) -> NodeState:
+def _node(
+    node: Node,
+    pool: Pool,
+    devices: Sequence[DeviceState],
+    used: tuple[int, int, int],
+    software: tuple[str, ...],
+) -> NodeState:
     unusable = ""
     if not node.online:
         unusable = OFFLINE
@@ -196,6 +229,8 @@ def _node(node: Node, pool: Pool, devices: Sequence[DeviceState], used: tuple[in
         unusable = CORDONED
     elif pool.state == PoolState.UNREACHABLE:
         unusable = UNREACHABLE
+    if not pool.enabled:
+        unusable = DISABLED
     # What is wrong with a GPU is wrong with its instances.
     bad = {each.uuid: each.unusable for each in devices if each.unusable and each.mig_mode}
     if bad:
@@ -217,7 +252,7 @@ def _node(node: Node, pool: Pool, devices: Sequence[DeviceState], used: tuple[in
         devices=tuple(devices),
         unusable=unusable,
         labels=tuple(sorted(node.labels.items())),
-        provides=(*node.provides, *programs),
+        provides=(*node.provides, *programs, *software),
         rack=node.rack,
         block=node.block,
     )

@@ -55,7 +55,7 @@ class PoolPlacer:
         """Where it would go now: the first of its pools that has room."""
         asked, variant = self._asked[workload.id]
         for pool in asked.pools:
-            request = pool.adapted(variant.request, asked.template.program)
+            request = pool.adapted(variant.request, asked.template)
             placement = pool.cluster.find(request)
             if placement is not None:
                 return pool, placement, request

@@ -499,9 +499,10 @@ def _waiting(
 def place_key(asked: Asked) -> str:
     """What decides where a request may go, beside its amounts."""
     pools = ",".join(each.pool.slug for each in asked.pools)
-    return f"{asked.template.program}|{pools}|{asked.request!r}"
+    stack = f"{asked.template.program}|{asked.template.cuda_version}|{asked.template.compute_capability}"
+    return f"{stack}|{pools}|{asked.request!r}"
 
 
 def possible(asked: Asked) -> bool:
     """Whether any pool could take it if nothing else ran and every node came back."""
-    return any(each.ever_takes(each.adapted(asked.request, asked.template.program)) for each in asked.pools)
+    return any(each.ever_takes(each.adapted(asked.request, asked.template)) for each in asked.pools)

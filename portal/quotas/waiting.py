@@ -156,9 +156,7 @@ def capacity_message(waiter: Waiter) -> str:
 def node_reasons(asked: Asked) -> tuple[tuple[str, str], ...]:
     """Why no node takes it now, node by node."""
     return tuple(
-        reason
-        for pool in asked.pools
-        for reason in pool.reasons(pool.adapted(asked.request, asked.template.program))
+        reason for pool in asked.pools for reason in pool.reasons(pool.adapted(asked.request, asked.template))
     )
 
 

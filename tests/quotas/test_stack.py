@@ -1,0 +1,123 @@
+"""What a template needs of driver and device: refused with the reason, never placed where it cannot run."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.exceptions import ValidationError
+
+from portal.catalog.models import Template
+from portal.inventory.models import Pool
+from portal.quotas import stack
+from portal.quotas.admission import Outcome, assess
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import AllocatedDevice
+from provisioning.types import AcceleratorRequest, DeviceInfo
+from tests.factories import FlavorFactory, local_pool_with, node_info
+
+pytestmark = pytest.mark.django_db
+T4, H100 = "Tesla T4", "NVIDIA H100 80GB HBM3"
+CAPABILITY = {T4: "7.5", H100: "9.0"}
+
+
+def node(name: str, model: str, cuda: str):
+    devices = tuple(
+        DeviceInfo(
+            uuid=f"GPU-{name}-{index}", index=index, model=model, memory_mib=15_360,
+            compute_capability=CAPABILITY[model],
+        )
+        for index in range(2)
+    )  # fmt: skip
+    return node_info(name, devices=devices, cuda_version=cuda, driver_version="1", cpu_milli=64_000)
+
+
+@pytest.fixture
+def sites(catalog):
+    """An old node with T4 and CUDA 12.2, and a new one with H100 and CUDA 13.0."""
+    pool = local_pool_with(node("old", T4, "12.2"), node("new", H100, "13.0"))
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    for slug, model in (("t4", T4), ("h100", H100), ("any", "")):
+        FlavorFactory(slug=slug, accelerator_count=1, accelerator_model=model)
+    return pool
+
+
+def needs(**fields: str) -> Template:
+    Template.objects.filter(slug="jupyterlab").update(**fields)
+    return Template.objects.get(slug="jupyterlab")
+
+
+def verdict(team, actor, slug: str):
+    from portal.catalog.selectors import flavor_by_slug
+
+    return assess(
+        template=Template.objects.get(slug="jupyterlab"), flavor=flavor_by_slug(slug), team=team, actor=actor
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"cuda_version": "12.4"}, "CUDA 12.4 or newer"),
+        ({"compute_capability": "8.0"}, "compute capability 8.0"),
+    ],
+)
+def test_a_device_that_cannot_run_it_is_refused_with_the_reason(sites, team, alice, fields, word):
+    needs(**fields)
+    refused = verdict(team, alice, "t4")
+    assert refused.outcome is Outcome.IMPOSSIBLE
+    assert word in refused.message and "JupyterLab needs" in refused.message
+    assert "update the NVIDIA driver" in refused.next_action
+    assert verdict(team, alice, "h100").outcome is Outcome.FITS_NOW
+    assert verdict(team, alice, "cpu-small").outcome is Outcome.FITS_NOW
+
+
+@pytest.mark.parametrize("fields", [{"cuda_version": "12.4"}, {"compute_capability": "8.0"}])
+def test_of_any_model_it_gets_one_that_can(sites, make, alice, fields):
+    needs(**fields)
+    made = [make(alice, "any") for _ in range(3)]
+    assert [each.state for each in made] == [State.PROVISIONING, State.PROVISIONING, State.PENDING]
+    assert set(AllocatedDevice.objects.values_list("device__model", flat=True)) == {H100}
+
+
+def test_on_a_node_with_both_the_device_counts_and_not_the_node(catalog, make, alice):
+    both = (*node("a", T4, "13.0").devices, *node("b", H100, "13.0").devices)
+    pool = local_pool_with(node_info("both", devices=both, cuda_version="13.0", cpu_milli=64_000))
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
+    FlavorFactory(slug="any", accelerator_count=1)
+    needs(compute_capability="9.0")
+    made = [make(alice, "any") for _ in range(3)]
+    assert [each.state for each in made] == [State.PROVISIONING, State.PROVISIONING, State.PENDING]
+    assert set(AllocatedDevice.objects.values_list("device__model", flat=True)) == {H100}
+
+
+def test_a_node_that_does_not_tell_its_driver_promises_nothing():
+    assert stack.provided("", frozenset()) == ()
+    assert stack.provided("unknown", frozenset({("X", "")})) == ()
+    assert stack.cuda("12.2") in stack.provided("12.2", frozenset())
+    assert stack.cuda("12.3") not in stack.provided("12.2", frozenset())
+    assert stack.cuda("11.8") in stack.provided("12.2", frozenset())
+
+
+def test_without_accelerators_nothing_is_needed():
+    template = Template(cuda_version="12.4", compute_capability="9.0")
+    assert stack.needs(template, AcceleratorRequest()) == ()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"cuda_version": "twelve"}, {"cuda_version": "9.0"}, {"compute_capability": "9.5"}]
+)
+def test_wrong_needs_are_refused(catalog, wrong):
+    template = needs()
+    for name, value in wrong.items():
+        setattr(template, name, value)
+    with pytest.raises(ValidationError):
+        template.full_clean()
+
+
+def test_what_is_held_in_a_pool_that_is_switched_off_takes_nothing_from_others(
+    sites, make, alice, team, pool
+):
+    assert [make(alice, "h100").state for _ in range(2)] == ["provisioning", "provisioning"]
+    other = local_pool_with(node("more", H100, "13.0"), slug="other")
+    Pool.objects.filter(pk=other.pk).update(hand_out_max_age_h=0)
+    Pool.objects.filter(slug="this-machine").update(enabled=False)
+    assert [make(alice, "h100").state for _ in range(3)] == ["provisioning", "provisioning", "pending"]
