@@ -6,12 +6,14 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.utils import timezone
 from rest_framework.response import Response
 
 from portal.accounts.models import Scope
 from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
 from portal.common.errors import NotFound
 from portal.inventory import cordons, drains, selectors, services
+from portal.inventory.device_states import LOOKS, DeviceState
 from portal.inventory.models import Device, Node, Pool
 from portal.inventory.serializers import (
     CordonSerializer,
@@ -156,6 +158,14 @@ class DeviceFilter(filters.FilterSet):
     healthy = filters.BooleanFilter(label="Whether it is fit for work.")
     cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
     checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
+    state = filters.ChoiceFilter(
+        choices=[(each.value, LOOKS[each].word) for each in DeviceState],
+        method="in_state",
+        label="In this state, as the device's own `state` says.",
+    )
+
+    def in_state(self, found: QuerySet[Device], _: str, state: str) -> QuerySet[Device]:
+        return found.filter(selectors.devices_in(DeviceState(state), timezone.now()))
 
 
 class DeviceList(ListView):

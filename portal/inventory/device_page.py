@@ -15,7 +15,7 @@ from portal.events.models import Event
 from portal.inventory import pages, selectors, series
 from portal.inventory.check_pages import RECOVERY, Block, block, worded
 from portal.inventory.cordons import name_of
-from portal.inventory.device_states import LOOKS, DeviceState, StateLook, state_of
+from portal.inventory.device_states import LOOKS, OUT, DeviceState, StateLook, together
 from portal.inventory.models import Device, Node
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
@@ -92,8 +92,11 @@ class NodePage:
 
 
 def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
-    """Everything about one device (of `selectors.devices`)."""
-    state = state_with(device, series.idle_times(now, devices=[device.pk]).get(device.pk, 0))
+    """Everything about one device (of `selectors.devices_with_state`)."""
+    state = selectors.state_with(device, now)
+    parts = tuple(_parts(device, now))
+    if parts and state not in OUT:
+        state = together([part.state for part in parts])
     parent = None
     if device.kind == DeviceKind.MIG:
         parent = Device.objects.filter(uuid=device.parent_uuid).first()
@@ -106,7 +109,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
         recovery=RECOVERY.get(device.recovery, ""),
         idle_s=series.idle_s(device, now) if state is DeviceState.IDLE else 0,
         holders=pages.device_rows(actor, [device])[0].holders,
-        parts=tuple(_parts(device)),
+        parts=parts,
         parent=parent,
         facts=tuple(_facts_of(device)),
         events=_events_of(device),
@@ -115,22 +118,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
     )
 
 
-def state_with(device: Any, idle_s: int) -> DeviceState:
-    """The state of a device of `selectors.devices`."""
-    return state_of(
-        present=device.present,
-        online=device.node.online,
-        healthy=device.healthy,
-        cordoned=device.cordoned,
-        cordon_cause=device.cordon_cause,
-        node_cordoned=device.node.cordoned,
-        checking=device.checking,
-        taken_milli=getattr(device, "used_milli", None) or 0,
-        idle_s=idle_s,
-    )
-
-
-def why(device: Device) -> str:
+def why(device: Any) -> str:
     """Why it takes no work now, in one sentence; empty where it does."""
     if not device.present:
         return "Its node does not see it any more."
@@ -140,6 +128,8 @@ def why(device: Device) -> str:
         return worded(device.cordon_reason) or "An operator has taken it out of placement."
     if not device.healthy:
         return device.health_note or "Its driver reports trouble."
+    if device.gpu_failed or device.gpu_cordoned:
+        return "The GPU that it is part of is out of use."
     if device.node.cordoned:
         reason = f": {device.node.cordon_reason}" if device.node.cordon_reason else ""
         return f"{device.node.name} is cordoned{reason}."
@@ -148,12 +138,14 @@ def why(device: Device) -> str:
     return worded(device.warning)
 
 
-def _parts(device: Device) -> Iterable[Part]:
+def _parts(device: Device, now: datetime) -> Iterable[Part]:
     if device.kind == DeviceKind.MIG or not device.mig_mode:
         return
-    instances = selectors.devices().filter(parent_uuid=device.uuid, present=True).order_by("mig_start")
-    for each in instances:
-        state = state_with(each, 0)
+    instances = selectors.devices_with_state().filter(
+        parent_uuid=device.uuid, node=device.node_id, present=True
+    )
+    for each in instances.order_by("mig_start"):
+        state = selectors.state_with(each, now)
         size = each.facts.get("memory_slices") or 1
         yield Part(each, LOOKS[state], state, max(0, each.mig_start), max(1, min(int(size), SLICES)))
 
@@ -216,8 +208,7 @@ def _events_of(device: Device) -> tuple[Event, ...]:
 
 def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     """Everything about one node."""
-    devices = list(selectors.devices().filter(node=node))
-    idle = series.idle_times(now, devices=[device.pk for device in devices])
+    devices = list(selectors.devices_with_state().filter(node=node).order_by("index", "mig_start", "uuid"))
     here = Workspace.objects.filter(allocations__node=node, allocations__released_at=None).distinct()
     visible = set(visible_to(actor, here).values_list("pk", flat=True))
     holders = []
@@ -234,7 +225,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     used = node.allocations.filter(released_at=None).aggregate(cpu=Sum("cpu_milli"), memory=Sum("memory_mib"))
     rows = []
     for device in devices:
-        state = state_with(device, idle.get(device.pk, 0))
+        state = selectors.state_with(device, now)
         rows.append((device, state, LOOKS[state], why(device)))
     return NodePage(
         node=node,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -49,6 +50,24 @@ LOOKS: dict[DeviceState, StateLook] = {
     DeviceState.FAILED: StateLook("Failed", "circle-x", "bad", "×"),
     DeviceState.GONE: StateLook("Gone", "plug-connected-x", "bad", "?"),
 }
+
+
+def with_its_gpu(state: DeviceState, gpu: DeviceState) -> DeviceState:
+    """The state of an instance, whose GPU's troubles are its own."""
+    if gpu not in (DeviceState.FAILED, DeviceState.CORDONED):
+        return state
+    return min(state, gpu, key=list(DeviceState).index)
+
+
+def together(parts: Collection[DeviceState]) -> DeviceState:
+    """The state of a split GPU that works, by those of its instances (at least one)."""
+    held = [state for state in parts if state in HELD]
+    if not held:
+        first = next(iter(parts))
+        return first if set(parts) == {first} else DeviceState.FREE
+    if len(held) < len(parts):
+        return DeviceState.SHARED
+    return DeviceState.IDLE if set(held) == {DeviceState.IDLE} else DeviceState.ALLOCATED
 
 
 def state_of(

@@ -14,7 +14,15 @@ from django.core.paginator import Page, Paginator
 from django.db.models import Q, Sum
 
 from portal.inventory import series
-from portal.inventory.device_states import HELD, LOOKS, OUT, DeviceState, StateLook, state_of
+from portal.inventory.device_states import (
+    LOOKS,
+    OUT,
+    DeviceState,
+    StateLook,
+    state_of,
+    together,
+    with_its_gpu,
+)
 from portal.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceKind
 
@@ -218,19 +226,11 @@ def _whole(rows: Sequence[_Row]) -> list[_Row]:
         elif row.state is not DeviceState.GONE:
             parent.parts.append(row)
     for row in found:
+        for part in row.parts:
+            part.state = with_its_gpu(part.state, row.state)
         if row.parts and row.state not in OUT:
-            row.state = _together([part.state for part in row.parts])
+            row.state = together([part.state for part in row.parts])
     return found
-
-
-def _together(states: Sequence[DeviceState]) -> DeviceState:
-    """The state of a GPU that is split, by those of its instances."""
-    held = [state for state in states if state in HELD]
-    if not held:
-        return states[0] if len(set(states)) == 1 else DeviceState.FREE
-    if len(held) < len(states):
-        return DeviceState.SHARED
-    return DeviceState.IDLE if set(held) == {DeviceState.IDLE} else DeviceState.ALLOCATED
 
 
 def _states(row: _Row) -> set[str]:

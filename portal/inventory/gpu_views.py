@@ -52,7 +52,7 @@ def at(_: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
 
 
 def _device(device_id: UUID) -> Device:
-    device = selectors.devices().filter(pk=device_id).first()
+    device = selectors.devices_with_state().filter(pk=device_id).first()
     if device is None:
         raise NotFound("There is no such device.", next_action="Look at the map of GPUs.")
     return device

@@ -5,11 +5,26 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Count, Exists, F, IntegerField, OuterRef, Prefetch, Q, QuerySet, Subquery, Sum
+from django.db.models import (
+    Case,
+    CharField,
+    Count,
+    Exists,
+    F,
+    IntegerField,
+    OuterRef,
+    Prefetch,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    Value,
+    When,
+)
 
 from portal.common.errors import NotFound
 from portal.inventory import series
-from portal.inventory.device_states import DeviceState, state_of
+from portal.inventory.device_states import IDLE_AFTER_S, DeviceState, state_of
 from portal.inventory.models import CordonCause, Device, Node, Pool
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind
 
@@ -91,6 +106,39 @@ def state_with(device: Any, now: datetime) -> DeviceState:
         checking=device.checking,
         taken_milli=taken,
         idle_s=device.newest_s - device.idle_since_s if known else 0,
+    )
+
+
+def devices_in(state: DeviceState, now: datetime) -> Q:
+    """Those of `devices_with_state` that are in this state: as `state_with` says, for the database."""
+    bad = (CordonCause.CHECK, CordonCause.SCRUB)
+    nothing = Q(parts__gt=0, parts_held=None) | Q(parts=None, used_milli=None)
+    fresh = Q(newest_s__gte=int(now.timestamp()) - series.FRESH_S)
+    whole = Q(parts__gt=0, parts_held__gte=F("parts")) | Q(parts=None, used_milli__gte=WHOLE_DEVICE_MILLI)
+    ladder = (
+        (Q(present=False) | Q(node__online=False), DeviceState.GONE),
+        (
+            Q(healthy=False) | Q(gpu_failed=True) | Q(cordoned=True, cordon_cause__in=bad),
+            DeviceState.FAILED,
+        ),
+        (Q(cordoned=True) | Q(node__cordoned=True) | Q(gpu_cordoned=True), DeviceState.CORDONED),
+        (Q(checking=True), DeviceState.CHECKING),
+        (nothing, DeviceState.FREE),
+        (fresh & Q(idle_since_s__lte=F("newest_s") - IDLE_AFTER_S), DeviceState.IDLE),
+        (whole, DeviceState.ALLOCATED),
+    )
+    return Q(
+        pk__in=devices_with_state()
+        .order_by()
+        .annotate(
+            word=Case(
+                *(When(where, then=Value(word.value)) for where, word in ladder),
+                default=Value(DeviceState.SHARED.value),
+                output_field=CharField(),
+            )
+        )
+        .filter(word=state.value)
+        .values("pk")
     )
 
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from portal.events.models import Event
 from portal.inventory import cordons, services
+from portal.inventory.device_states import DeviceState
 from portal.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
 from portal.workspaces.models import AllocatedDevice, Workspace
 from provisioning.types import DeviceInfo, DeviceKind
@@ -22,7 +23,12 @@ pytestmark = pytest.mark.django_db
 
 
 def states(program: Any) -> dict[str, str]:
-    return {row["uuid"]: row["state"] for row in program.get("devices").json()["results"]}
+    """What each device says of itself; asking for those in a state gives the same."""
+    said = {row["uuid"]: row["state"] for row in program.get("devices").json()["results"]}
+    for state in DeviceState:
+        found = {row["uuid"] for row in program.get(f"devices?state={state}").json()["results"]}
+        assert found == {uuid for uuid, word in said.items() if word == state}, state
+    return said
 
 
 def test_all_that_is_known_of_a_device_and_its_node(api: Any, bob: Any, olga: Any, catalog: Any) -> None:
@@ -190,6 +196,7 @@ def test_what_is_refused(api: Any, bob: Any, olga: Any, pool: Pool, path: str) -
     problem(api(olga).post(real, {"reason": "x" * 201}), 400, "invalid")
     problem(api(olga).post(real, {"why": "x"}), 400, "invalid")
     problem(api(olga).get(real), 405, "method_not_allowed")
+    problem(api(olga).get("devices?state=asleep"), 400, "invalid")
     assert not Device.objects.filter(cordoned=True).exists()
     assert not Node.objects.filter(cordoned=True).exists()
 

@@ -124,6 +124,29 @@ def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
     assert "instance 1g.10gb of GPU 0 of gpu-03" in text(part)
 
 
+@pytest.mark.parametrize(
+    ("change", "state"), [({"healthy": False}, "failed"), ({"cordoned": True}, "cordoned")]
+)
+def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, change, state):
+    part = DeviceInfo(
+        uuid="MIG-0", index=0, model=H100, memory_mib=9_856, kind=DeviceKind.MIG,
+        parent_uuid="GPU-gpu-03-0", mig_profile="1g.10gb", mig_start=0, facts={"memory_slices": 1},
+    )  # fmt: skip
+    local_pool_with(node_info("gpu-03", devices=(replace(gpu("gpu-03", 0), mig_mode=True), part)))
+    Device.objects.filter(uuid="GPU-gpu-03-0").update(**change)
+    (cell,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups[0].nodes[0].cells
+    assert (cell.state, [segment.state for segment in cell.segments]) == (state, [state])
+    part_row, gpu_row = Device.objects.get(uuid="MIG-0"), Device.objects.get(uuid="GPU-gpu-03-0")
+    client = as_user(olga)
+    word = LOOKS[DeviceState(state)].word
+    assert "The GPU that it is part of is out of use." in text(client.get(f"/gpus/devices/{part_row.pk}/"))
+    assert text(client.get(f"/gpus/devices/{gpu_row.pk}/")).count(word) >= 2
+    assert text(client.get(f"/gpus/nodes/{gpu_row.node_id}/")).count(word) >= 2
+    Device.objects.filter(uuid="MIG-0").update(checking=True)
+    (cell,) = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now()).groups[0].nodes[0].cells
+    assert [segment.state for segment in cell.segments] == [state]
+
+
 def test_simulated_ones_are_called_so_and_counted_apart(lab, alice, as_user, tmp_path):
     simulated_pool(str(tmp_path), nodes=2)
     page = as_user(alice).get("/gpus/")
