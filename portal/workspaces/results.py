@@ -17,7 +17,9 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
+from portal.common.templatetags.berth import duration
 from portal.common.texts import storable
+from portal.events.services import notify
 from portal.inventory.models import Pool
 from portal.inventory.services import config_of
 from portal.workspaces import dispatch, gateway, placing, reconcile
@@ -27,6 +29,8 @@ from provisioning.registry import driver_for
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
 log = logging.getLogger(__name__)
+LONG_WAIT = timedelta(minutes=2)
+"""Who waited for a place so long has gone on to something else, and is told when it is ready."""
 GONE = frozenset({ObservedState.ABSENT})
 ENDED = frozenset({ObservedState.ABSENT, ObservedState.STOPPED, ObservedState.FAILED})
 
@@ -209,6 +213,15 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         error_message="",
         due_at=now + reconcile.heartbeat_patience(),
     )
+    waited = (workspace.placed_at or now) - workspace.requested_at
+    if waited >= LONG_WAIT:
+        notify(
+            [workspace.owner],
+            kind="workspace.ready",
+            title=f"{workspace.name} is ready",
+            body=f"It waited {duration(waited.total_seconds())} for its place and runs now.",
+            url=f"/workspaces/{workspace.pk}/",
+        )
 
 
 def _requeue(workspace: Workspace) -> None:

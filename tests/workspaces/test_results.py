@@ -440,3 +440,21 @@ def test_a_failure_with_broken_characters_is_kept_as_far_as_it_goes(workspace, s
     results.apply_result(failed(taken(sent, Op.START), "backend_unavailable", message=NASTY))
     workspace.refresh_from_db()
     assert workspace.error_message.startswith("beforeafter")
+
+
+def test_who_waited_long_is_told_when_it_is_ready_and_nobody_else(make, alice, local_pool, sent, clock):
+    from portal.events.models import Notification
+    from portal.quotas import cycle
+
+    run_until_ready(sent, make(alice))
+    assert not Notification.objects.filter(kind="workspace.ready").exists()
+    local_pool.nodes.update(cordoned=True)
+    late = make(alice, name="late")
+    assert late.state == State.PENDING
+    clock.shift(600)
+    local_pool.nodes.update(cordoned=False)
+    cycle.run()
+    run_until_ready(sent, late)
+    told = Notification.objects.get(kind="workspace.ready")
+    assert (told.user, told.title) == (alice, "late is ready")
+    assert "waited 10 min" in told.body
