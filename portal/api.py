@@ -10,8 +10,8 @@ from portal.catalog import api as catalog
 from portal.common.api import routes, unknown_endpoint
 from portal.events import api as events
 from portal.inventory import api as inventory
-from portal.inventory import check_api as checks
 from portal.inventory import sample_api as samples
+from portal.inventory.checks import api as checks
 from portal.quotas.api import urls as quotas
 from portal.workspaces import api as workspaces
 

@@ -13,7 +13,7 @@ from django.urls import reverse
 from portal.accounts.models import User
 from portal.events.models import Event
 from portal.inventory import pages, selectors, series
-from portal.inventory.check_pages import RECOVERY, Block, block, worded
+from portal.inventory.checks.pages import RECOVERY, Block, block, worded
 from portal.inventory.cordons import name_of
 from portal.inventory.device_states import LOOKS, OUT, DeviceState, StateLook, together
 from portal.inventory.models import Device, Node

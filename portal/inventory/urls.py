@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.inventory import chart_views, check_views, gpu_views, views
+from portal.inventory import chart_views, gpu_views, views
+from portal.inventory.checks import views as check_views
 
 app_name = "inventory"
 urlpatterns = [

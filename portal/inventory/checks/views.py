@@ -13,8 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
-from portal.inventory import check_pages
-from portal.inventory.checks import requests, selectors
+from portal.inventory.checks import pages, requests, selectors
 from portal.inventory.models import CheckKind, CheckLevel
 
 
@@ -33,7 +32,7 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
         return redirect("inventory:check", run.pk)
     if not getattr(request, "htmx", False):
         return redirect("inventory:device", device.pk)
-    context = {"device": device, "checks": check_pages.block(request.user, device)}
+    context = {"device": device, "checks": pages.block(request.user, device)}
     return render(request, "inventory/checks_block.html", context)
 
 
@@ -47,5 +46,5 @@ def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
         requests.cancel_check(actor=request.user, run_id=run.pk)
         messages.success(request, "Cancelled: it had not begun.")
         return redirect("inventory:check", run.pk)
-    context = {"run": run, "check": check_pages.page(request.user, run)}
+    context = {"run": run, "check": pages.page(request.user, run)}
     return render(request, "inventory/check.html", context)
