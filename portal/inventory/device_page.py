@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 from django.urls import reverse
 
 from portal.accounts.models import User
@@ -16,12 +16,13 @@ from portal.inventory import pages, selectors, series
 from portal.inventory.checks.pages import RECOVERY, Block, block, worded
 from portal.inventory.cordons import name_of
 from portal.inventory.device_states import LOOKS, OUT, DeviceState, StateLook, together
-from portal.inventory.models import Device, Node
+from portal.inventory.models import Device, Node, Pool
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 from provisioning.types import DeviceKind
 
-EVENTS_READ, EVENTS_SHOWN = 300, 12
+EVENTS_READ, EVENTS_SHOWN = 100_000, 12
+"""Among so many of the newest entries of the whole log is searched; so many are shown."""
 SLICES = 8
 
 _FACTS: Mapping[str, str] = {
@@ -97,6 +98,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
     parts = tuple(_parts(device, now))
     if parts and state not in OUT:
         state = together([part.state for part in parts])
+    rows = pages.device_rows(actor, [device, *(part.device for part in parts)])
     parent = None
     if device.kind == DeviceKind.MIG:
         parent = Device.objects.filter(uuid=device.parent_uuid).first()
@@ -108,7 +110,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
         why=why(device),
         recovery=RECOVERY.get(device.recovery, ""),
         idle_s=series.idle_s(device, now) if state is DeviceState.IDLE else 0,
-        holders=pages.device_rows(actor, [device])[0].holders,
+        holders=tuple(dict.fromkeys(holder for row in rows for holder in row.holders)),
         parts=parts,
         parent=parent,
         facts=tuple(_facts_of(device)),
@@ -195,15 +197,17 @@ def _plain(value: Any) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
+def _events(pool: Pool, about: Q) -> tuple[Event, ...]:
+    """The newest entries of a pool's log that are about something."""
+    newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+    told = Event.objects.filter(about, pool=pool, pk__gt=newest - EVENTS_READ).order_by("-pk")
+    return tuple(told[:EVENTS_SHOWN])
+
+
 def _events_of(device: Device) -> tuple[Event, ...]:
     """What happened to it lately; an entry about several devices names them all."""
-    told = Event.objects.filter(pool=device.node.pool, kind__startswith="device.").order_by("-pk")
-    mine = [
-        event
-        for event in told[:EVENTS_READ]
-        if event.data.get("device") == device.uuid or device.uuid in (event.data.get("devices") or ())
-    ]
-    return tuple(mine[:EVENTS_SHOWN])
+    named = Q(data__device=device.uuid) | Q(data__devices__icontains=f'"{device.uuid}"')
+    return _events(device.node.pool, named & Q(kind__startswith="device."))
 
 
 def node_page(actor: User, node: Node, now: datetime) -> NodePage:
@@ -221,7 +225,6 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
             hidden += 1
     if hidden:
         holders.append(pages.Holder(f"{hidden} of other teams"))
-    told = Event.objects.filter(pool=node.pool, kind__startswith="node.", message__contains=node.name)
     used = node.allocations.filter(released_at=None).aggregate(cpu=Sum("cpu_milli"), memory=Sum("memory_mib"))
     rows = []
     for device in devices:
@@ -232,7 +235,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         devices=tuple(rows),
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, used["cpu"] or 0, used["memory"] or 0)),
-        events=tuple(told.order_by("-pk")[:EVENTS_SHOWN]),
+        events=_events(node.pool, Q(data__node=node.name)),
         may=actor.operates,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 from uuid import UUID
 
 from django.contrib import messages
@@ -133,11 +133,12 @@ def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     ))  # fmt: skip
 
 
-def _drain(request: SignedInRequest, name: str, where: str, drain: Any) -> HttpResponse:
+def _drain(
+    request: SignedInRequest, name: str, where: str, drain: Callable[[str], drains.Drain]
+) -> HttpResponse:
     require_operator(request.user)
     if request.method == "POST":
-        drain(_reason(request))
-        messages.success(request, f"{name} is being drained: whoever is there has been told, and leaves.")
+        messages.success(request, str(drain(_reason(request))))
         return redirect(where)
     context = {
         "title": f"Drain {name}?",
@@ -146,6 +147,7 @@ def _drain(request: SignedInRequest, name: str, where: str, drain: Any) -> HttpR
             "kernels, terminals and everything in their memory",
         ],
         "stays": ["everybody's home folder, with every file saved there", "their place in the queue"],
+        "reason": "Whoever is there reads it, and it stands on the page until it is put back.",
         "action": request.path,
         "yes": f"Drain {name}",
         "back": where,

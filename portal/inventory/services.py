@@ -185,10 +185,22 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     node.seen_at = now
     node.save()
     if was_online is None:
-        events.record(actor=SYSTEM, kind="node.appeared", pool=pool, message=f"found the node {node.name}")
+        events.record(
+            actor=SYSTEM,
+            kind="node.appeared",
+            pool=pool,
+            message=f"found the node {node.name}",
+            data={"node": node.name},
+        )
     elif was_online != info.online:
         word = "online" if info.online else "offline"
-        events.record(actor=SYSTEM, kind=f"node.{word}", pool=pool, message=f"found {node.name} {word}")
+        events.record(
+            actor=SYSTEM,
+            kind=f"node.{word}",
+            pool=pool,
+            message=f"found {node.name} {word}",
+            data={"node": node.name},
+        )
     if was_state and info.accelerator_state and was_state != info.accelerator_state:
         note = f": {info.accelerator_note}" if info.accelerator_note else ""
         events.record(
@@ -223,7 +235,13 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
 
 def _node_offline(pool: Pool, node: Node) -> None:
     if Node.objects.filter(pk=node.pk, online=True).update(online=False):
-        events.record(actor=SYSTEM, kind="node.offline", pool=pool, message=f"no longer finds {node.name}")
+        events.record(
+            actor=SYSTEM,
+            kind="node.offline",
+            pool=pool,
+            message=f"no longer finds {node.name}",
+            data={"node": node.name},
+        )
 
 
 @transaction.atomic
@@ -247,6 +265,7 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
             kind=f"node.{word}",
             pool=node.pool,
             message=f"{word} {node.name}" + (f": {reason}" if reason else ""),
+            data={"node": node.name},
         )
         if not cordoned:
             drains.let_stay_on_commit(node=node.pk)

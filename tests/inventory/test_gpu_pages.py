@@ -217,6 +217,34 @@ def test_holders_are_named_to_their_team_and_to_operators_only(lab, make, alice,
         assert "secret-work" not in text(as_user(charlie).get(url))
 
 
+def test_what_happened_is_told_where_it_happened_alone(lab, olga, as_user):
+    for index in (0, 1):
+        cordons.cordon_device(actor=olga, device_id=device("gpu-01", index).pk, reason=f"Fan {index}")
+    services.set_cordon(actor=olga, node_id=device("gpu-02", 0).node_id, cordoned=True, reason="Firmware")
+    client = as_user(olga)
+
+    def told(url: str) -> str:
+        return text(client.get(url)).split("What happened")[-1]
+
+    page = told(f"/gpus/devices/{device('gpu-01', 0).pk}/")
+    assert "Fan 0" in page and "Fan 1" not in page and "found 8 × NVIDIA H100" in page
+    assert "Firmware" in told(f"/gpus/nodes/{device('gpu-02', 0).node_id}/")
+    page = told(f"/gpus/nodes/{device('gpu-01', 0).node_id}/")
+    assert "Firmware" not in page and "found the node gpu-01" in page
+
+
+def test_a_split_gpu_names_who_holds_its_instances(catalog, make, alice, olga, as_user):
+    part = DeviceInfo(
+        uuid="MIG-0", index=0, model=H100, memory_mib=9_856, kind=DeviceKind.MIG,
+        parent_uuid="GPU-gpu-03-0", mig_profile="1g.10gb", mig_start=0, facts={"memory_slices": 1},
+    )  # fmt: skip
+    local_pool_with(node_info("gpu-03", devices=(replace(gpu("gpu-03", 0), mig_mode=True), part)))
+    allocation = make(alice, name="on-a-part").allocations.get()
+    allocation.devices.create(device=Device.objects.get(uuid="MIG-0"))
+    page = text(as_user(olga).get(f"/gpus/devices/{device('gpu-03', 0).pk}/"))
+    assert "Held by <a" in page and "on-a-part of alice" in page
+
+
 def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, as_user, sent):
     from tests.workspaces.helpers import run_until_ready
 
@@ -225,8 +253,13 @@ def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, 
     node = Node.objects.get(allocations__workspace=workspace)
     url = f"/gpus/nodes/{node.pk}/drain/"
     question = text(as_user(olga).get(url))
-    assert f"Drain {node.name}?" in question and "home folder" in question
-    assert as_user(olga).post(url, {"reason": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
+    assert f"Drain {node.name}?" in question and "home folder" in question and 'name="reason"' in question
+    client = as_user(olga)
+    assert client.post(url, {"reason": "Firmware"}).url == f"/gpus/nodes/{node.pk}/"
+    said = text(client.get(f"/gpus/nodes/{node.pk}/"))
+    assert f"{node.name} is cordoned; 1 workspace is there yet, until" in said and "Firmware" in said
+    # Somebody is there yet, so it can be asked for again; once nobody is, there is nothing to drain.
+    assert url in said
     workspace = Workspace.objects.get(pk=workspace.pk)
     assert workspace.state == State.RUNNING and workspace.leave_at is not None
     assert Node.objects.get(pk=node.pk).cordoned

@@ -18,7 +18,7 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.common.errors import NotFound
 from portal.common.texts import storable
-from portal.quotas import policies, resources, snapshot
+from portal.quotas import limit_tree, policies, resources
 from portal.quotas.asked import request_of
 from portal.quotas.bars import Bar, in_order
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
@@ -128,8 +128,8 @@ def standing(teams: Collection[str] | None = None, now: datetime | None = None) 
 
     Some ten queries, however many teams there are.
     """
-    known = {team.name: team for team in snapshot.teams(now or timezone.now())}
-    tree = QuotaTree(known.values(), snapshot.cohorts())
+    known = {team.name: team for team in limit_tree.teams(now or timezone.now())}
+    tree = QuotaTree(known.values(), limit_tree.cohorts())
     if teams is None:
         looked_at = set(known)
     else:
