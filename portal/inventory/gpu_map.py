@@ -68,9 +68,11 @@ class MapNode:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The nodes of one pool that are on this page."""
+    """Nodes of this page that belong together; `pool` is its short name where these are all of one."""
 
-    pool: Pool
+    name: str
+    simulated: bool
+    pool: str
     nodes: tuple[MapNode, ...]
 
 
@@ -92,6 +94,11 @@ class Filters:
     model: str = ""
     state: str = ""
     q: str = ""
+    by: str = ""
+
+
+BY = (("", "By pool"), ("model", "By model"), ("state", "By state"))
+"""How devices are grouped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +115,7 @@ class GpuMap:
     models: tuple[str, ...]
     notes: tuple[tuple[str, str], ...]
     total: int
+    ways: tuple[tuple[str, str], ...] = BY
 
 
 @dataclass(slots=True)
@@ -127,6 +135,10 @@ class _Row:
     state: DeviceState
     parts: list[_Row] = field(default_factory=list)
 
+    @property
+    def look(self) -> StateLook:
+        return LOOKS[self.state]
+
 
 def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     """The map under these filters."""
@@ -144,7 +156,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     by_node: dict[UUID, list[_Row]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
-    narrowed = filters.state or filters.model
+    narrowed = filters.state or filters.model or filters.by
     listed = [node for node in nodes.values() if by_node[node.pk] or not narrowed]
     listed.sort(key=lambda node: (pools[node.pool_id].simulated, pools[node.pool_id].slug, node.name))
     chunk = Paginator(listed, NODES_PER_PAGE).get_page(page)
@@ -157,7 +169,7 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
             for state in LOOKS
             if both[state] or filters.state == state or state in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
-        groups=tuple(_groups(chunk.object_list, by_node, pools)),
+        groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
         filters=filters,
         pools=tuple((pool.slug, pool.name) for pool in sorted(pools.values(), key=lambda each: each.slug)),
@@ -238,21 +250,37 @@ def _states(row: _Row) -> set[str]:
 
 
 def _groups(
-    nodes: Iterable[Node], by_node: Mapping[UUID, list[_Row]], pools: Mapping[UUID, Pool]
+    nodes: Iterable[Node], by_node: Mapping[UUID, list[_Row]], pools: Mapping[UUID, Pool], by: str
 ) -> Iterable[Group]:
-    by_pool: dict[UUID, list[MapNode]] = defaultdict(list)
+    places = list(LOOKS)
+    groups: dict[tuple[bool, int, str, str], list[MapNode]] = defaultdict(list)
     for node in nodes:
         pool = pools[node.pool_id]
-        note, tone = ("", "")
-        if not node.online:
-            note, tone = "offline", "bad"
-        elif node.cordoned:
-            note, tone = "cordoned", "wait"
-        at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
-        cells = tuple(_cell(row) for row in sorted(by_node[node.pk], key=lambda each: each.index))
-        by_pool[pool.pk].append(MapNode(node.pk, node.name, note, tone, at, cells))
-    for key, listed in by_pool.items():
-        yield Group(pools[key], tuple(listed))
+        cells: dict[tuple[bool, int, str, str], list[Cell]] = defaultdict(list)
+        if by not in ("model", "state"):
+            cells[pool.simulated, 0, pool.slug, pool.name] = []
+        for row in sorted(by_node[node.pk], key=lambda each: each.index):
+            if by == "model":
+                key = (pool.simulated, 0, "", row.model)
+            elif by == "state":
+                key = (pool.simulated, places.index(row.state), "", row.look.word)
+            else:
+                key = (pool.simulated, 0, pool.slug, pool.name)
+            cells[key].append(_cell(row))
+        for key, its in cells.items():
+            groups[key].append(_map_node(node, pool, its))
+    for (simulated, _, slug, name), listed in sorted(groups.items()):
+        yield Group(name, simulated, slug, tuple(listed))
+
+
+def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
+    note, tone = ("", "")
+    if not node.online:
+        note, tone = "offline", "bad"
+    elif node.cordoned:
+        note, tone = "cordoned", "wait"
+    at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
+    return MapNode(node.pk, node.name, note, tone, at, tuple(cells))
 
 
 def _cell(row: _Row) -> Cell:

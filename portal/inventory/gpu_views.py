@@ -30,8 +30,10 @@ REASON_AT_MOST = 200
 @login_required
 @never_cache
 def gpus(request: SignedInRequest) -> HttpResponse:
-    """The map of all GPUs, filtered by `pool`, `model`, `state` and `q`."""
-    asked = {name: storable(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q")}
+    """The map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
+    asked = {
+        name: storable(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
+    }
     found = gpu_map.gpu_map(gpu_map.Filters(**asked), request.GET.get("page"), timezone.now())
     context = {"map": found, "page": found.page}
     return render(request, partial_of(request, "inventory/gpus.html", "gpus"), context)

@@ -147,6 +147,23 @@ def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, cha
     assert [segment.state for segment in cell.segments] == [state]
 
 
+def test_devices_are_grouped_as_one_likes_and_what_is_simulated_stays_apart(lab, alice, as_user, tmp_path):
+    simulated_pool(str(tmp_path), nodes=1)
+    Device.objects.filter(uuid="GPU-gpu-02-1").update(checking=True)
+
+    def groups(by: str) -> list[tuple[str, bool, int]]:
+        found = gpu_map.gpu_map(gpu_map.Filters(by=by), None, timezone.now()).groups
+        return [(each.name, each.simulated, sum(len(node.cells) for node in each.nodes)) for each in found]
+
+    pool, sim = lab.name, Pool.objects.get(slug="sim").name
+    model = Device.objects.filter(node__pool__slug="sim")[0].model
+    assert groups("") == groups("anything") == [(pool, False, 10), (sim, True, 4)]
+    assert groups("model") == [(H100, False, 10), (model, True, 4)]
+    assert groups("state") == [("Free", False, 9), ("Being checked", False, 1), ("Free", True, 4)]
+    page = as_user(alice).get("/gpus/?by=state").content.decode()
+    assert '<option value="state" selected>' in page and page.count("badge sim") == 2
+
+
 def test_simulated_ones_are_called_so_and_counted_apart(lab, alice, as_user, tmp_path):
     simulated_pool(str(tmp_path), nodes=2)
     page = as_user(alice).get("/gpus/")

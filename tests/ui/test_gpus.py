@@ -90,3 +90,18 @@ def test_the_map_is_walked_by_arrows_and_a_check_is_watched(
     answer(command)
     page.get_by_text("All tests passed.").wait_for()
     assert page.locator("#check").get_attribute("hx-get") is None
+
+
+def test_what_refreshes_by_itself_keeps_what_was_chosen(
+    visit: Visit, olga: Any, devices: list[Device]
+) -> None:
+    page = visit(olga)
+    page.clock.install()
+    page.goto("/gpus/")
+    page.get_by_label("State", exact=True).select_option("cordoned")
+    page.wait_for_url("**/gpus/?*state=cordoned*")
+    assert page.locator("#gpus a.gpu").count() == 1
+    Device.objects.filter(pk=devices[5].pk).update(cordoned=True, cordon_cause=CordonCause.OPERATOR)
+    page.clock.fast_forward(11_000)
+    page.get_by_role("link", name="GPU 1 cordoned").wait_for()
+    assert page.locator("#gpus a.gpu").count() == 2
