@@ -186,7 +186,9 @@ def _said(name: str, value: Any) -> str:
     if isinstance(value, dict):
         unit = " MHz" if name.endswith("_mhz") else " °C" if name.endswith("_c") else ""
         return ", ".join(
-            f"{key.replace('_', ' ')} {_plain(each)}{unit}" for key, each in value.items() if each is not None
+            f"{'SM' if key == 'sm' else key.replace('_', ' ')} {_plain(each)}{unit}"
+            for key, each in value.items()
+            if each is not None
         )
     if isinstance(value, list):
         return ", ".join(map(str, value))
@@ -249,7 +251,8 @@ def _facts_of_node(node: Node, used_cpu: int, used_memory: int) -> Iterable[tupl
     if cpu.get("model"):
         yield "Processor", str(cpu["model"])
     if cpu.get("features"):
-        yield "Instructions", ", ".join(cpu["features"])
+        names = (str(name).upper().replace("_", " ") for name in cpu["features"])
+        yield "Instructions", ", ".join(name.replace("AVX512", "AVX-512") for name in names)
     for each in facts.get("numa") or ():
         kind = "" if each.get("kind") in (None, "", "dram") else f" ({str(each['kind']).upper()})"
         words = f"{(each.get('memory_mib') or 0) / 1024:,.0f} GiB{kind}"
