@@ -8,6 +8,7 @@ from html import unescape
 import jsonschema
 import pytest
 from asgiref.sync import sync_to_async
+from django.db import connection
 from django.test import AsyncClient
 
 from portal.events import live
@@ -96,14 +97,23 @@ async def test_the_stream_tells_each_step_and_ends_with_the_verdict(olga, sent, 
     command = only(sent)
     channels = []
 
+    # These run in a thread of the stream's, which keeps no connection to the database.
+    def begin():
+        results.apply_progress(
+            run_id=command.run, lease=command.lease, progress={"phase": "start", "test": "copy"}
+        )
+        connection.close()
+
+    def end():
+        answer(command)
+        connection.close()
+
     async def hints(channel):
         channels.append(channel)
         yield True
-        await sync_to_async(results.apply_progress)(
-            run_id=command.run, lease=command.lease, progress={"phase": "start", "test": "copy"}
-        )
+        await sync_to_async(begin)()
         yield True
-        await sync_to_async(answer)(command)
+        await sync_to_async(end)()
         yield True
 
     monkeypatch.setattr(live, "hints", hints)
