@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q, Sum
+from django.db.models import Case, Q, Sum, When
 
 from portal.catalog.models import Template
 from portal.inventory.models import Device, Node, Pool, PoolState
@@ -177,7 +177,10 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeStat
     }
     devices: dict[UUID, list[DeviceState]] = {}
     capabilities: dict[UUID, set[tuple[str, str]]] = {}
-    rows = Device.objects.filter(of_nodes, present=True).order_by("index", "uuid")
+    # Of equal devices of a node the first is taken: those with a warning stand last.
+    rows = Device.objects.filter(of_nodes, present=True).order_by(
+        Case(When(warning="", then=0), default=1), "index", "uuid"
+    )
     for row in rows.values_list(*DEVICE_COLUMNS):
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0))))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))

@@ -77,6 +77,18 @@ def test_each_device_has_the_worst_that_can_be_said_of_it(lab, make, alice, olga
     }  # fmt: skip
 
 
+def test_of_equal_devices_one_with_a_warning_is_taken_last(lab, make, alice):
+    Device.objects.filter(uuid__in=["GPU-gpu-01-0", "GPU-gpu-02-0"]).update(warning="slow")
+    taken = []
+    for _ in range(10):
+        make(alice, "gpu-1")
+        last = Device.objects.filter(allocated__active=True).order_by("-allocated__pk")[0]
+        taken.append(last.uuid)
+    by_node = {node: [uuid for uuid in taken if node in uuid] for node in ("gpu-01", "gpu-02")}
+    assert by_node["gpu-01"][-1] == "GPU-gpu-01-0" and by_node["gpu-02"][-1] == "GPU-gpu-02-0"
+    assert len(taken) == len(set(taken)) == 10
+
+
 def test_what_was_not_measured_lately_is_not_called_idle(lab, make, alice):
     make(alice, "gpu-1")
     held = Device.objects.get(allocated__active=True)
