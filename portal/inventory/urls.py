@@ -9,6 +9,7 @@ app_name = "inventory"
 urlpatterns = [
     path("pools/", views.pools, name="pools"),
     path("pools/<slug:slug>/", views.pool, name="pool"),
+    path("pools/<slug:slug>/checks/", check_views.pool_checks, name="pool-checks"),
     path("gpus/", gpu_views.gpus, name="gpus"),
     path("gpus/at/<slug:pool>/<str:node>/<int:index>/", gpu_views.at, name="device-at"),
     path("gpus/nodes/<uuid:node_id>/", gpu_views.node, name="node"),

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_safe
 from portal.common.htmx import partial_of
 from portal.common.requests import SignedInRequest
 from portal.inventory import pages, selectors
+from portal.inventory.models import CheckLevel
 
 NODES_PER_PAGE = 25
 
@@ -42,5 +43,6 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
         "warnings": pages.warnings_of(found),
         "capabilities": [word for key, word in pages.CAPABILITY_WORDS.items() if key in found.capabilities],
         "programs": pages.programs_of(found),
+        "levels": CheckLevel.choices,
     }
     return render(request, partial_of(request, "inventory/pool.html", "pool"), context)

@@ -49,6 +49,7 @@ POST   teams/<slug:slug>/members/<str:username>/remove/     302    404    302 40
 # --- pages: pools ---
 GET    pools/                                               302    200    200 200 200   200   -
 GET    pools/<slug:slug>/                                   302    200    200 200 200   200   -
+POST   pools/<slug:slug>/checks/                            302    403    403 403 403   302   -
 GET    gpus/                                                302    200    200 200 200   200   -
 GET    gpus/at/<slug:pool>/<str:node>/<int:index>/          302    302    302 302 302   302   -
 GET    gpus/nodes/<uuid:node_id>/                           302    200    200 200 200   200   -
@@ -216,6 +217,8 @@ DELETE api/v1/rates/<resource:resource>                     401    403    403 40
 # --- REST: pools ---
 GET    api/v1/pools                                         401    200    200 200 200   200   pools:read
 GET    api/v1/pools/<slug:slug>                             401    200    200 200 200   200   pools:read
+GET    api/v1/pools/<slug:slug>/checks                      401    200    200 200 200   200   pools:read
+PUT    api/v1/pools/<slug:slug>/checks                      401    403    403 403 403   200   pools:write
 GET    api/v1/nodes                                         401    200    200 200 200   200   pools:read
 GET    api/v1/nodes/<uuid:node_id>                          401    200    200 200 200   200   pools:read
 POST   api/v1/nodes/<uuid:node_id>/cordon                   401    403    403 403 403   200   pools:write

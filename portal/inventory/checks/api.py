@@ -18,7 +18,7 @@ from portal.accounts.models import ApiToken, Scope
 from portal.common.api import ApiView, ListView, StrictSerializer, UserRequest, filters, operation, routes
 from portal.common.errors import NotFound
 from portal.events import live, stream
-from portal.inventory.checks import requests, selectors
+from portal.inventory.checks import requests, selectors, settings
 from portal.inventory.models import (
     CheckCause,
     CheckKind,
@@ -27,6 +27,7 @@ from portal.inventory.models import (
     CheckVerdict,
     GpuCheckRun,
 )
+from portal.inventory.selectors import pool_by_slug
 from provisioning.gpu.check import schema
 
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
@@ -207,7 +208,46 @@ class GpuCheckSchema(ApiView):
         return Response(schema(), content_type="application/schema+json")
 
 
+class PoolChecksSerializer(StrictSerializer):
+    """When a pool's devices are checked. Hours; 0 is never."""
+
+    check_every_h = serializers.IntegerField(min_value=0, max_value=settings.MOST_HOURS, required=False)
+    check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
+    hand_out_max_age_h = serializers.IntegerField(
+        min_value=0,
+        max_value=settings.MOST_HOURS,
+        required=False,
+        help_text="A device whose last pass is older is checked before it is handed out.",
+    )
+    check_required = serializers.BooleanField(
+        required=False, help_text="Keep a device back when its check could not be run at all."
+    )
+    scrub_required = serializers.BooleanField(required=False, help_text="The same for scrubs.")
+
+
+class PoolChecks(ApiView):
+    scopes = SCOPES
+
+    @operation("Read when a pool's devices are checked", responses={200: PoolChecksSerializer}, errors=[404])
+    def get(self, request: UserRequest, slug: str) -> Response:
+        return Response(PoolChecksSerializer(pool_by_slug(slug)).data)
+
+    @operation(
+        "Set when a pool's devices are checked",
+        description="For operators. What is left out stays as it is.",
+        request=PoolChecksSerializer,
+        responses={200: PoolChecksSerializer},
+        errors=[400, 404, 415],
+    )
+    def put(self, request: UserRequest, slug: str) -> Response:
+        body = PoolChecksSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        pool = settings.set_checks(actor=request.user, slug=slug, **body.validated_data)
+        return Response(PoolChecksSerializer(pool).data)
+
+
 urlpatterns = [
+    *routes("pools/<slug:slug>/checks", PoolChecks, "pool-checks"),
     *routes("gpu-checks", GpuCheckList, "gpu-checks"),
     *routes("gpu-checks/<uuid:check_id>", GpuCheckDetail, "gpu-check"),
     *routes("gpu-checks/<uuid:check_id>/cancel", GpuCheckCancel, "gpu-check-cancel"),

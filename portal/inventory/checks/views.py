@@ -9,11 +9,12 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
+from portal.common.errors import InvalidInput
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
-from portal.inventory.checks import pages, requests, selectors
+from portal.inventory.checks import pages, requests, selectors, settings
 from portal.inventory.models import CheckKind, CheckLevel
 
 
@@ -34,6 +35,19 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
         return redirect("inventory:device", device.pk)
     context = {"device": device, "checks": pages.block(request.user, device)}
     return render(request, "inventory/checks_block.html", context)
+
+
+@require_POST
+@login_required
+def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set when a pool's devices are checked."""
+    try:
+        settings.set_checks(actor=request.user, slug=slug, **settings.from_form(request.POST))
+    except InvalidInput as error:
+        messages.error(request, f"{error.message} {error.next_action}".strip())
+    else:
+        messages.success(request, "Set. Devices are checked like this from now on.")
+    return redirect("inventory:pool", slug)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
