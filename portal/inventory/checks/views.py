@@ -11,6 +11,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
+from portal.accounts.policies import require_operator
 from portal.common.errors import InvalidInput
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
@@ -41,6 +42,7 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 @login_required
 def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
     """Set when a pool's devices are checked."""
+    require_operator(request.user)
     try:
         settings.set_checks(actor=request.user, slug=slug, **settings.from_form(request.POST))
     except InvalidInput as error:
