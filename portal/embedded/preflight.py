@@ -8,11 +8,12 @@ import os
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from portal.embedded import processes
-from portal.embedded.console import Problem
+from portal.embedded.console import LABEL_WIDTH, Problem
 from portal.embedded.environment import Instance
 
 DISK_NEEDED_MIB = 1024
@@ -125,3 +126,18 @@ def _suggestion(port: int) -> int:
         except PermissionError:
             continue
     return 18000
+
+
+def gpus() -> str:
+    """The line about the GPUs of this machine: which there are, or why there is none and what to do."""
+    # Only here: what is missing of the environment is told before anything else is loaded.
+    from provisioning.gpu import inventory
+
+    found = inventory.scan()
+    if not found.gpus:
+        return f"  – {'GPUs':<{LABEL_WIDTH}} {found.sentence}"
+    counted = Counter(gpu.model for gpu in found.gpus)
+    words = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
+    trouble = f". {found.sentence}" if found.sentence else ""
+    mark = "!" if trouble else "✓"
+    return f"  {mark} {'GPUs':<{LABEL_WIDTH}} {words}, driver {found.driver_version}{trouble}"

@@ -68,6 +68,7 @@ class Up:
             free_gib = preflight.free_disk_mib(self._instance.home) // 1024
             ended = f", ended {len(left)} leftovers" if left else ""
             step.result = f"Python {version}, {free_gib} GiB free{ended}"
+        self._console.say(preflight.gpus())
 
     def _prepare(self) -> None:
         builder = Builder(self._instance, self._environ)
