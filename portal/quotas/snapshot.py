@@ -156,7 +156,7 @@ def follow(site: Site, now: datetime) -> bool:
 
     Each workspace named by an entry is read again, and so are the nodes that it has stood on, and the node
     of a device that is checked, cordoned or put back. Any other change of pools, nodes or devices means a
-    new reading; what names neither, that limits are read again.
+    new reading; whatever is not about a workspace alone, that limits are read again.
     """
     entries = list(
         Event.objects.filter(pk__gt=site.seen_event - OVERLAP)
@@ -172,7 +172,8 @@ def follow(site: Site, now: datetime) -> bool:
     site.scheduler.now_s = site.now_s
     if of_devices:
         _devices_again(site, of_devices)
-    if any(workspace is None for _, _, workspace in others):
+    if any(workspace is None or not kind.startswith("workspace.") for _, kind, workspace in others):
+        # An approval names the workspace that waits for it, and changes limits all the same.
         _limits_again(site)
     changed = {workspace for _, _, workspace in others if workspace is not None}
     changed |= site.unsure | {pk for pk, until in site.later.items() if until <= now}

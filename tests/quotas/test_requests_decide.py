@@ -322,3 +322,17 @@ def test_a_workspace_of_somebody_else_cannot_wait(waiting, alice, team):
     workspace, _ = waiting
     with pytest.raises(InvalidInput):
         ask(alice, team, workspace=workspace)
+
+
+def test_a_cycle_that_keeps_its_site_learns_of_the_approval_at_once(waiting, petra, sent, monkeypatch):
+    from portal.quotas import cycle, standing
+
+    workspace, made = waiting
+    monkeypatch.setattr(standing, "KEPT_S", 60)
+    monkeypatch.setattr(standing, "_in_transaction", lambda: False)
+    standing.forget()
+    cycle.run()
+    requests.approve(actor=petra, request_id=made.pk)
+    cycle.run()
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
