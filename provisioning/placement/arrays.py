@@ -52,7 +52,8 @@ class NodeArrays:
         self.position = {node.name: place for place, node in enumerate(nodes)}
         if len(self.position) != len(nodes):
             raise ValueError("a snapshot names each node once")
-        self.states = sorted(nodes, key=lambda node: digest(node.name))
+        # Of equal nodes the first is taken: those of one rack together, then by what stands for names.
+        self.states = sorted(nodes, key=lambda node: (node.block, node.rack, digest(node.name)))
         self.index = {node.name: row for row, node in enumerate(self.states)}
         self.devices = [self._plain(node) for node in self.states]
         self.columns = [

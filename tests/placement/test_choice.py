@@ -126,6 +126,15 @@ def test_names_and_order_decide_nothing(nodes, request, seed, policy):
         ]
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("n0", "n1"), ("n1", "n0")])
+def test_of_nodes_that_differ_in_where_they_stand_the_place_decides_and_not_the_name(names):
+    first, second = names
+    here = node(first, *gpus(first, 1000))
+    there = replace(node(second, *gpus(second, 1000)), block="b1")
+    assert where([here, there], wants(1)) == {names[0]: [f"{names[0]}0"]}
+    assert where([there, here], wants(1)) == {names[0]: [f"{names[0]}0"]}
+
+
 @given(nodes_(), requests_(), st.randoms(use_true_random=False))
 def test_the_order_of_the_snapshot_decides_nothing_at_all(nodes, request, chance):
     shuffled = list(nodes)
