@@ -9,10 +9,15 @@ from portal.accounts import api as accounts
 from portal.catalog import api as catalog
 from portal.common.api import routes, unknown_endpoint
 from portal.events import api as events
+from portal.gpu_checks import api as gpu_checks
 from portal.inventory import api as inventory
 from portal.inventory import sample_api as samples
-from portal.inventory.checks import api as checks
-from portal.quotas.api import urls as quotas
+from portal.ledger import api as ledger
+from portal.quota_requests import api as quota_requests
+from portal.quotas.api import limits, site
+from portal.reservations import api as reservations
+from portal.scheduling import api as scheduling
+from portal.scheduling import drain_api as drains
 from portal.workspaces import api as workspaces
 
 
@@ -37,9 +42,15 @@ v1 = [
     *accounts.urlpatterns,
     *inventory.urlpatterns,
     *samples.urlpatterns,
-    *checks.urlpatterns,
+    *drains.urlpatterns,
+    *gpu_checks.urlpatterns,
     *events.urlpatterns,
-    *quotas.urlpatterns,
+    *scheduling.urlpatterns,
+    *limits.urlpatterns,
+    *ledger.urlpatterns,
+    *reservations.urlpatterns,
+    *site.urlpatterns,
+    *quota_requests.urlpatterns,
     *routes("schema", Schema, "schema"),
     *routes("docs", Docs, "docs"),
 ]

@@ -14,6 +14,6 @@ from django.core.asgi import get_asgi_application  # noqa: E402  (needs the vari
 
 django_application = get_asgi_application()
 
-from portal.workspaces.asgi import gateway_application  # noqa: E402  (needs the app registry)
+from portal.workspaces.gateway.asgi import gateway_application  # noqa: E402  (needs the app registry)
 
 application = gateway_application(django_application)

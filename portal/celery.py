@@ -11,15 +11,27 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
 from django.conf import settings
 
-from provisioning import pulse
-from provisioning.transport import configure
+from provisioning import heartbeat
+from provisioning.celery_config import configure
 
 app = Celery("berth-control")
 configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
-pulse.install(app)
-app.autodiscover_tasks(["portal.events", "portal.inventory", "portal.quotas", "portal.workspaces"])
+heartbeat.install(app)
+app.autodiscover_tasks(
+    [
+        "portal.events",
+        "portal.inventory",
+        "portal.workspaces",
+        "portal.gpu_checks",
+        "portal.ledger",
+        "portal.reservations",
+        "portal.scheduling",
+        "portal.quota_requests",
+    ]
+)
 app.conf.beat_schedule = {
     "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
+    "schedule-due": {"task": "control.schedule_due", "schedule": settings.SWEEP_INTERVAL_S},
     "refresh-inventories": {"task": "control.refresh_inventories", "schedule": 5.0},
     "sweep-orphans": {"task": "control.sweep_orphans", "schedule": float(settings.ORPHAN_SWEEP_INTERVAL_S)},
     "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},

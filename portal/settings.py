@@ -84,13 +84,19 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "portal.common",
-    "portal.accounts",
-    "portal.catalog",
-    "portal.inventory",
     "portal.events",
-    "portal.quotas",
+    "portal.accounts",
+    "portal.inventory",
+    "portal.catalog",
     "portal.workspaces",
+    "portal.quotas",
+    "portal.gpu_checks",
+    "portal.ledger",
+    "portal.reservations",
+    "portal.scheduling",
+    "portal.quota_requests",
     "portal.embedded",
+    "portal",
 ]
 
 MIDDLEWARE = [
@@ -153,7 +159,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 LOGIN_URL = "accounts:sign-in"
-LOGIN_REDIRECT_URL = "workspaces:home"
+LOGIN_REDIRECT_URL = "home:home"
 LOGOUT_REDIRECT_URL = "accounts:sign-in"
 AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
@@ -228,14 +234,14 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
-        "QuotaRequestKindEnum": "portal.quotas.models.RequestKind",
-        "QuotaRequestStatusEnum": "portal.quotas.models.RequestStatus",
-        "GpuCheckKindEnum": "portal.inventory.models.CheckKind",
+        "QuotaRequestKindEnum": "portal.quota_requests.models.RequestKind",
+        "QuotaRequestStatusEnum": "portal.quota_requests.models.RequestStatus",
+        "GpuCheckKindEnum": "portal.gpu_checks.models.CheckKind",
         "GpuCheckLevelEnum": "portal.inventory.models.CheckLevel",
-        "GpuCheckCauseEnum": "portal.inventory.models.CheckCause",
-        "GpuCheckStatusEnum": "portal.inventory.models.CheckStatus",
-        "GpuCheckVerdictEnum": "portal.inventory.models.CheckVerdict",
-        "ReservationStatusEnum": "portal.quotas.models.ReservationStatus",
+        "GpuCheckCauseEnum": "portal.gpu_checks.models.CheckCause",
+        "GpuCheckStatusEnum": "portal.gpu_checks.models.CheckStatus",
+        "GpuCheckVerdictEnum": "portal.gpu_checks.models.CheckVerdict",
+        "ReservationStatusEnum": "portal.reservations.models.ReservationStatus",
     },
 }
 

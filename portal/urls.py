@@ -8,11 +8,17 @@ handler500 = "portal.common.views.server_error"
 
 urlpatterns = [
     path("", include("portal.embedded.urls")),
+    path("", include("portal.home.urls")),
     path("", include("portal.accounts.urls")),
     path("", include("portal.events.urls")),
-    path("", include("portal.inventory.urls")),
+    path("", include("portal.fleet.urls")),
+    path("", include("portal.gpu_checks.urls")),
+    path("", include("portal.ledger.urls")),
+    path("", include("portal.quota_requests.urls")),
     path("", include("portal.quotas.urls")),
     path("", include("portal.reports.urls")),
+    path("", include("portal.reservations.urls")),
+    path("", include("portal.scheduling.urls")),
     path("", include("portal.workspaces.urls")),
     path("api/", include("portal.api")),
     path("agent/v1/", include("portal.workspaces.agent_api")),

@@ -11,19 +11,13 @@ from typing import Any
 import redis
 from kombu.exceptions import OperationalError
 
-# The task modules are imported so that their tasks are registered.
-import portal.inventory.tasks
-import portal.quotas.tasks
-import portal.workspaces.tasks
-import provisioning.gpu_tasks
-import provisioning.tasks
 from portal.celery import app as control_app
 from provisioning import messages
+from provisioning.node.worker import app as node_app
 from provisioning.types import Command
-from provisioning.worker import app as node_app
 
-assert portal.inventory.tasks and portal.workspaces.tasks
-assert provisioning.tasks and provisioning.gpu_tasks
+control_app.loader.import_default_modules()
+node_app.loader.import_default_modules()
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,24 +110,24 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return None
     from portal.celery import app as control_app
     from portal.events import live
-    from portal.workspaces import gateway
-    from provisioning.worker import app as node_app
+    from portal.workspaces.gateway import publishing
+    from provisioning.node.worker import app as node_app
     from tests.broker import AwayRedis, Broker
 
     broker = Broker()
     monkeypatch.setattr(control_app, "send_task", broker.send_task)
     monkeypatch.setattr(node_app, "send_task", broker.send_task)
     monkeypatch.setattr(live, "connection", AwayRedis)
-    monkeypatch.setattr(gateway, "routes_connection", AwayRedis)
+    monkeypatch.setattr(publishing, "routes_connection", AwayRedis)
     return broker
 
 
 @pytest.fixture(autouse=True)
 def _previews_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests change rows behind the services' backs, which no entry in the audit log tells."""
-    from portal.quotas import standing
+    from portal.scheduling import snapshot_cache
 
-    monkeypatch.setattr(standing, "KEPT_S", 0)
+    monkeypatch.setattr(snapshot_cache, "KEPT_S", 0)
 
 
 @pytest.fixture
@@ -157,8 +157,8 @@ def clock() -> Iterator[time_machine.Traveller]:
 @pytest.fixture
 def settle(sent: Broker, clock: time_machine.Traveller) -> Callable[..., int]:
     """Let time pass with workers and sweep at work, until nothing is due or `seconds` are over."""
-    from portal.workspaces import reconcile
     from portal.workspaces.models import Workspace
+    from tests.sweeps import sweep
 
     def until(seconds: int = 120, *, resting: Callable[[], bool] | None = None) -> int:
         def done() -> bool:
@@ -170,7 +170,7 @@ def settle(sent: Broker, clock: time_machine.Traveller) -> Callable[..., int]:
 
         for passed in range(seconds + 1):
             sent.run()
-            reconcile.sweep()
+            sweep()
             sent.run()
             if done():
                 return passed

@@ -7,10 +7,11 @@ from typing import Any
 import factory
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, Membership, Role, Scope, Team, User
+from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.accounts.services import create_token
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
+from portal.common.scopes import Scope
 from portal.inventory import services as inventory
 from portal.inventory.models import Node, Pool
 from portal.workspaces.models import Workspace

@@ -52,7 +52,7 @@ def previews(count: int) -> dict[str, Any]:
     from portal.catalog.models import Flavor, Template
     from portal.common.actors import SYSTEM
     from portal.events import services as events
-    from portal.quotas import admission
+    from portal.scheduling import admission
     from portal.workspaces.lifecycle import State
     from portal.workspaces.models import Workspace
 
@@ -108,11 +108,11 @@ def silence() -> None:
     """Send nothing: no worker and no browser listens, so Redis is not part of what is measured."""
     from portal.celery import app
     from portal.events import live
-    from portal.workspaces import gateway
+    from portal.workspaces.gateway import publishing
 
     app.send_task = lambda *_, **__: None
     live.connection = Silent
-    gateway.routes_connection = Silent
+    publishing.routes_connection = Silent
 
 
 def admissions(count: int, batch: int) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def admissions(count: int, batch: int) -> dict[str, Any]:
     from bench.admission import site
     from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
-    from portal.quotas import cycle
+    from portal.scheduling import cycle
     from portal.workspaces.models import Workspace
 
     silence()
@@ -177,7 +177,7 @@ def form(count: int) -> dict[str, Any]:
     from portal.catalog.models import Flavor, Template
     from portal.common.actors import SYSTEM
     from portal.events import services as events
-    from portal.quotas import admission
+    from portal.scheduling import admission
     from portal.workspaces.lifecycle import State
     from portal.workspaces.models import Workspace
 

@@ -11,12 +11,12 @@ from django.utils import timezone
 from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.events.models import Event
-from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
 from portal.quotas import resources
-from portal.quotas.asked import request_of
 from portal.quotas.models import Cohort, Quota, TeamShare
+from portal.scheduling.placement_request import request_of
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from portal.workspaces.models import Workspace
 
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
 SPARE = "Tesla T4"

@@ -22,14 +22,13 @@ from bench.placement import speed
 from bench.placement.traces import TraceError, read_nodes, read_workloads
 from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
-from portal.inventory.models import Device, Node, Pool, PoolState
-from portal.quotas import cycle, snapshot, standing, waiting
-from portal.workspaces import placing
+from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
+from portal.scheduling import cycle, placing, queue_status, snapshot, snapshot_cache
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix
+from portal.scheduling.engine.scheduler import Scheduler
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from portal.workspaces.models import Workspace
 from provisioning import messages
-from provisioning.placement.engine import Cluster, RequestMix
-from provisioning.scheduling.scheduler import Scheduler
 from provisioning.types import NodeState, ResourceRequest
 
 BATCH = 2000
@@ -41,7 +40,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("follow", snapshot, "follow"),
     ("decide", Scheduler, "cycle"),
     ("write", placing, "begin"),
-    ("tell", waiting, "tell"),
+    ("tell", queue_status, "tell"),
 )
 
 
@@ -96,7 +95,7 @@ def empty() -> None:
     AllocatedDevice.objects.all().delete()
     Allocation.objects.update(released_at=timezone.now())
     Workspace.objects.update(state=State.TERMINATED)
-    standing.forget()
+    snapshot_cache.forget()
 
 
 def in_memory(nodes: Sequence[NodeState], past: Any, stream: Sequence[ResourceRequest]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from bench.placement.traces import (
     read_workloads,
     renamed,
 )
-from provisioning.placement.scoring import DEFAULT_POLICY, POLICIES
+from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, POLICIES
 from provisioning.types import NodeState
 
 _MARKS = (80, 90, 95, 100, 110, 120, 130)

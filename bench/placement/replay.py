@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.placement.traces import Workload
-from provisioning.placement.engine import Cluster, RequestMix
-from provisioning.placement.mix import Shape
-from provisioning.placement.scoring.tables import FragmentationTable
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix
+from portal.scheduling.engine.placement.mix import Shape
+from portal.scheduling.engine.placement.scoring.tables import FragmentationTable
 from provisioning.types import NodeState, ResourceRequest
 
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.placement.traces import TraceError, read_nodes, read_workloads
-from provisioning.placement.engine import Cluster, RequestMix
-from provisioning.placement.scoring import DEFAULT_POLICY, POLICIES
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix
+from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, POLICIES
 from provisioning.types import NodeState, Placement, ResourceRequest
 
 _CHURN_PERCENT = 90

@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.scheduling.replay import Outcome, quotas, replay
 from bench.scheduling.trace import Job, load, shifted
-from provisioning.scheduling.model import Policy
+from portal.scheduling.engine.model import Policy
 
 DEFAULT_GPUS = 650
 NEVER_S = 1 << 40

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.scheduling.trace import Job
-from provisioning.scheduling.admission import forecast
-from provisioning.scheduling.model import Cohort, Limit, Policy, Snapshot, Team, Workload
-from provisioning.scheduling.scheduler import Scheduler
-from provisioning.scheduling.shares import decayed
+from portal.quotas.shares import decayed
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Policy, Snapshot, Workload
+from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.engine.verdicts import forecast
 
 GPU = "gpu"
 HISTORY = 50

@@ -11,7 +11,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.response import Response
 
 from portal.accounts import schema, selectors, services  # noqa: F401  (schema registers itself)
-from portal.accounts.models import ApiToken, Membership, Scope, Team, User
+from portal.accounts.models import ApiToken, Membership, Team, User
 from portal.accounts.serializers import (
     MemberSerializer,
     MemberSetSerializer,
@@ -24,6 +24,7 @@ from portal.accounts.serializers import (
 )
 from portal.common.api import ApiView, ListView, UserRequest, WhoeverSignedIn, operation, routes
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.scopes import Scope
 
 
 class UsernameConverter:

@@ -8,7 +8,8 @@ from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
 from portal.accounts import services
-from portal.accounts.models import ApiToken, Scope, User
+from portal.accounts.models import ApiToken, User
+from portal.common.scopes import Scope
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView

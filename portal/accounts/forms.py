@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
 from django.utils import timezone
 
-from portal.accounts.models import Role, Scope
+from portal.accounts.models import Role
+from portal.common.scopes import Scope
 
 EXPIRIES = [
     ("7", "In 7 days"),
@@ -84,3 +86,8 @@ def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str)
         form.add_error(name, texts)
     if not named:
         form.add_error(None, message)
+
+
+def form_status(form: Any) -> int:
+    """400 for a form that was sent and refused, so that programs and caches see it too."""
+    return 400 if form is not None and form.is_bound and form.errors else 200

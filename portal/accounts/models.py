@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 
+from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.db.models import F, Q
 from django.db.models.functions import Lower
 
 from portal.common.names import slug_validator, username_validator
@@ -87,27 +89,6 @@ class Membership(models.Model):
         return f"{self.user} in {self.team}"
 
 
-class Scope(models.TextChoices):
-    """What a token may be used for; never more than its user may do."""
-
-    ALL = "all", "Everything you may do"
-    WORKSPACES_READ = "workspaces:read", "See workspaces"
-    WORKSPACES_WRITE = "workspaces:write", "Create, start, stop and delete workspaces"
-    WORKSPACES_CONNECT = "workspaces:connect", "Open workspaces from programs"
-    CATALOG_READ = "catalog:read", "See templates and flavors"
-    TEAMS_READ = "teams:read", "See teams"
-    TEAMS_WRITE = "teams:write", "Change teams"
-    POOLS_READ = "pools:read", "See pools, nodes and devices"
-    POOLS_WRITE = "pools:write", "Operate pools"
-    QUOTAS_READ = "quotas:read", "See quotas, requests, budgets and reservations"
-    QUOTAS_WRITE = "quotas:write", "Ask for more, book, and change limits where you may"
-    QUOTAS_DECIDE = "quotas:decide", "Approve and deny requests"
-    NOTIFICATIONS_READ = "notices:read", "See your notices"
-    NOTIFICATIONS_WRITE = "notices:write", "Mark notices as read"
-    TOKENS_READ = "tokens:read", "See tokens"
-    TOKENS_WRITE = "tokens:write", "Create and revoke tokens"
-
-
 class ApiToken(models.Model):
     """A secret for programs. Only its SHA-256 is kept: the secret has 256 random bits of its own."""
 
@@ -127,3 +108,27 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class Delegation(models.Model):
+    """While it lasts, `delegate` may decide requests in place of `approver`."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    approver = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="delegations_given"
+    )
+    delegate = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="delegations_held"
+    )
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-starts_at"]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="delegation_lasts"),
+            models.CheckConstraint(condition=~Q(approver=F("delegate")), name="delegation_to_another"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.delegate} for {self.approver}"

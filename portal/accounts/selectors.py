@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, Membership, Team, User
+from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.errors import NotFound
 from portal.common.texts import storable
 
@@ -38,6 +38,10 @@ def team_by_slug(actor: User, slug: str) -> Team:
             f"There is no team “{slug}” that you may see.", next_action="Choose one of your teams."
         )
     return team
+
+
+def owners_of(team: Team) -> QuerySet[User]:
+    return User.objects.filter(memberships__team=team, memberships__role=Role.OWNER, is_active=True)
 
 
 def tokens_of(actor: User) -> QuerySet[ApiToken]:

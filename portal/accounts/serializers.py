@@ -7,8 +7,9 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.accounts.models import ApiToken, Membership, Role, Scope, Team
+from portal.accounts.models import ApiToken, Membership, Role, Team
 from portal.common.api import StrictSerializer
+from portal.common.scopes import Scope
 
 
 class MemberSerializer(serializers.ModelSerializer[Membership]):

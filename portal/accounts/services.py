@@ -14,9 +14,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.accounts import policies
-from portal.accounts.models import ApiToken, Membership, Role, Scope, Team, User
+from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.scopes import Scope
 from portal.common.texts import storable
 from portal.events import services as events
 

@@ -14,7 +14,6 @@ urlpatterns = [
     path("account/tokens/", views.tokens, name="tokens"),
     path("account/tokens/<uuid:token_id>/revoke/", views.token_revoke, name="token-revoke"),
     path("teams/", views.teams, name="teams"),
-    path("teams/<slug:slug>/", views.team, name="team"),
     path("teams/<slug:slug>/members/<str:username>/role/", views.member_role, name="member-role"),
     path("teams/<slug:slug>/members/<str:username>/remove/", views.member_remove, name="member-remove"),
 ]

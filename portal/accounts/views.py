@@ -22,14 +22,14 @@ from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
 from portal.accounts import policies, selectors, services
-from portal.accounts.forms import MemberForm, SignInForm, TeamForm, TokenForm, add_problems
+from portal.accounts.domain_events import SignedOut
+from portal.accounts.forms import SignInForm, TeamForm, TokenForm, add_problems, form_status
 from portal.accounts.models import Role, User
+from portal.common.domain_events import emit
 from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
-from portal.quotas import team_pages
-from portal.workspaces import gateway
 
 ROWS_PER_PAGE = 50
 YEAR_S = 31_536_000
@@ -75,7 +75,7 @@ def locked_out(request: HttpRequest, *_: Any) -> HttpResponse:
 def sign_out(request: HttpRequest) -> HttpResponse:
     """End this session, and with it the user's entry to every workspace."""
     if request.user.is_authenticated:
-        gateway.end_sessions_of(request.user.pk)
+        emit(SignedOut(request.user.pk))
     logout(request)
     return redirect("accounts:sign-in")
 
@@ -116,7 +116,7 @@ def account(request: SignedInRequest) -> HttpResponse:
         "roles": _rights(request.user),
         "mail": settings.BERTH_MAIL,
     }
-    return render(request, "accounts/account.html", context, status=_status(form))
+    return render(request, "accounts/account.html", context, status=form_status(form))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -157,7 +157,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
                 add_problems(form, error.extra.get("errors", {}), error.message)
             else:
                 messages.success(request, f"{team.name} is there, and you are its owner.")
-                return redirect("accounts:team", team.slug)
+                return redirect("home:team", team.slug)
     q = storable(request.GET.get("q", "")).strip()[:100]
     found = selectors.teams_for(request.user)
     total = found.count()
@@ -167,39 +167,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
     roles = selectors.roles_of(request.user)
     rows = [(team, Role(roles[team.pk]).label if team.pk in roles else "") for team in page.object_list]
     context = {"page": page, "rows": rows, "q": q, "total": total, "form": form}
-    return render(request, "accounts/teams.html", context, status=_status(form))
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-@login_required
-@never_cache
-def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """A team's members, quota and requests; its owners add members and split the quota."""
-    found = selectors.team_by_slug(request.user, slug)
-    form = MemberForm(request.POST or None)
-    if request.method == "POST":
-        policies.require_manage_team(request.user, found)
-        if form.is_valid():
-            try:
-                membership = services.set_member(actor=request.user, team=found, **form.cleaned_data)
-            except PortalError as error:
-                add_problems(form, error.extra.get("errors", {}), _sentence(error))
-            else:
-                role = membership.get_role_display().lower()
-                messages.success(request, f"{membership.user.username} is now {role} of {found.name}.")
-                return redirect("accounts:team", slug)
-    members = found.memberships.select_related("user").order_by("user__username")
-    page = Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    context = {
-        "team": found,
-        "page": page,
-        "may_manage": policies.may_manage_team(request.user, found),
-        "own_membership": members.filter(user=request.user).first(),
-        "form": form,
-        "roles": Role.choices,
-        **team_pages.quota_of(request.user, found, page.object_list),
-    }
-    return render(request, "accounts/team.html", context, status=_status(form))
+    return render(request, "accounts/teams.html", context, status=form_status(form))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -207,7 +175,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
 def member_role(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Give a member another role. A GET, as after signing in anew, only shows the team."""
     if request.method != "POST":
-        return redirect("accounts:team", slug)
+        return redirect("home:team", slug)
     found = selectors.team_by_slug(request.user, slug)
     policies.require_manage_team(request.user, found)
     try:
@@ -215,10 +183,10 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
             actor=request.user, team=found, username=username, role=request.POST.get("role", "")
         )
     except PortalError as error:
-        messages.error(request, _sentence(error))
+        messages.error(request, error.sentence)
     else:
         messages.success(request, f"{username} has the role {request.POST['role']}.")
-    return redirect("accounts:team", slug)
+    return redirect("home:team", slug)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -234,12 +202,12 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
         try:
             services.remove_member(actor=request.user, team=found, username=username)
         except PortalError as error:
-            messages.error(request, _sentence(error))
-            return redirect("accounts:team", slug)
+            messages.error(request, error.sentence)
+            return redirect("home:team", slug)
         messages.success(request, f"{username} is no longer in {found.name}.")
         if leaving and not request.user.operates:
             return redirect("accounts:teams")
-        return redirect("accounts:team", slug)
+        return redirect("home:team", slug)
     who, whose = ("You", "your") if leaving else (username, "their")
     context = {
         "title": f"Leave {found.name}?" if leaving else f"Remove {username} from {found.name}?",
@@ -254,7 +222,7 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
         ],
         "action": request.path,
         "yes": "Leave the team" if leaving else f"Remove {username}",
-        "back": reverse("accounts:team", args=[slug]),
+        "back": reverse("home:team", args=[slug]),
     }
     return render(request, "confirm.html", context)
 
@@ -287,7 +255,7 @@ def tokens(request: SignedInRequest) -> HttpResponse:
         "now": timezone.now(),
         "public_url": public_url(),
     }
-    return render(request, "accounts/tokens.html", context, status=_status(form))
+    return render(request, "accounts/tokens.html", context, status=form_status(form))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -299,12 +267,3 @@ def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
     services.revoke_token(actor=request.user, token_id=token_id)
     messages.success(request, "The token is revoked. Programs that use it are refused from now on.")
     return redirect("accounts:tokens")
-
-
-def _sentence(error: PortalError) -> str:
-    return " ".join(part for part in (error.message, error.next_action) if part)
-
-
-def _status(form: Any) -> int:
-    """400 for a form that was sent and refused, so that programs and caches see it too."""
-    return 400 if form is not None and form.is_bound and form.errors else 200

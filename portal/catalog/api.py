@@ -7,19 +7,18 @@ from typing import Any
 from django.db.models import QuerySet
 from rest_framework.response import Response
 
-from portal.accounts.models import Scope
 from portal.catalog import selectors
 from portal.catalog.models import Flavor, Template
 from portal.catalog.serializers import FlavorSerializer, TemplateSerializer
 from portal.common.api import ApiView, ListView, UserRequest, operation, routes
 from portal.common.errors import NotFound
-from portal.workspaces.selectors import template_offers
+from portal.common.scopes import Scope
 
 SCOPES = {"*": Scope.CATALOG_READ}
 
 
 def _offers() -> dict[str, tuple[str, str]]:
-    return {offer.template.slug: (offer.reason, offer.next_action) for offer in template_offers()}
+    return {offer.template.slug: (offer.reason, offer.next_action) for offer in selectors.template_offers()}
 
 
 class TemplateList(ListView):

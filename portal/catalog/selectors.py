@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from django.db.models import QuerySet
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
 from portal.common.texts import storable
+from portal.inventory.models import Node
 
 
 def templates() -> QuerySet[Template]:
@@ -39,3 +43,35 @@ def flavor_by_slug(slug: str) -> Flavor:
             errors={"flavor": [f"Choose one of: {known}."]},
         )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOffer:
+    """A template card. `reason` says why it cannot be had, with `next_action`, or is empty."""
+
+    template: Template
+    reason: str = ""
+    next_action: str = ""
+
+
+def template_offers() -> list[TemplateOffer]:
+    """Every template, with the reason where no node has its program."""
+    nodes = list(Node.objects.filter(pool__simulated=False, pool__enabled=True).only("programs"))
+    offers = []
+    for template in templates():
+        if nodes and missing_program(template, nodes):
+            offers.append(
+                TemplateOffer(
+                    template,
+                    f"Needs {template.program}, which no node has.",
+                    template.install_hint,
+                )
+            )
+        else:
+            offers.append(TemplateOffer(template))
+    return offers
+
+
+def missing_program(template: Template, nodes: Iterable[Node]) -> bool:
+    """Whether no node has the template's program. Simulated nodes have every program."""
+    return not any(node.programs.get(template.program) for node in nodes)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from django.db import transaction
 
 from portal.catalog.models import Flavor, Template
 from portal.catalog.starting import FLAVORS, TEMPLATES
+from portal.inventory.domain_events import InventoryApplied
+from portal.inventory.models import Pool
 from provisioning.types import DeviceKind
-
-if TYPE_CHECKING:
-    from portal.inventory.models import Pool
 
 GPU_COUNTS = (1, 2, 4, 8)
 
@@ -24,6 +22,11 @@ def ensure_starting_catalog() -> None:
         Template.objects.get_or_create(slug=template["slug"], defaults=template)
     for flavor in FLAVORS:
         Flavor.objects.get_or_create(slug=flavor["slug"], defaults=flavor)
+
+
+def offer_accelerators(event: InventoryApplied) -> None:
+    """Offer what an inventory has found."""
+    ensure_accelerator_flavors(event.pool)
 
 
 def ensure_accelerator_flavors(pool: Pool) -> None:

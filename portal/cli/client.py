@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from portal.cli.errors import Missing, NotSignedIn, Refused, Unreachable
-from provisioning.gateway.client import Connection, LoopbackTransport
+from portal.cli.loopback import Connection, LoopbackTransport
 
 API = "/api/v1"
 # Keep-alive comments come every ten seconds; three of them missed mean that nobody is there.

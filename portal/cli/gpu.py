@@ -9,7 +9,11 @@ import sys
 import time
 from typing import Any
 
+from portal.cli import config
+from portal.cli.client import BerthClient
 from portal.cli.errors import CliError, Unreachable
+from provisioning.gpu.check import Progress, Report, render, run_check
+from provisioning.gpu.inventory import scan
 
 EXIT_CODES = {"pass": 0, "degraded": 1, "fail": 2, "inconclusive": 3, "hung": 5}
 EXIT_UNAVAILABLE = 4
@@ -44,8 +48,6 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace) -> int:
-    from provisioning.gpu.check import Progress, Report, render, run_check
-
     def tell(progress: Progress) -> None:
         if progress.phase == "start" and sys.stderr.isatty():
             print(f"  [{progress.done + 1}/{progress.total}] {progress.test}", file=sys.stderr, flush=True)
@@ -71,8 +73,6 @@ def _here(arguments: argparse.Namespace) -> int:
 
 def _uuids() -> list[str]:
     """Whatever can be checked here: MIG instances instead of the GPUs that are split into them."""
-    from provisioning.gpu.inventory import scan
-
     found = scan()
     names: list[str] = []
     for gpu in found.gpus:
@@ -90,9 +90,6 @@ def _no_gpu_as_json() -> int:
 
 
 def _through_portal(arguments: argparse.Namespace) -> int:
-    from portal.cli import config
-    from portal.cli.client import BerthClient
-
     stored = config.load(os.environ)
     with BerthClient(stored.url, stored.token) as client:
         run = client.create_check(device=arguments.device, level=arguments.level)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from portal.accounts.models import User
+    from django.contrib.auth.models import _User as User
 
 
 @dataclass(frozen=True, slots=True)

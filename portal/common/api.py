@@ -22,7 +22,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 if TYPE_CHECKING:
-    from portal.accounts.models import User
+    from django.contrib.auth.models import _User as User
 
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.pagination import CursorPagination

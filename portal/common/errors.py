@@ -23,6 +23,11 @@ class PortalError(Exception):
         if code:
             self.code = code
 
+    @property
+    def sentence(self) -> str:
+        """What went wrong and what to do about it, for a message on a page."""
+        return " ".join(part for part in (self.message, self.next_action) if part)
+
 
 class InvalidInput(PortalError):
     """The request cannot be understood or breaks a rule; `extra["errors"]` maps fields to sentences."""

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from django.http import HttpRequest
 
 if TYPE_CHECKING:
+    from django.contrib.auth.models import _User as User
     from django_htmx.middleware import HtmxDetails
-
-    from portal.accounts.models import User
 
 
 class SignedInRequest(HttpRequest):

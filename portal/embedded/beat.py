@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.beat import PersistentScheduler
 
-from provisioning.pulse import PULSE_INTERVAL_S, Pulse
+from provisioning.heartbeat import PULSE_INTERVAL_S, Pulse
 
 
 class PulsingScheduler(PersistentScheduler):

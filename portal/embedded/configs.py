@@ -6,8 +6,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from portal.embedded import traefik
 from portal.embedded.environment import Instance, write_file
-from provisioning.gateway import traefik
 
 HEALTH_HOST = "health.berth.internal"
 """Traefik itself answers this host with 200: no other port is needed to see that it lives."""

@@ -86,7 +86,7 @@ def status(instance: Instance, environ: Mapping[str, str], console: Console) -> 
 def _workspaces(instance: Instance, environ: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "portal.embedded.workspaces", "count"],
+            [sys.executable, "manage.py", "workspaces", "count"],
             cwd=ROOT,
             env=instance.portal_environ(environ),
             capture_output=True,

@@ -13,7 +13,7 @@ from django.db import DatabaseError, connection
 
 from portal.embedded.configs import HEALTH_HOST
 from portal.embedded.probes import http_status, redis_client
-from provisioning.pulse import PULSE_KEY, PULSE_LATE_S, parse
+from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
 
 ROLES = {
     "control": ("control worker", "Look at control.log; the supervisor starts it again by itself."),

@@ -13,7 +13,7 @@ from portal.embedded.configs import HEALTH_HOST
 from portal.embedded.environment import ROOT, Instance, bare_environ
 
 PULSE_KEY = "berth:q:pulse"
-"""As in provisioning.pulse, which imports Celery and therefore is not imported here."""
+"""As in provisioning.heartbeat, which imports Celery and therefore is not imported here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def programs(
         ),
         Program(
             name="node",
-            argv=worker("provisioning.worker", "node", f"node.{instance.node_name},engine"),
+            argv=worker("provisioning.node.worker", "node", f"node.{instance.node_name},engine"),
             environ=instance.node_environ(environ, secrets["redis_node"]),
             answers=pulse(f"node@{instance.node_name}"),
             # What people's workspaces make is for them to close or open.

@@ -185,7 +185,7 @@ class Up:
         with self._console.step("Workspaces") as step:
             step.update("stopping (Ctrl-C again leaves them running)")
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "portal.embedded.workspaces", "stop",
+                sys.executable, "manage.py", "workspaces", "stop",
                 cwd=ROOT,
                 env=self._instance.portal_environ(self._environ),
                 stdin=asyncio.subprocess.DEVNULL,

@@ -1,38 +1,22 @@
-"""`python -m portal.embedded.workspaces stop|count`: what `down`, Ctrl-C and `status` ask of the portal."""
+"""What `down`, Ctrl-C and `status` ask of the portal: `manage.py workspaces stop|count`."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 import time
+
+from django.db.models import Count
+
+from portal.common.actors import SYSTEM
+from portal.workspaces import services
+from portal.workspaces.lifecycle import HOLDING, State
+from portal.workspaces.models import Workspace
 
 STOP_LIMIT_S = 30.0
 POLL_INTERVAL_S = 0.2
 
 
-def main(command: str) -> int:
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-    import django
-
-    django.setup()
-    if command == "count":
-        print(json.dumps(counts()))
-        return 0
-    if command == "stop":
-        print(stop())
-        return 0
-    print(f"no such command: {command}", file=sys.stderr)
-    return 2
-
-
 def counts() -> dict[str, int]:
     """How many workspaces are in each state, those in none left out."""
-    from django.db.models import Count
-
-    from portal.workspaces.lifecycle import State
-    from portal.workspaces.models import Workspace
-
     found = dict(
         Workspace.objects.exclude(state=State.TERMINATED)
         .order_by()
@@ -44,11 +28,6 @@ def counts() -> dict[str, int]:
 
 def stop(*, limit_s: float = STOP_LIMIT_S) -> str:
     """Stop every workspace and wait until none holds anything, or until the limit. Words for it."""
-    from portal.common.actors import SYSTEM
-    from portal.workspaces import services
-    from portal.workspaces.lifecycle import HOLDING
-    from portal.workspaces.models import Workspace
-
     holding = Workspace.objects.filter(state__in=HOLDING)
     before = holding.count()
     services.stop_all(actor=SYSTEM, reason="Berth is being stopped")
@@ -58,7 +37,3 @@ def stop(*, limit_s: float = STOP_LIMIT_S) -> str:
     if left:
         return f"{before - left} stopped, {left} not within {limit_s:.0f} s; the next start goes on with them"
     return f"{before} stopped" if before else "none was running"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))

@@ -8,8 +8,8 @@ from django.db.models import QuerySet
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from portal.accounts.models import Scope
 from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
+from portal.common.scopes import Scope
 from portal.events import selectors, services
 from portal.events.models import Notification
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.db.models import QuerySet
 
-from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.events.models import Notification
+
+if TYPE_CHECKING:
+    from django.contrib.auth.models import _User as User
 
 
 def notifications_of(actor: User) -> QuerySet[Notification]:

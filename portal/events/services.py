@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from django.conf import settings
 from django.db import transaction
@@ -17,9 +17,19 @@ from portal.events import live
 from portal.events.models import Event, Notification
 
 if TYPE_CHECKING:
-    from portal.accounts.models import Team, User
-    from portal.inventory.models import Pool
-    from portal.workspaces.models import Workspace
+    from uuid import UUID
+
+    from django.contrib.auth.models import _User as User
+    from django.db.models import Model
+
+
+class WorkspaceRow(Protocol):
+    """What an entry about a workspace takes from its row."""
+
+    pk: UUID
+    owner_id: UUID
+    team_id: UUID
+
 
 # The same notice within this time is one: what tells it twice in a transaction tells it once.
 SAME_NOTICE = timedelta(seconds=5)
@@ -30,9 +40,9 @@ def record(
     actor: User | SystemActor,
     kind: str,
     message: str,
-    workspace: Workspace | None = None,
-    team: Team | None = None,
-    pool: Pool | None = None,
+    workspace: WorkspaceRow | None = None,
+    team: Model | None = None,
+    pool: Model | None = None,
     data: dict[str, Any] | None = None,
 ) -> Event:
     """Add one entry. `message` reads after the actor's name: “ada” + “asked for a workspace”."""
@@ -41,9 +51,9 @@ def record(
         actor=None if isinstance(actor, SystemActor) else actor,
         actor_label=label_of(actor),
         kind=kind,
-        workspace=workspace,
-        team=team or (workspace.team if workspace is not None else None),
-        pool=pool,
+        workspace_id=workspace.pk if workspace is not None else None,
+        team_id=team.pk if team is not None else workspace.team_id if workspace is not None else None,
+        pool_id=pool.pk if pool is not None else None,
         message=message,
         data=data or {},
     )
@@ -56,7 +66,7 @@ def record_all(
     *,
     actor: User | SystemActor,
     kind: str,
-    entries: Sequence[tuple[Workspace, str]],
+    entries: Sequence[tuple[WorkspaceRow, str]],
     data: dict[str, Any] | None = None,
 ) -> None:
     """Add an entry of one kind for each of several workspaces, with a message for each, in few statements."""
@@ -67,8 +77,8 @@ def record_all(
             actor=None if isinstance(actor, SystemActor) else actor,
             actor_label=label_of(actor),
             kind=kind,
-            workspace=workspace,
-            team=workspace.team,
+            workspace_id=workspace.pk,
+            team_id=workspace.team_id,
             message=message,
             data=data or {},
         )

@@ -9,16 +9,15 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from rest_framework.response import Response
 
-from portal.accounts.models import Scope
 from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
 from portal.common.errors import NotFound
-from portal.inventory import cordons, drains, selectors, services
+from portal.common.scopes import Scope
+from portal.inventory import cordons, selectors, services
 from portal.inventory.device_states import LOOKS, DeviceState
 from portal.inventory.models import Device, Node, Pool
 from portal.inventory.serializers import (
     CordonSerializer,
     DeviceSerializer,
-    DrainSerializer,
     NodeSerializer,
     PoolSerializer,
 )
@@ -83,7 +82,7 @@ class NodeDetail(ApiView):
         return Response(_node(node_id))
 
 
-def _reason(request: UserRequest) -> str:
+def reason_of(request: UserRequest) -> str:
     body = CordonSerializer(data=request.data)
     body.is_valid(raise_exception=True)
     return str(body.validated_data.get("reason", ""))
@@ -95,7 +94,7 @@ class _SetCordon(ApiView):
 
     def set_cordon(self, request: UserRequest, node_id: UUID) -> Response:
         services.set_cordon(
-            actor=request.user, node_id=node_id, cordoned=self.cordoned, reason=_reason(request)
+            actor=request.user, node_id=node_id, cordoned=self.cordoned, reason=reason_of(request)
         )
         return Response(_node(node_id))
 
@@ -126,28 +125,6 @@ class NodeUncordon(_SetCordon):
     )
     def post(self, request: UserRequest, node_id: UUID) -> Response:
         return self.set_cordon(request, node_id)
-
-
-DRAIN_SAYS = (
-    "For operators. It is cordoned, and what runs there is asked to leave within the site's grace: it stops "
-    "with its files kept, waits in the queue again at its old place, and starts elsewhere. Asking again "
-    "tells nobody twice and answers with how many are there yet."
-)
-
-
-class NodeDrain(ApiView):
-    scopes = SCOPES
-
-    @operation(
-        "Drain a node",
-        description=DRAIN_SAYS,
-        request=CordonSerializer,
-        responses={200: DrainSerializer},
-        errors=[400, 404, 415],
-    )
-    def post(self, request: UserRequest, node_id: UUID) -> Response:
-        drain = drains.drain_node(actor=request.user, node_id=node_id, reason=_reason(request))
-        return Response(DrainSerializer(drain).data)
 
 
 class DeviceFilter(filters.FilterSet):
@@ -208,7 +185,7 @@ class DeviceCordon(ApiView):
         errors=[400, 404, 415],
     )
     def post(self, request: UserRequest, device_id: UUID) -> Response:
-        cordons.cordon_device(actor=request.user, device_id=device_id, reason=_reason(request))
+        cordons.cordon_device(actor=request.user, device_id=device_id, reason=reason_of(request))
         return Response(_device(device_id))
 
 
@@ -224,23 +201,8 @@ class DeviceUncordon(ApiView):
         errors=[400, 404, 415],
     )
     def post(self, request: UserRequest, device_id: UUID) -> Response:
-        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=_reason(request))
+        cordons.lift_cordon(actor=request.user, device_id=device_id, reason=reason_of(request))
         return Response(_device(device_id))
-
-
-class DeviceDrain(ApiView):
-    scopes = SCOPES
-
-    @operation(
-        "Drain a device",
-        description=DRAIN_SAYS + " A GPU that is split is drained with all its instances.",
-        request=CordonSerializer,
-        responses={200: DrainSerializer},
-        errors=[400, 404, 415],
-    )
-    def post(self, request: UserRequest, device_id: UUID) -> Response:
-        drain = drains.drain_device(actor=request.user, device_id=device_id, reason=_reason(request))
-        return Response(DrainSerializer(drain).data)
 
 
 urlpatterns = [
@@ -250,10 +212,8 @@ urlpatterns = [
     *routes("nodes/<uuid:node_id>", NodeDetail, "node"),
     *routes("nodes/<uuid:node_id>/cordon", NodeCordon, "node-cordon"),
     *routes("nodes/<uuid:node_id>/uncordon", NodeUncordon, "node-uncordon"),
-    *routes("nodes/<uuid:node_id>/drain", NodeDrain, "node-drain"),
     *routes("devices", DeviceList, "devices"),
     *routes("devices/<uuid:device_id>", DeviceDetail, "device"),
     *routes("devices/<uuid:device_id>/cordon", DeviceCordon, "device-cordon"),
     *routes("devices/<uuid:device_id>/uncordon", DeviceUncordon, "device-uncordon"),
-    *routes("devices/<uuid:device_id>/drain", DeviceDrain, "device-drain"),
 ]

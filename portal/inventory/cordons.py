@@ -14,11 +14,12 @@ from django.db.models import Q
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import NotFound
 from portal.common.texts import storable
 from portal.events import services as events
+from portal.inventory.domain_events import CapacityFreed, DeviceUncordoned
 from portal.inventory.models import CordonCause, Device
-from portal.quotas import queue
 
 WEIGHT = {"": 0, CordonCause.SCRUB: 1, CordonCause.CHECK: 2, CordonCause.OPERATOR: 3}
 """A cordon of more weight takes the place of one of less, never the other way round."""
@@ -85,8 +86,6 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
 
     Raises `NotFound`, `NotAllowed`.
     """
-    from portal.inventory import drains
-
     require_operator(actor)
     device = locked_device(device_id)
     if not device.cordoned:
@@ -103,9 +102,8 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
     )
     if cause in (CordonCause.CHECK, CordonCause.SCRUB):
         tell_operators(device, "device.uncordoned", f"{name_of(device)} is back in use", reason)
-    drains.let_stay_on_commit(device=device)
-    # Whoever waits may fit now.
-    queue.poke()
+    emit(DeviceUncordoned(device.pk))
+    emit(CapacityFreed())
     return device
 
 

@@ -12,9 +12,9 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from portal.accounts.models import Scope
 from portal.common.api import ApiView, UserRequest, operation, routes
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.scopes import Scope
 from portal.inventory import selectors, series
 from portal.inventory.series import Point, Series
 

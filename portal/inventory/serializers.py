@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -118,13 +116,3 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
 class CordonSerializer(StrictSerializer):
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200)
-
-
-class DrainSerializer(serializers.Serializer[Any]):
-    """What a drain has come to. Ask again, or read the workspaces, to see how far it is."""
-
-    name = serializers.CharField(help_text="What is drained.")
-    asked = serializers.IntegerField(help_text="How many were asked to leave by this call.")
-    left = serializers.IntegerField(help_text="How many are there yet, these among them.")
-    until = serializers.DateTimeField(allow_null=True, help_text="When the last of them has to go.")
-    done = serializers.BooleanField(help_text="Whether nothing runs there any more.")

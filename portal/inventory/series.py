@@ -20,12 +20,11 @@ from django.db.models import Q
 
 from portal.accounts.models import Team
 from portal.events import live
-from portal.inventory.models import Device, DeviceHour, DeviceMinute, DeviceSeries
+from portal.inventory.models import AllocatedDevice, Device, DeviceHour, DeviceMinute, DeviceSeries
 from portal.inventory.samples import COLUMNS
-from portal.workspaces.models import AllocatedDevice
 from provisioning.gpu.rollup import HOUR_S, MINUTE_S
 from provisioning.gpu.samples import Sample
-from provisioning.sampling import LIVE_KEY, parse_live
+from provisioning.node.sampling import LIVE_KEY, parse_live
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,18 +14,19 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
-from portal.catalog import services as catalog
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.texts import storable
 from portal.events import services as events
-from portal.inventory.devices_seen import UNSEEN_STATES, apply_devices
+from portal.inventory.domain_events import CapacityFreed, InventoryApplied, NodeUncordoned
+from portal.inventory.inventory_sync import UNSEEN_STATES, apply_devices
 from portal.inventory.models import Node, Pool, PoolState
+from portal.inventory.node_commands import config_of, runs_on_node
 from provisioning import messages
-from provisioning.driver import Plane
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_class, driver_for
-from provisioning.types import Failure, Inventory, NodeInfo, PoolConfig
+from provisioning.types import Failure, Inventory, NodeInfo
 
 SILENT_AFTER_INVENTORIES = 3
 ASK_AGAIN_S = 10
@@ -72,16 +72,6 @@ def create_pool(
     return pool
 
 
-def config_of(pool: Pool) -> PoolConfig:
-    """The pool as its driver sees it."""
-    return PoolConfig(slug=pool.slug, driver=pool.driver, config=pool.config)
-
-
-def runs_on_node(pool: Pool) -> bool:
-    """Whether the pool's driver works on the node itself, through that node's own worker."""
-    return driver_class(pool.driver).plane is Plane.NODE
-
-
 def pools_due() -> list[Pool]:
     now = timezone.now()
     return list(
@@ -89,15 +79,6 @@ def pools_due() -> list[Pool]:
             Q(inventory_due_at__isnull=True) | Q(inventory_due_at__lte=now)
         )
     )
-
-
-def nodes_to_ask(pool: Pool) -> list[str]:
-    """The node names to send a pool-wide question to: each node of its own plane, else one for all."""
-    if not runs_on_node(pool):
-        return [""]
-    known = list(pool.nodes.values_list("name", flat=True))
-    configured = str(pool.config.get("node", settings.BERTH_NODE_NAME))
-    return sorted({*known, configured})
 
 
 def mark_asked(pool: Pool) -> None:
@@ -135,14 +116,7 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
         capabilities=sorted(item.value for item in inventory.capabilities), inventory_at=now
     )
     _set_state(pool, PoolState.ONLINE, "")
-    catalog.ensure_accelerator_flavors(pool)
-    transaction.on_commit(partial(_end_lost, pool.pk))
-
-
-def _end_lost(pool_id: UUID) -> None:
-    from portal.workspaces import lost_devices
-
-    lost_devices.end_all(pool_id)
+    emit(InventoryApplied(pool))
 
 
 def apply_inventory_failure(*, pool: Pool, failure: Failure) -> None:
@@ -247,9 +221,6 @@ def _node_offline(pool: Pool, node: Node) -> None:
 @transaction.atomic
 def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reason: str = "") -> Node:
     """Take a node out of placement, or back in. What runs there goes on. Repeating it is success."""
-    from portal.inventory import drains
-    from portal.quotas import queue
-
     require_operator(actor)
     reason = storable(reason)
     node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
@@ -268,9 +239,8 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
             data={"node": node.name},
         )
         if not cordoned:
-            drains.let_stay_on_commit(node=node.pk)
-            # Whoever waits may fit now.
-            queue.poke()
+            emit(NodeUncordoned(node.pk))
+            emit(CapacityFreed())
     return node
 
 

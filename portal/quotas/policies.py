@@ -5,6 +5,7 @@ Seeing is for those whom it concerns: members, operators, and approvers, who hav
 
 from __future__ import annotations
 
+from portal.accounts import approvers
 from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_member, is_owner
 from portal.common.actors import SystemActor
@@ -57,9 +58,7 @@ def require_set_limits(actor: User | SystemActor) -> None:
 
 def may_decide(actor: User | SystemActor) -> bool:
     """Decide requests at this moment: approvers, administrators, delegates of approvers."""
-    from portal.quotas import deciders
-
-    return isinstance(actor, SystemActor) or deciders.may_decide_all(actor)
+    return isinstance(actor, SystemActor) or approvers.may_decide_all(actor)
 
 
 def require_decide(actor: User | SystemActor) -> None:

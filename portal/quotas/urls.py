@@ -1,27 +1,11 @@
-"""Pages of quotas; each subject appends its own."""
-
 from __future__ import annotations
 
 from django.urls import path
 
-from portal.quotas.views import ledger, limits, queue, requests, reservations, rules
+from portal.quotas import views
 
 app_name = "quotas"
 urlpatterns = [
-    path("queue/", queue.queue, name="queue"),
-    path("calendar/", reservations.board, name="calendar"),
-    path("calendar/<uuid:reservation_id>/", reservations.reservation, name="reservation"),
-    path("quotas/limits/", limits.board, name="limits"),
-    path("quotas/teams/<slug:slug>/ledger/", ledger.ledger, name="ledger"),
-    path("quotas/teams/<slug:slug>/caps/", limits.team_caps, name="team-caps"),
-    path("quotas/ask/", requests.ask, name="ask"),
-    path("quotas/approvals/", requests.approvals, name="approvals"),
-    path("quotas/requests/<uuid:request_id>/", requests.detail, name="request"),
-    path("quotas/requests/<uuid:request_id>/decide/", requests.decide, name="decide"),
-    path("quotas/requests/<uuid:request_id>/withdraw/", requests.withdraw, name="withdraw"),
-    path("quotas/grants/<uuid:grant_id>/revoke/", requests.revoke, name="revoke"),
-    path("quotas/rules/", rules.rules, name="rules"),
-    path("quotas/rules/<uuid:rule_id>/", rules.change_rule, name="rule"),
-    path("quotas/delegations/", rules.delegate, name="delegations"),
-    path("quotas/delegations/<uuid:delegation_id>/end/", rules.take_back, name="delegation-end"),
+    path("quotas/limits/", views.board, name="limits"),
+    path("quotas/teams/<slug:slug>/caps/", views.team_caps, name="team-caps"),
 ]

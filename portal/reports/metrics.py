@@ -15,10 +15,10 @@ from django.db.models import Count, Exists, Min, OuterRef
 from django.utils import timezone
 
 from portal.inventory import series
-from portal.inventory.models import Device, Pool, PoolState
+from portal.inventory.models import AllocatedDevice, Device, Pool, PoolState
 from portal.reports.exposition import Gauge, labels_text
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.workspaces.models import Workspace
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo, DeviceKind

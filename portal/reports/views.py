@@ -8,8 +8,8 @@ from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from portal.accounts.models import Scope
 from portal.accounts.services import user_of_token
+from portal.common.scopes import Scope
 from portal.reports import exposition
 from portal.reports.metrics import gauges
 

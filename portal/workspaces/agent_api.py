@@ -16,8 +16,8 @@ from django.views.decorators.http import require_POST
 from portal.common.problems import plain_response
 from portal.common.texts import storable_json
 from portal.workspaces import results
+from portal.workspaces.gateway.routes import is_endpoint
 from portal.workspaces.secrets import check_agent_token
-from provisioning.gateway.routes import is_endpoint
 
 MAX_BODY = 256 * 1024
 Report = Callable[[UUID, int, dict[str, Any]], HttpResponse]

@@ -17,7 +17,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
 from portal.accounts import selectors as accounts
-from portal.accounts.models import ApiToken, Scope, Team, User
+from portal.accounts.models import ApiToken, Team, User
 from portal.catalog import selectors as catalog
 from portal.common.api import (
     ApiView,
@@ -30,20 +30,18 @@ from portal.common.api import (
     routes,
 )
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.scopes import Scope
 from portal.events import stream
 from portal.events.models import Event
-from portal.workspaces import policies, selectors, services
+from portal.workspaces import selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import (
     EventSerializer,
     LogSerializer,
-    PreviewSerializer,
-    VerdictSerializer,
     WorkspaceCreateSerializer,
     WorkspaceSerializer,
     etag_of,
-    verdict_data,
     version_of,
     with_held,
 )
@@ -139,7 +137,7 @@ class WorkspaceList(ListView):
         given = body.validated_data
         creation = services.create_once(
             actor=request.user,
-            team=_team(request.user, given.get("team", "")),
+            team=team_named(request.user, given.get("team", "")),
             template=catalog.template_by_slug(given["template"]),
             flavor=catalog.flavor_by_slug(given["flavor"]),
             name=given.get("name", ""),
@@ -153,7 +151,7 @@ class WorkspaceList(ListView):
         return _answer(_shown(request.user, creation.workspace.pk), status=201, **headers)
 
 
-def _team(actor: User, slug: str) -> Team:
+def team_named(actor: User, slug: str) -> Team:
     """The team named, or the only one that the actor has."""
     if slug:
         try:
@@ -224,7 +222,7 @@ def _act(request: UserRequest, workspace_id: UUID, service: Callable[..., Worksp
     wanted = request.headers.get("If-Match", "").strip()
     with transaction.atomic():
         if wanted and wanted != "*":
-            present = services.locked(workspace_id)
+            present = selectors.locked(workspace_id)
             # The agent's measurements, behind the dot, do not matter here.
             if version_of(present) not in {tag.partition(".")[0] for tag in _tags(wanted)}:
                 raise PreconditionFailed(
@@ -382,29 +380,6 @@ def _tail(request: UserRequest) -> int:
     raise InvalidInput("The number of lines is not valid.", next_action=sentence, errors={"tail": [sentence]})
 
 
-class AdmissionPreview(ApiView):
-    scopes = {"*": Scope.CATALOG_READ}
-
-    @operation(
-        "Ask what would happen to a request",
-        description="The same code as the creation: what it says is what the request gets. Creates nothing.",
-        request=PreviewSerializer,
-        responses={200: VerdictSerializer},
-        errors=[400, 415],
-    )
-    def post(self, request: UserRequest) -> Response:
-        body = PreviewSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
-        team = _team(request.user, given.get("team", ""))
-        policies.require_create(request.user, team)
-        offers = selectors.flavor_offers(catalog.template_by_slug(given["template"]), team, request.user)
-        flavor = catalog.flavor_by_slug(given["flavor"])
-        verdict = next(offer.verdict for offer in offers if offer.flavor == flavor)
-        nearest = [offer.flavor.slug for offer in selectors.alternatives(offers, flavor)]
-        return Response(VerdictSerializer(verdict_data(verdict, alternatives=nearest)).data)
-
-
 ONE = "workspaces/<uuid:workspace_id>"
 urlpatterns = [
     *routes("workspaces", WorkspaceList, "workspaces"),
@@ -414,5 +389,4 @@ urlpatterns = [
     *routes(f"{ONE}/events", WorkspaceEvents, "workspace-events"),
     *routes(f"{ONE}/events/stream", WorkspaceEventStream, "workspace-event-stream"),
     *routes(f"{ONE}/logs", WorkspaceLogs, "workspace-logs"),
-    *routes("admission/preview", AdmissionPreview, "admission-preview"),
 ]

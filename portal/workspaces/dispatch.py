@@ -14,16 +14,13 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from portal.celery import app
 from portal.common.errors import Unavailable
-from portal.inventory.models import Node, Pool
-from portal.inventory.services import config_of
-from portal.workspaces.models import Allocation, Workspace
+from portal.inventory import node_commands
+from portal.inventory.models import Allocation, Node, Pool
+from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
 from provisioning import messages
-from provisioning.driver import Plane
-from provisioning.registry import driver_class
-from provisioning.transport import ENGINE_QUEUE, REPLY_PREFIX, node_queue
+from provisioning.celery_config import REPLY_PREFIX
 from provisioning.types import (
     AgentSpec,
     AppSpec,
@@ -40,11 +37,6 @@ from provisioning.types import (
 
 log = logging.getLogger(__name__)
 LOG_TIMEOUT_S = 4
-
-
-def queue_of(pool: Pool, node_name: str) -> str:
-    """Where the pool's commands go: to the node's own worker, or to any that has the engine's API."""
-    return node_queue(node_name) if driver_class(pool.driver).plane is Plane.NODE else ENGINE_QUEUE
 
 
 def ref_of(workspace: Workspace) -> WorkspaceRef:
@@ -115,7 +107,7 @@ def send(workspace: Workspace, op: Op, *, allocations: list[Allocation] | None =
     for name, value in fields.items():
         setattr(workspace, name, value)
     workspace.save(update_fields=list(fields))
-    send_leased(workspace, op, config_of(_pool_of(workspace)), allocations)
+    send_leased(workspace, op, node_commands.config_of(_pool_of(workspace)), allocations)
 
 
 def new_lease(now: datetime) -> dict[str, Any]:
@@ -139,8 +131,8 @@ def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: l
         spec=spec_of(workspace) if op is Op.START else None,
         placement=placement_of(allocations) if op is Op.START else None,
     )
-    queue = queue_of(_pool_of(workspace), first_node(workspace, allocations))
-    transaction.on_commit(partial(_send, "node.execute", queue, command=messages.dump(command)))
+    queue = node_commands.queue_of(_pool_of(workspace), first_node(workspace, allocations))
+    transaction.on_commit(partial(node_commands.send, "node.execute", queue, command=messages.dump(command)))
 
 
 def _pool_of(workspace: Workspace) -> Pool:
@@ -164,27 +156,21 @@ def send_orphan_command(pool: Pool, node_name: str, ref: WorkspaceRef, op: Op) -
     """Stop or delete something that no workspace stands behind; nobody waits for the answer."""
     command = Command(
         op=op,
-        pool=config_of(pool),
+        pool=node_commands.config_of(pool),
         ref=ref,
         lease="",
         expires_at=timezone.now().timestamp() + settings.NODE_LEASE_S,
     )
-    _send("node.execute", queue_of(pool, node_name), command=messages.dump(command))
-
-
-def request_inventory(pool: Pool, node_name: str) -> None:
-    _send(
-        "node.inventory",
-        queue_of(pool, node_name),
-        pool=messages.dump(config_of(pool)),
+    node_commands.send(
+        "node.execute", node_commands.queue_of(pool, node_name), command=messages.dump(command)
     )
 
 
 def request_owned(pool: Pool, node_name: str) -> None:
-    _send(
+    node_commands.send(
         "node.list_owned",
-        queue_of(pool, node_name),
-        pool=messages.dump(config_of(pool)),
+        node_commands.queue_of(pool, node_name),
+        pool=messages.dump(node_commands.config_of(pool)),
         node=node_name,
     )
 
@@ -195,15 +181,15 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
     if pool is None:
         return workspace.log_tail
     reply_key = f"{REPLY_PREFIX}logs:{uuid.uuid4().hex}"
-    queue = queue_of(pool, first_node(workspace, held_by(workspace)))
+    queue = node_commands.queue_of(pool, first_node(workspace, held_by(workspace)))
     unavailable = Unavailable(
         "The node did not answer in time.",
         next_action="Try again in a few seconds; if this stays, tell an operator.",
     )
-    sent = _send(
+    sent = node_commands.send(
         "node.read_logs",
         queue,
-        pool=messages.dump(config_of(pool)),
+        pool=messages.dump(node_commands.config_of(pool)),
         ref=messages.dump(ref_of(workspace)),
         tail_lines=tail_lines,
         reply_key=reply_key,
@@ -228,21 +214,9 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
 
 def hint(workspace_id: uuid.UUID) -> None:
     """Ask the control worker to look at one row now rather than at the next sweep."""
-    _send("control.reconcile", "control", workspace_id=str(workspace_id))
+    node_commands.send("control.reconcile", "control", workspace_id=str(workspace_id))
 
 
 def hint_later(workspace_id: uuid.UUID, seconds: float) -> None:
     """Like `hint`, after a while; the row's `due_at` holds the time, should the hint be lost."""
-    _send("control.reconcile", "control", countdown=seconds, workspace_id=str(workspace_id))
-
-
-def _send(task: str, queue: str, *, countdown: float = 0, **kwargs: Any) -> bool:
-    try:
-        app.send_task(
-            task, kwargs=kwargs, queue=queue, countdown=countdown or None, expires=settings.NODE_LEASE_S
-        )
-    except Exception as error:
-        # Redis is away, or refuses: the database still has the work, the sweep sends it again.
-        log.warning("%s was not sent to %s: %s", task, queue, error)
-        return False
-    return True
+    node_commands.send("control.reconcile", "control", countdown=seconds, workspace_id=str(workspace_id))

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils import timezone
 
 from portal.inventory.models import Pool
-from portal.inventory.services import nodes_to_ask
+from portal.inventory.node_commands import nodes_to_ask
 from portal.workspaces import dispatch, results
 from portal.workspaces.models import IdempotencyKey
 from provisioning import messages

@@ -1,23 +1,15 @@
-"""The life of a workspace as data: states, triggers, one transition table, and one function that moves.
+"""The life of a workspace as data: states, triggers, and one transition table.
 
 FAILED means that nothing is left running. Every transitional state names in `TARGET` where it leads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from django.db import models, transaction
-from django.utils import timezone
+from django.db import models
 
-from portal.common.actors import SystemActor
 from portal.common.errors import StateConflict
-from portal.events import services as events
-
-if TYPE_CHECKING:
-    from portal.accounts.models import User
-    from portal.workspaces.models import Workspace
 
 
 class State(models.TextChoices):
@@ -58,7 +50,7 @@ class Trigger(models.TextChoices):
     RETRY = "retry", "Retry"
 
 
-class Reason(models.TextChoices):
+class TerminationReason(models.TextChoices):
     """Why a workspace ended. Those in `FAILURES` lead to FAILED, the others to TERMINATED."""
 
     NONE = "", "None"
@@ -69,7 +61,14 @@ class Reason(models.TextChoices):
     LOST = "lost", "It disappeared"
 
 
-FAILURES = frozenset({Reason.START_FAILED, Reason.START_TIMEOUT, Reason.APP_EXITED, Reason.LOST})
+FAILURES = frozenset(
+    {
+        TerminationReason.START_FAILED,
+        TerminationReason.START_TIMEOUT,
+        TerminationReason.APP_EXITED,
+        TerminationReason.LOST,
+    }
+)
 
 # A person may change their mind while a workspace waits or starts: see docs/adr/0004.
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
@@ -110,6 +109,35 @@ DELETABLE = frozenset(
     {State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPING, State.STOPPED, State.FAILED}
 )
 
+NOT_WAITING: dict[str, Any] = {
+    "claimed": False,
+    "promised": 0,
+    "queue_position": None,
+    "eta_at": None,
+    "eta_basis": "",
+    "blocker": {},
+}
+"""The columns that only mean something while a workspace waits."""
+NOT_CHECKED: dict[str, Any] = {"checks_began_at": None, "checks_ended_at": None}
+"""The columns that only mean something while, and after, its devices are checked before it starts."""
+NOT_LEAVING: dict[str, Any] = {"leave_at": None, "leave_for": "", "leave_reason": ""}
+"""The columns that only mean something once it has been asked to leave."""
+FROM_THE_START: dict[str, Any] = {
+    "pool": None,
+    "admitted_at": None,
+    "placed_at": None,
+    "launched_at": None,
+    "ready_at": None,
+    "heartbeat_at": None,
+    "gpu_idle_since": None,
+    "activity": {},
+    "log_tail": "",
+    **NOT_CHECKED,
+    **NOT_WAITING,
+    **NOT_LEAVING,
+}
+"""The columns of a workspace that has just been asked for."""
+
 
 def target_of(state: str, trigger: Trigger, reason: str = "") -> State:
     """Where `trigger` leads from `state`, or `StateConflict`. GONE depends on the reason."""
@@ -124,92 +152,3 @@ def target_of(state: str, trigger: Trigger, reason: str = "") -> State:
     if trigger == Trigger.GONE and reason in FAILURES:
         return State.FAILED
     return target
-
-
-@transaction.atomic
-def advance(
-    workspace: Workspace,
-    trigger: Trigger,
-    *,
-    actor: User | SystemActor,
-    message: str,
-    data: dict[str, Any] | None = None,
-    **fields: Any,
-) -> None:
-    """Move `workspace`, set `fields`, and write the event, all in one transaction.
-
-    The update is conditional on the state and generation that the caller saw; who loses the race
-    gets `StateConflict` and nothing is changed.
-    """
-    from portal.workspaces import gateway
-    from portal.workspaces.models import Workspace
-
-    now = timezone.now()
-    before = State(workspace.state)
-    reason = fields.get("termination_reason", workspace.termination_reason)
-    target = target_of(before, trigger, reason)
-    changes: dict[str, Any] = {"state": target, "state_since": now, **fields}
-    won = Workspace.objects.filter(pk=workspace.pk, state=before, generation=workspace.generation).update(
-        **changes
-    )
-    if not won:
-        raise StateConflict(
-            "The workspace changed at the same moment.",
-            next_action="Reload the page and look at its state.",
-        )
-    for name, value in changes.items():
-        setattr(workspace, name, value)
-    # Every change of state, so that nobody is sent to an app that is ending.
-    gateway.publish_on_commit(workspace)
-    events.record(
-        actor=actor,
-        kind=f"workspace.{trigger.value}",
-        message=message,
-        workspace=workspace,
-        data={"from": before.value, "to": target.value, **(data or {})},
-    )
-
-
-@transaction.atomic
-def advance_all(
-    workspaces: Sequence[Workspace],
-    trigger: Trigger,
-    *,
-    actor: User | SystemActor,
-    messages: Sequence[str],
-    data: dict[str, Any] | None = None,
-    **fields: Any,
-) -> None:
-    """Like `advance` for several in one state and generation that get the same `fields`: all or none.
-
-    Each has its message. The number of statements does not depend on how many there are.
-    """
-    from portal.workspaces import gateway
-    from portal.workspaces.models import Workspace
-
-    if not workspaces:
-        return
-    seen = {(each.state, each.generation) for each in workspaces}
-    if len(seen) > 1:
-        raise ValueError("they are not in one state and generation")
-    before, generation = seen.pop()
-    target = target_of(before, trigger)
-    changes: dict[str, Any] = {"state": target, "state_since": timezone.now(), **fields}
-    won = Workspace.objects.filter(
-        pk__in=[each.pk for each in workspaces], state=before, generation=generation
-    ).update(**changes)
-    if won != len(workspaces):
-        raise StateConflict(
-            "Some of the workspaces changed at the same moment.",
-            next_action="Try again.",
-        )
-    for workspace in workspaces:
-        for name, value in changes.items():
-            setattr(workspace, name, value)
-        gateway.publish_on_commit(workspace)
-    events.record_all(
-        actor=actor,
-        kind=f"workspace.{trigger.value}",
-        entries=list(zip(workspaces, messages, strict=True)),
-        data={"from": State(before).value, "to": target.value, **(data or {})},
-    )

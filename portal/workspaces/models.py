@@ -10,8 +10,9 @@ from django.db import models
 from django.db.models import Q
 
 from portal.common.names import slug_validator
-from portal.workspaces.lifecycle import HOLDING, LIVE, Reason, State, Wanted
-from provisioning.types import external_name
+from portal.workspaces.lifecycle import HOLDING, LIVE, State, TerminationReason, Wanted
+from provisioning import messages
+from provisioning.types import ResourceRequest, external_name
 
 
 class WorkspaceQuerySet(models.QuerySet["Workspace"]):
@@ -47,7 +48,9 @@ class Workspace(models.Model):
 
     state = models.CharField(max_length=14, choices=State, default=State.PENDING)
     wanted = models.CharField(max_length=10, choices=Wanted, default=Wanted.RUNNING)
-    termination_reason = models.CharField(max_length=20, choices=Reason, blank=True, default=Reason.NONE)
+    termination_reason = models.CharField(
+        max_length=20, choices=TerminationReason, blank=True, default=TerminationReason.NONE
+    )
     generation = models.PositiveIntegerField(default=0)
 
     lease = models.CharField(max_length=32, blank=True)
@@ -89,6 +92,9 @@ class Workspace(models.Model):
     requested_at = models.DateTimeField()
     admitted_at = models.DateTimeField(null=True, blank=True)
     placed_at = models.DateTimeField(null=True, blank=True)
+    # The checks of its devices before it is started, where they were needed.
+    checks_began_at = models.DateTimeField(null=True, blank=True)
+    checks_ended_at = models.DateTimeField(null=True, blank=True)
     launched_at = models.DateTimeField(null=True, blank=True)
     ready_at = models.DateTimeField(null=True, blank=True)
 
@@ -129,56 +135,19 @@ class Workspace(models.Model):
         return f"{scheme}://{self.external_name}.{settings.BERTH_DOMAIN}{colon}{port}"
 
     @property
+    def waits_for_checks(self) -> bool:
+        """Whether its devices are being checked, so that nothing has been started yet."""
+        return self.checks_began_at is not None and self.checks_ended_at is None and self.launched_at is None
+
+    @property
+    def request(self) -> ResourceRequest:
+        """What it asks for, as a value. Raises ValueError for a row that cannot be read."""
+        return messages.load(self.resources, ResourceRequest)
+
+    @property
     def simulated(self) -> bool:
         """Whether nothing real runs behind it: decided by its flavor, before it has a pool."""
         return self.flavor.simulated or (self.pool is not None and self.pool.simulated)
-
-
-class Allocation(models.Model):
-    """Capacity held on one node, from placement until absence has been observed."""
-
-    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="allocations")
-    node = models.ForeignKey("inventory.Node", on_delete=models.PROTECT, related_name="allocations")
-    generation = models.PositiveIntegerField()
-    cpu_milli = models.PositiveIntegerField()
-    memory_mib = models.PositiveIntegerField()
-    disk_mib = models.PositiveIntegerField(default=0)
-    granted_at = models.DateTimeField()
-    released_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["workspace", "node"], condition=Q(released_at=None), name="allocation_active_unique"
-            )
-        ]
-        indexes = [
-            models.Index(fields=["node"], condition=Q(released_at=None), name="allocation_active_node")
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.workspace} on {self.node}"
-
-
-class AllocatedDevice(models.Model):
-    """A device, or a share of it, in an allocation. `active` mirrors `released_at` for the constraint."""
-
-    allocation = models.ForeignKey(Allocation, on_delete=models.CASCADE, related_name="devices")
-    device = models.ForeignKey("inventory.Device", on_delete=models.PROTECT, related_name="allocated")
-    milli = models.PositiveIntegerField(default=1000)
-    memory_mib = models.PositiveIntegerField(default=0, help_text="Set where a share asked for memory.")
-    active = models.BooleanField(default=True)
-
-    class Meta:
-        constraints = [
-            # The backstop behind the placement lock: a whole device has one holder.
-            models.UniqueConstraint(
-                fields=["device"], condition=Q(active=True, milli=1000), name="device_whole_once"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.milli} milli of {self.device}"
 
 
 class IdempotencyKey(models.Model):

@@ -15,15 +15,23 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.texts import storable
 from portal.events import services as events
-from portal.inventory import drains
-from portal.inventory.checks import handout
-from portal.quotas import cycle, queue
-from portal.workspaces import dispatch, placing
-from portal.workspaces.lifecycle import Reason, State, Trigger, Wanted, advance
-from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from portal.inventory.domain_events import CapacityFreed
+from portal.inventory.models import AllocatedDevice, Allocation
+from portal.workspaces import dispatch
+from portal.workspaces.domain_events import (
+    AllocationsReleased,
+    PreemptionDue,
+    PreflightDue,
+    WorkspaceWaits,
+)
+from portal.workspaces.lifecycle import FROM_THE_START, State, TerminationReason, Trigger, Wanted
+from portal.workspaces.models import Workspace
+from portal.workspaces.selectors import locked
+from portal.workspaces.transitions import advance
 from provisioning.types import Op
 
 log = logging.getLogger(__name__)
@@ -44,8 +52,6 @@ def backoff(attempts: int) -> timedelta:
 
 def reconcile(workspace_id: UUID) -> None:
     """Take the next step of one workspace, if it is due. Safe to call at any time, any number of times."""
-    from portal.workspaces.services import locked
-
     with transaction.atomic():
         workspace = locked(workspace_id)
         if workspace.due_at is None or workspace.due_at > timezone.now():
@@ -54,7 +60,7 @@ def reconcile(workspace_id: UUID) -> None:
 
 
 def sweep() -> int:
-    """Reconcile every row that is due, oldest first, and look at the queue; returns how many were due."""
+    """Reconcile every row that is due, oldest first; returns how many were due."""
     due = list(
         Workspace.objects.due(timezone.now())
         .order_by("due_at", "requested_at")
@@ -71,7 +77,6 @@ def sweep() -> int:
             Workspace.objects.filter(pk=workspace_id).update(
                 due_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
             )
-    cycle.run_if_due()
     return len(due)
 
 
@@ -102,7 +107,7 @@ def step(workspace: Workspace) -> None:
 def _wait(workspace: Workspace) -> None:
     """A waiting workspace takes no step of its own: the queue decides."""
     _rest(workspace)
-    queue.poke()
+    emit(WorkspaceWaits(workspace))
 
 
 def release(workspace: Workspace, *, used: bool = True) -> None:
@@ -115,39 +120,14 @@ def release(workspace: Workspace, *, used: bool = True) -> None:
     devices = list(held.values_list("device_id", flat=True))
     held.update(active=False)
     freed = Allocation.objects.filter(workspace=workspace, released_at=None).update(released_at=now)
-    if devices and used:
-        handout.reclaimed(devices)
     if freed:
-        # Whoever waits may fit now.
-        queue.poke()
+        emit(AllocationsReleased(workspace, tuple(devices), used))
+        emit(CapacityFreed())
 
 
 def refused_for_capacity(workspace: Workspace) -> bool:
     """Whether the backend refused this start for lack of room, and the capacity is being given back."""
     return workspace.state == State.PROVISIONING and workspace.error_code == "no_capacity"
-
-
-def _leave(workspace: Workspace, now: datetime) -> None:
-    """Its time to leave has come: it stops, its files stay, and it waits again."""
-    drained = workspace.leave_reason == drains.DRAIN
-    if drained and not drains.still_drained(workspace):
-        drains.let_stay(workspace)
-        return
-    why = "where it runs is drained" if drained else "another needs its place"
-    advance(
-        workspace,
-        Trigger.STOP,
-        actor=SYSTEM,
-        message=f"stops it, since {why}; it is back in the queue",
-        data={"reason": workspace.leave_reason, "for": workspace.leave_for},
-        # Nobody went before it where it was drained.
-        preempted=workspace.preempted + (0 if drained else 1),
-        due_at=now,
-        attempts=0,
-        error_code="",
-        error_message="",
-    )
-    dispatch.send(workspace, Op.STOP)
 
 
 def requeue(workspace: Workspace) -> None:
@@ -159,9 +139,9 @@ def requeue(workspace: Workspace) -> None:
         message="queues it again",
         due_at=None,
         attempts=0,
-        **placing.FROM_THE_START,
+        **FROM_THE_START,
     )
-    queue.poke()
+    emit(WorkspaceWaits(workspace))
 
 
 def _provision(workspace: Workspace, now: datetime) -> None:
@@ -169,15 +149,16 @@ def _provision(workspace: Workspace, now: datetime) -> None:
         dispatch.send(workspace, Op.DELETE)
         return
     if workspace.leave_at is not None and workspace.leave_at <= now:
-        _leave(workspace, now)
+        emit(PreemptionDue(workspace))
         return
-    if handout.waits(workspace, now):
+    if workspace.waits_for_checks:
+        emit(PreflightDue(workspace))
         return
     if now > _started_at(workspace, now) + timedelta(seconds=workspace.template.start_timeout_s):
         limit = f"within {workspace.template.start_timeout_s} s"
         fail(
             workspace,
-            Reason.START_TIMEOUT,
+            TerminationReason.START_TIMEOUT,
             code="start_timeout",
             message=(
                 f"It could not be started {limit}: {workspace.error_message}"
@@ -195,14 +176,13 @@ def _started_at(workspace: Workspace, now: datetime) -> datetime:
     began = workspace.placed_at or workspace.state_since
     if now <= began + timedelta(seconds=workspace.template.start_timeout_s):
         return began
-    checks = handout.span(workspace)
-    return checks[1] if checks is not None and checks[1] is not None else began
+    return workspace.checks_ended_at or began
 
 
 def _watch(workspace: Workspace, now: datetime) -> None:
     """A heartbeat is proof of life; only when it stays away is the backend asked."""
     if workspace.leave_at is not None and workspace.leave_at <= now:
-        _leave(workspace, now)
+        emit(PreemptionDue(workspace))
         return
     if workspace.pool is not None and not workspace.pool.simulated and workspace.heartbeat_at:
         fresh_until = workspace.heartbeat_at + heartbeat_patience()
@@ -225,7 +205,7 @@ def _delete_stopped(workspace: Workspace, now: datetime) -> None:
         Trigger.TERMINATE if placed else Trigger.CANCEL,
         actor=SYSTEM,
         message="deletes it, now that it has stopped",
-        termination_reason=Reason.DELETED,
+        termination_reason=TerminationReason.DELETED,
         due_at=now if placed else None,
     )
     if placed:
@@ -238,7 +218,9 @@ def _rest(workspace: Workspace) -> None:
         workspace.save(update_fields=["due_at"])
 
 
-def fail(workspace: Workspace, reason: Reason, *, code: str, message: str, log_tail: str = "") -> None:
+def fail(
+    workspace: Workspace, reason: TerminationReason, *, code: str, message: str, log_tail: str = ""
+) -> None:
     """End a workspace that cannot go on: TERMINATING now, FAILED when nothing is left of it."""
     trigger = Trigger.LOST if workspace.state == State.RUNNING else Trigger.FAIL
     advance(

@@ -21,10 +21,13 @@ from portal.common.templatetags.berth import duration
 from portal.common.texts import storable
 from portal.events.services import notify
 from portal.inventory.models import Pool
-from portal.inventory.services import config_of
-from portal.workspaces import dispatch, gateway, placing, reconcile
-from portal.workspaces.lifecycle import HOLDING, Reason, State, Trigger, Wanted, advance
+from portal.inventory.node_commands import config_of
+from portal.workspaces import dispatch, reconcile
+from portal.workspaces.gateway import publishing
+from portal.workspaces.lifecycle import HOLDING, NOT_LEAVING, State, TerminationReason, Trigger, Wanted
 from portal.workspaces.models import Workspace
+from portal.workspaces.selectors import locked
+from portal.workspaces.transitions import advance
 from provisioning.registry import driver_for
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
@@ -38,8 +41,6 @@ ENDED = frozenset({ObservedState.ABSENT, ObservedState.STOPPED, ObservedState.FA
 @transaction.atomic
 def apply_result(result: Result) -> bool:
     """Take in the answer to a command; False when it is stale and was dropped."""
-    from portal.workspaces.services import locked
-
     if not result.lease:
         return False
     try:
@@ -70,7 +71,9 @@ def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
             dispatch.send(workspace, Op.DELETE)
             return
         if not failure.retryable and failure.code != "stale":
-            reconcile.fail(workspace, Reason.START_FAILED, code=failure.code, message=failure.message)
+            reconcile.fail(
+                workspace, TerminationReason.START_FAILED, code=failure.code, message=failure.message
+            )
             return
     workspace.attempts += 1
     workspace.due_at = timezone.now() + reconcile.backoff(workspace.attempts)
@@ -124,7 +127,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
     current = seen.ref.generation == workspace.generation
     if seen.state is ObservedState.ABSENT or not current:
         if workspace.launched_at is not None:
-            _ended_by_itself(workspace, seen, Reason.START_FAILED)
+            _ended_by_itself(workspace, seen, TerminationReason.START_FAILED)
         else:
             dispatch.send(workspace, Op.START)
         return
@@ -132,7 +135,7 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
     if seen.state is ObservedState.RUNNING and seen.ready:
         become_ready(workspace, endpoint=seen.endpoint)
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
-        _ended_by_itself(workspace, seen, Reason.START_FAILED)
+        _ended_by_itself(workspace, seen, TerminationReason.START_FAILED)
     else:
         simulated = workspace.pool is not None and workspace.pool.simulated
         _again_in(workspace, reconcile.SIMULATED_OBSERVE_S if simulated else reconcile.STARTING_OBSERVE_S)
@@ -152,20 +155,20 @@ def _learn(workspace: Workspace, seen: Observation) -> None:
         changed.append("endpoint")
     workspace.save(update_fields=changed)
     # The route is laid before the app answers, so that nobody waits for it afterwards.
-    gateway.publish_on_commit(workspace)
+    publishing.publish_on_commit(workspace)
 
 
 def _observed_running(workspace: Workspace, seen: Observation) -> None:
     if seen.ref.generation != workspace.generation or seen.state is ObservedState.ABSENT:
         reconcile.fail(
             workspace,
-            Reason.LOST,
+            TerminationReason.LOST,
             code="lost",
             message="Its processes have disappeared, as after a restart of the machine. Try it again: "
             "your files are still there.",
         )
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
-        _ended_by_itself(workspace, seen, Reason.APP_EXITED)
+        _ended_by_itself(workspace, seen, TerminationReason.APP_EXITED)
     else:
         changes: dict[str, Any] = {"attempts": 0}
         if seen.state is not ObservedState.UNKNOWN:
@@ -176,14 +179,14 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         if seen.endpoint and seen.endpoint != workspace.endpoint:
             # The driver knows where it is; an agent, which its user can imitate, only says so.
             changes["endpoint"] = workspace.endpoint = seen.endpoint
-            gateway.publish_on_commit(workspace)
+            publishing.publish_on_commit(workspace)
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         patience = reconcile.heartbeat_patience().total_seconds()
         # Its agent has said that the app ended, and this was seen before: look again soon.
         _again_in(workspace, patience if workspace.heartbeat_at else reconcile.STARTING_OBSERVE_S)
 
 
-def _ended_by_itself(workspace: Workspace, seen: Observation, reason: Reason) -> None:
+def _ended_by_itself(workspace: Workspace, seen: Observation, reason: TerminationReason) -> None:
     ending = f" (exit code {seen.exit_code})" if seen.exit_code is not None else ""
     reconcile.fail(
         workspace,
@@ -235,7 +238,7 @@ def _requeue(workspace: Workspace) -> None:
         pool=None,
         placed_at=None,
         admitted_at=None,
-        **placing.NOT_LEAVING,
+        **NOT_LEAVING,
     )
     reconcile.release(workspace)
 
@@ -351,8 +354,6 @@ def _gpus_idle(activity: dict[str, Any]) -> bool:
 
 
 def _current(workspace_id: UUID, generation: int) -> Workspace:
-    from portal.workspaces.services import locked
-
     try:
         workspace = locked(workspace_id)
     except NotFound:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Count, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import Team, User
-from portal.catalog import selectors as catalog
-from portal.catalog.models import Flavor, Template
+from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.events.models import Event
-from portal.inventory.checks import handout
-from portal.quotas import admission
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
@@ -64,77 +59,19 @@ def last_choice(actor: User) -> Workspace | None:
     )
 
 
-def counts_by_state() -> dict[str, int]:
-    """How many workspaces there are in each state, deleted ones left out."""
-    rows = Workspace.objects.live().values_list("state").annotate(count=Count("pk"))
-    return dict(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateOffer:
-    """A template card. `reason` says why it cannot be had, with `next_action`, or is empty."""
-
-    template: Template
-    reason: str = ""
-    next_action: str = ""
-
-
-def template_offers() -> list[TemplateOffer]:
-    """Every template, with the reason where no node has its program."""
-    from portal.inventory.models import Node
-
-    nodes = list(Node.objects.filter(pool__simulated=False, pool__enabled=True).only("programs"))
-    offers = []
-    for template in catalog.templates():
-        if nodes and admission.missing_program(template, nodes):
-            offers.append(
-                TemplateOffer(
-                    template,
-                    f"Needs {template.program}, which no node has.",
-                    template.install_hint,
-                )
-            )
-        else:
-            offers.append(TemplateOffer(template))
-    return offers
-
-
-@dataclass(frozen=True, slots=True)
-class FlavorOffer:
-    """A flavor card with its live verdict."""
-
-    flavor: Flavor
-    verdict: admission.Verdict
-
-
-def flavor_offers(template: Template, team: Team | None, actor: User) -> list[FlavorOffer]:
-    """Every flavor with what would happen to it now, for this template and team."""
-    flavors = list(catalog.flavors())
-    verdicts = admission.assess_many(template=template, flavors=flavors, team=team, actor=actor)
-    return [FlavorOffer(flavor, verdict) for flavor, verdict in zip(flavors, verdicts, strict=True)]
-
-
-def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, most: int = 3) -> list[FlavorOffer]:
-    """Flavors that start now in place of `chosen`, the nearest first: as many accelerators, then memory."""
-    fitting = [
-        offer
-        for offer in offers
-        if offer.verdict.outcome is admission.Outcome.FITS_NOW
-        and offer.flavor != chosen
-        and offer.flavor.simulated == chosen.simulated
-    ]
-
-    def distance(offer: FlavorOffer) -> tuple[bool, int, int]:
-        flavor = offer.flavor
-        wanted = chosen.accelerator_count * chosen.accelerator_milli
-        has = flavor.accelerator_count * flavor.accelerator_milli
+def locked(workspace_id: UUID) -> Workspace:
+    """The workspace under a row lock; inside a transaction only. Raises `NotFound`."""
+    # The row alone is locked: its pool is locked by placement, in one order everywhere.
+    try:
         return (
-            bool(has) != bool(wanted),
-            abs(has - wanted),
-            abs(flavor.memory_mib - chosen.memory_mib),
+            Workspace.objects.select_for_update(of=("self",))
+            .select_related("owner", "team", "template", "flavor", "pool", "flavor__pool")
+            .get(pk=workspace_id)
         )
-
-    return sorted(fitting, key=distance)[:most]
+    except Workspace.DoesNotExist:
+        raise NotFound(
+            "There is no such workspace.", next_action="Look at your list of workspaces."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +97,15 @@ class Stage:
 def stages(workspace: Workspace) -> list[Stage]:
     """Requested → Admitted → Placed → (Checked →) Starting → Ready, with the duration of each."""
     requested, ready = workspace.requested_at, workspace.ready_at
-    checks = handout.span(workspace)
+    checks = (workspace.checks_began_at, workspace.checks_ended_at)
+    checked = workspace.checks_began_at is not None
     ways: list[tuple[str, str, datetime | None, datetime | None]] = [
         ("requested", "Requested", requested, requested),
         ("admitted", "Admitted", requested, workspace.admitted_at),
         ("placed", "Placed", workspace.admitted_at, workspace.placed_at),
-        *([("checked", "Checked", *checks)] if checks is not None else []),
+        *([("checked", "Checked", *checks)] if checked else []),
         # Starting is over when the app has answered, not when its process is there.
-        ("starting", "Starting", checks[1] if checks is not None else workspace.placed_at, ready),
+        ("starting", "Starting", checks[1] if checked else workspace.placed_at, ready),
         ("ready", "Ready", requested if ready else None, ready),
     ]
     moving = workspace.state in {State.PENDING, State.PROVISIONING}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from django.conf import settings
@@ -16,11 +14,10 @@ from rest_framework import serializers
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
 from portal.events.models import Event
-from portal.quotas import admission
+from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import selectors
-from portal.workspaces.lifecycle import Reason, State, Wanted
-from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
-from provisioning.scheduling.model import Rule
+from portal.workspaces.lifecycle import State, TerminationReason, Wanted
+from portal.workspaces.models import Workspace
 
 
 def with_held(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
@@ -116,7 +113,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     state = serializers.ChoiceField(State.choices)
     wanted = serializers.ChoiceField(Wanted.choices)
     reason = serializers.ChoiceField(
-        Reason.choices, source="termination_reason", help_text="Why it ended, or empty."
+        TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
     )
     owner = serializers.CharField(source="owner.username")
     team = serializers.CharField(source="team.slug")
@@ -214,82 +211,6 @@ class EventSerializer(serializers.ModelSerializer[Event]):
 
 class LogSerializer(serializers.Serializer[Any]):
     text = serializers.CharField(help_text="The last lines of what the workspace's program wrote.")
-
-
-class PreviewSerializer(StrictSerializer):
-    """A request whose verdict is asked for; nothing is created."""
-
-    team = serializers.CharField(required=False, max_length=40)
-    template = serializers.CharField(max_length=40)
-    flavor = serializers.CharField(max_length=60)
-
-
-class NodeReasonSerializer(serializers.Serializer[Any]):
-    node = serializers.CharField()
-    reason = serializers.CharField()
-
-
-class HolderSerializer(serializers.Serializer[Any]):
-    team = serializers.CharField()
-    amount = serializers.IntegerField()
-    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
-    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
-    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
-
-
-class BlockerSerializer(serializers.Serializer[Any]):
-    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
-
-    rule = serializers.ChoiceField([item.value for item in Rule])
-    resource = serializers.CharField(allow_blank=True)
-    wanted = serializers.IntegerField()
-    free = serializers.IntegerField()
-    limit = serializers.IntegerField()
-    holders = HolderSerializer(many=True)
-
-
-class AskSerializer(serializers.Serializer[Any]):
-    """What to ask for at `quota-requests`, so that it can start."""
-
-    kind = serializers.ChoiceField(["quota", "member_cap", "ledger"])
-    resource = serializers.CharField()
-    amount = serializers.IntegerField()
-
-
-class VerdictSerializer(serializers.Serializer[Any]):
-    """What would happen to the request now, and why."""
-
-    outcome = serializers.ChoiceField([item.value for item in admission.Outcome])
-    message = serializers.CharField()
-    next_action = serializers.CharField()
-    pool = serializers.CharField(allow_null=True)
-    nodes = serializers.ListField(child=serializers.CharField())
-    reasons = NodeReasonSerializer(many=True, help_text="Why it does not fit, for each node.")
-    position = serializers.IntegerField(allow_null=True, help_text="Place in the queue, from 1.")
-    eta = serializers.DateTimeField(allow_null=True, help_text="When it is expected to start.")
-    eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
-    blocker = BlockerSerializer(allow_null=True)
-    ask = AskSerializer(allow_null=True)
-    alternatives = serializers.ListField(
-        child=serializers.CharField(), help_text="Flavors that would start now, the nearest first."
-    )
-
-
-def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()) -> dict[str, Any]:
-    return {
-        "outcome": verdict.outcome.value,
-        "message": verdict.message,
-        "next_action": verdict.next_action,
-        "pool": verdict.pool.slug if verdict.pool else None,
-        "nodes": [item.node for item in verdict.placement.nodes] if verdict.placement else [],
-        "reasons": [{"node": node, "reason": reason} for node, reason in verdict.reasons],
-        "position": verdict.position,
-        "eta": verdict.eta_at,
-        "eta_basis": verdict.basis,
-        "blocker": verdict.blocker or None,
-        "ask": asdict(verdict.ask) if verdict.ask else None,
-        "alternatives": list(alternatives),
-    }
 
 
 def version_of(workspace: Workspace) -> str:

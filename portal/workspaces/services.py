@@ -16,29 +16,29 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import (
     InvalidInput,
-    NeedsApproval,
-    NotFound,
-    NotPossible,
-    PortalError,
     StateConflict,
 )
 from portal.events import services as events
-from portal.quotas import admission, cycle
-from portal.quotas.admission import Outcome, Verdict
-from portal.workspaces import dispatch, placing, policies, reconcile
+from portal.workspaces import dispatch, policies, reconcile
+from portal.workspaces.domain_events import WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import (
     DELETABLE,
+    FROM_THE_START,
+    NOT_LEAVING,
+    NOT_WAITING,
     STARTABLE,
     STOPPABLE,
-    Reason,
     State,
+    TerminationReason,
     Trigger,
     Wanted,
-    advance,
 )
 from portal.workspaces.models import IdempotencyKey, Workspace
+from portal.workspaces.selectors import locked
+from portal.workspaces.transitions import advance
 
 NAME_MAX = 60
 EXPECTED_AT_MOST_S = 30 * 86_400
@@ -120,7 +120,7 @@ def create_once(
                 workspace = _create(row, expected_s or flavor.expected_s, unapproved=unapproved)
                 if idempotency_key:
                     IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
-                cycle.run()
+                emit(WorkspaceQueued(workspace))
         except IntegrityError as error:
             if idempotency_key:
                 found = IdempotencyKey.objects.filter(user=actor, key=idempotency_key).first()
@@ -159,7 +159,7 @@ def _check_order(expected_s: int | None, priority: int) -> None:
 
 def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Workspace:
     now = timezone.now()
-    actor, team = workspace.owner, workspace.team
+    actor = workspace.owner
     template, flavor = workspace.template, workspace.flavor
     workspace.resources = flavor.as_request()
     workspace.preemptible = flavor.preemptible
@@ -169,11 +169,7 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
         workspace.clean_fields(exclude=["resources"])
     except ValidationError as error:
         raise InvalidInput("The workspace cannot be made like this.", errors=error.message_dict) from error
-    verdict = admission.assess(
-        template=template, flavor=flavor, team=team, actor=actor, priority=workspace.priority
-    )
-    if not verdict.possible and not (unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
-        raise _not_admitted(verdict)
+    emit(WorkspaceRequested(workspace, unapproved=unapproved))
     workspace.save(force_insert=True)
     events.record(
         actor=actor,
@@ -183,23 +179,6 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
         data={"template": template.slug, "flavor": flavor.slug},
     )
     return workspace
-
-
-def _not_admitted(verdict: Verdict) -> PortalError:
-    """The refusal that a verdict stands for, with all that it knows."""
-    if verdict.outcome is Outcome.NEEDS_APPROVAL:
-        ask = verdict.ask
-        return NeedsApproval(
-            verdict.message,
-            next_action=verdict.next_action,
-            blocker=dict(verdict.blocker),
-            ask={"kind": ask.kind, "resource": ask.resource, "amount": ask.amount} if ask else None,
-        )
-    return NotPossible(
-        verdict.message,
-        next_action=verdict.next_action,
-        reasons=[{"node": node, "reason": reason} for node, reason in verdict.reasons],
-    )
 
 
 def _digest(*parts: str) -> str:
@@ -234,21 +213,6 @@ def free_name(*, actor: User, team: Team, template: Template) -> str:
     return next(f"{base}-{n}" for n in range(2, len(taken) + 3) if f"{base}-{n}" not in taken)
 
 
-def locked(workspace_id: UUID) -> Workspace:
-    """The workspace under a row lock; inside a transaction only. Raises `NotFound`."""
-    # The row alone is locked: its pool is locked by placement, in one order everywhere.
-    try:
-        return (
-            Workspace.objects.select_for_update(of=("self",))
-            .select_related("owner", "team", "template", "flavor", "pool", "flavor__pool")
-            .get(pk=workspace_id)
-        )
-    except Workspace.DoesNotExist:
-        raise NotFound(
-            "There is no such workspace.", next_action="Look at your list of workspaces."
-        ) from None
-
-
 @transaction.atomic
 def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> Workspace:
     """Stop a workspace; its home stays. Stopping what is stopped or stopping is success."""
@@ -273,8 +237,8 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
         wanted=Wanted.STOPPED,
         due_at=None if workspace.state == State.PENDING else now,
         attempts=0,
-        **placing.NOT_WAITING,
-        **placing.NOT_LEAVING,
+        **NOT_WAITING,
+        **NOT_LEAVING,
         **_no_error(),
     )
     reconcile.step(workspace)
@@ -290,16 +254,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         return workspace
     if workspace.state not in STARTABLE:
         raise _refused(workspace, "started")
-    verdict = admission.assess(
-        template=workspace.template,
-        flavor=workspace.flavor,
-        team=workspace.team,
-        actor=workspace.owner,
-        resources=workspace.resources,
-        priority=workspace.priority,
-    )
-    if not verdict.possible:
-        raise _not_admitted(verdict)
+    emit(WorkspaceRequested(workspace))
     retrying = workspace.state == State.FAILED
     now = timezone.now()
     advance(
@@ -308,14 +263,14 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         actor=actor,
         message="tried it again" if retrying else "started it",
         wanted=Wanted.RUNNING,
-        termination_reason=Reason.NONE,
+        termination_reason=TerminationReason.NONE,
         requested_at=now,
         due_at=None,
         attempts=0,
-        **placing.FROM_THE_START,
+        **FROM_THE_START,
         **_no_error(),
     )
-    cycle.run()
+    emit(WorkspaceQueued(workspace))
     workspace.refresh_from_db()
     return workspace
 
@@ -331,7 +286,7 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         # It is ending already, for a reason of its own: say only that it shall not come back.
         if workspace.wanted != Wanted.DELETED:
             Workspace.objects.filter(pk=workspace.pk).update(
-                wanted=Wanted.DELETED, termination_reason=Reason.DELETED
+                wanted=Wanted.DELETED, termination_reason=TerminationReason.DELETED
             )
             events.record(
                 actor=actor, kind="workspace.delete_asked", workspace=workspace, message="deleted it"
@@ -339,7 +294,7 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         return workspace
     changes: dict[str, Any] = {
         "wanted": Wanted.DELETED,
-        "termination_reason": Reason.DELETED,
+        "termination_reason": TerminationReason.DELETED,
         "attempts": 0,
         **_no_error(),
     }

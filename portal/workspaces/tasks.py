@@ -6,7 +6,8 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
-from portal.workspaces import gateway, housekeeping, reconcile, results
+from portal.workspaces import housekeeping, reconcile, results
+from portal.workspaces.gateway import publishing
 from provisioning import messages
 from provisioning.types import Result
 
@@ -38,7 +39,7 @@ def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
 
 @app.task(name="control.sync_gateway")
 def sync_gateway() -> None:
-    gateway.sync()
+    publishing.sync()
 
 
 @app.task(name="control.clean_up")

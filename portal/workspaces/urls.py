@@ -6,9 +6,7 @@ from portal.workspaces import views
 
 app_name = "workspaces"
 urlpatterns = [
-    path("", views.home, name="home"),
     path("events/", views.events, name="events"),
-    path("workspaces/new/", views.new, name="new"),
     path("workspaces/<uuid:workspace_id>/", views.detail, name="detail"),
     path("workspaces/<uuid:workspace_id>/events/", views.workspace_events, name="workspace-events"),
     path("workspaces/<uuid:workspace_id>/log/", views.log, name="log"),

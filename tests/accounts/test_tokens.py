@@ -11,9 +11,10 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from portal.accounts import selectors, services
-from portal.accounts.models import ApiToken, Scope
+from portal.accounts.models import ApiToken
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.common.scopes import Scope
 from portal.events.models import Event
 from tests.factories import make_token
 

@@ -13,8 +13,8 @@ from django.utils import timezone
 from portal.events.models import Event
 from portal.inventory import cordons, services
 from portal.inventory.device_states import DeviceState
-from portal.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.inventory.models import AllocatedDevice, CordonCause, Device, DeviceSeries, Node, Pool
+from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.api.conftest import problem
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool

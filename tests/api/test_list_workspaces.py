@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
+from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice, Allocation
 from tests.api.conftest import problem
 from tests.factories import FlavorFactory, TemplateFactory, UserFactory, WorkspaceFactory
 

@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 
 from tests.factories import make_token
+from tests.sweeps import sweep
 
 
 @pytest.fixture
@@ -108,7 +109,6 @@ def workers(as_bob: Any, sent: Any) -> Iterator[None]:
     from django.db import connection
     from django.utils import timezone
 
-    from portal.workspaces import reconcile
     from portal.workspaces.models import Workspace
 
     stop = threading.Event()
@@ -118,7 +118,7 @@ def workers(as_bob: Any, sent: Any) -> Iterator[None]:
             while not stop.wait(0.05):
                 Workspace.objects.filter(due_at__gt=timezone.now(), lease="").update(due_at=timezone.now())
                 sent.run()
-                reconcile.sweep()
+                sweep()
         finally:
             connection.close()
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from portal.inventory.models import Device
-from provisioning.sampling import has_library
+from provisioning.node.sampling import has_library
 from tests.broker import Broker
 from tests.factories import make_token, node_info
 from tests.inventory.checks_helpers import answer, checked_pool, commands

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from portal.celery import app as control
-from portal.inventory import inventories
+from portal.inventory import polling
 from portal.workspaces import housekeeping, services
 from provisioning import messages
-from provisioning.tasks import run
+from provisioning.node.tasks import run
+from provisioning.node.worker import app as node
 from provisioning.types import (
     Command,
     Failure,
@@ -24,7 +25,6 @@ from provisioning.types import (
     Result,
     WorkspaceRef,
 )
-from provisioning.worker import app as node
 from tests.factories import inventory_of, node_info
 from tests.workspaces.helpers import answer, run_until_ready
 
@@ -84,7 +84,7 @@ def test_every_message_that_is_sent_fits_the_task_that_takes_it(
     from portal.inventory.models import Pool
 
     Pool.objects.update(inventory_due_at=None)
-    inventories.refresh_due()
+    polling.refresh_due()
     housekeeping.ask_for_owned()
     local = make(alice)
     run_until_ready_of(local, sent)
@@ -93,7 +93,7 @@ def test_every_message_that_is_sent_fits_the_task_that_takes_it(
     with pytest.raises(Unavailable):
         services.read_logs(workspace=local)
     services.stop(actor=alice, workspace_id=local.pk)
-    from provisioning.worker import announce
+    from provisioning.node.worker import announce
 
     announce(SimpleNamespace(task_consumer=SimpleNamespace(queues=["engine", "node.elsewhere"])))
     services.delete(actor=alice, workspace_id=workspace.pk)

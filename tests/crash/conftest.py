@@ -13,14 +13,15 @@ import pytest
 from django.utils import timezone
 
 from portal.accounts.models import User
-from portal.workspaces import reconcile
+from portal.inventory.models import Allocation
 from portal.workspaces.lifecycle import HOLDING
-from portal.workspaces.models import Allocation, Workspace
+from portal.workspaces.models import Workspace
 from provisioning.drivers.local import processes
 from provisioning.types import PoolConfig
 from tests import instance
 from tests.broker import AwayRedis, Broker, Message
 from tests.crash.harm import Fleet, name_of
+from tests.sweeps import sweep
 
 
 @pytest.fixture(scope="session")
@@ -43,14 +44,14 @@ def _broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     """The test's own broker, for the tests marked `engine` here too."""
     from portal.celery import app as control_app
     from portal.events import live
-    from portal.workspaces import gateway
-    from provisioning.worker import app as node_app
+    from portal.workspaces.gateway import publishing
+    from provisioning.node.worker import app as node_app
 
     broker = Broker()
     monkeypatch.setattr(control_app, "send_task", broker.send_task)
     monkeypatch.setattr(node_app, "send_task", broker.send_task)
     monkeypatch.setattr(live, "connection", AwayRedis)
-    monkeypatch.setattr(gateway, "routes_connection", AwayRedis)
+    monkeypatch.setattr(publishing, "routes_connection", AwayRedis)
     return broker
 
 
@@ -84,7 +85,7 @@ class Planes:
             assert time.monotonic() < deadline, f"{state} was not reached; it is {workspace.state}"
             now = timezone.now()
             Workspace.objects.filter(due_at__gt=now, lease="").update(due_at=now)
-            reconcile.sweep()
+            sweep()
             for message in self.sent.take():
                 (deliver or self.sent.deliver)(message)
             time.sleep(0.02)

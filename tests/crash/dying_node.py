@@ -19,7 +19,7 @@ def die(*_: Any, **__: Any) -> None:
 
 
 def main(place: str) -> None:
-    from provisioning import tasks
+    from provisioning.node import tasks
 
     path, _, name = place.rpartition(".")
     try:

@@ -168,7 +168,7 @@ class Fleet:
         held = Counter(
             str(UUID(row["workspace_id"]))
             for row in self.berth.rows(
-                "SELECT workspace_id FROM workspaces_allocation WHERE released_at IS NULL"
+                "SELECT workspace_id FROM inventory_allocation WHERE released_at IS NULL"
             )
         )
         running: dict[str, list[processes.Owned]] = {}

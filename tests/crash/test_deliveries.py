@@ -12,7 +12,7 @@ from celery import Celery
 
 from portal.events.models import Event
 from portal.workspaces import services
-from provisioning.transport import KEY_PREFIX, configure, node_queue
+from provisioning.celery_config import KEY_PREFIX, configure, node_queue
 from tests.broker import Message
 from tests.crash.conftest import Planes
 from tests.crash.harm import Fleet

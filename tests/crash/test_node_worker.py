@@ -11,30 +11,31 @@ import sys
 import pytest
 
 from portal.embedded.environment import ROOT
-from portal.workspaces import reconcile, services
+from portal.workspaces import services
 from portal.workspaces.models import Workspace
 from tests.broker import Message
 from tests.crash.conftest import Planes
 from tests.instance import eventually
+from tests.sweeps import sweep
 
 pytestmark = [pytest.mark.engine, pytest.mark.django_db]
 DRIVER = "provisioning.drivers.local"
 START = {
-    "before the driver": "provisioning.tasks._call",
+    "before the driver": "provisioning.node.tasks._call",
     "before anything is written": f"{DRIVER}.driver.launch",
     "between the record and the launch": f"{DRIVER}.start._spawn",
     "while it is launched": f"{DRIVER}.start._read_all",
-    "before the answer": "provisioning.tasks._tell",
+    "before the answer": "provisioning.node.tasks._tell",
 }
 STOP = {
-    "before the driver": "provisioning.tasks._call",
+    "before the driver": "provisioning.node.tasks._call",
     "before the signal": f"{DRIVER}.driver._terminate",
-    "before the answer": "provisioning.tasks._tell",
+    "before the answer": "provisioning.node.tasks._tell",
 }
 DELETE = {
-    "before the driver": "provisioning.tasks._call",
+    "before the driver": "provisioning.node.tasks._call",
     "before the folder is removed": f"{DRIVER}.state.WorkspaceDir.remove",
-    "before the answer": "provisioning.tasks._tell",
+    "before the answer": "provisioning.node.tasks._tell",
 }
 STARTED_BY_THEN = {"while it is launched", "before the answer"}
 
@@ -64,7 +65,7 @@ def test_killed_while_starting(planes: Planes, moment: str) -> None:
     dies_at(START[moment], command_of(planes))
     launched = agents_soon(planes, workspace) if moment in STARTED_BY_THEN else []
     # Nothing is sent again while the command may still be under way.
-    reconcile.sweep()
+    sweep()
     assert planes.state(workspace) == "provisioning"
     assert not planes.sent.of("node.execute")
     planes.lose_the_lease(workspace)

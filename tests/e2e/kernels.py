@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from websockets.sync.client import ClientConnection, connect
 
-from provisioning.gateway.client import Connection
+from portal.cli.loopback import Connection
 
 CELL_LIMIT_S = 60
 

@@ -9,7 +9,7 @@ import pytest
 from portal.embedded import preflight
 from provisioning.gpu import inventory
 from provisioning.gpu.facts import MachineState, Scan
-from provisioning.sampling import has_library
+from provisioning.node.sampling import has_library
 
 
 def gpus(*models: str) -> tuple[SimpleNamespace, ...]:

@@ -11,7 +11,7 @@ from django.test import Client
 
 from portal.embedded import health
 from portal.embedded.health import Part
-from provisioning import pulse
+from provisioning import heartbeat
 
 
 class FakeStore:
@@ -27,7 +27,7 @@ class FakeStore:
         pass
 
     def hgetall(self, key: str) -> dict[bytes, bytes]:
-        assert key == pulse.PULSE_KEY
+        assert key == heartbeat.PULSE_KEY
         if self._pulses is None:
             raise redis.ConnectionError("refused")
         return {name.encode(): json.dumps({"at": at, "pid": 1}).encode() for name, at in self._pulses.items()}
@@ -100,6 +100,6 @@ def test_the_page_tells_by_its_status(client: Client, monkeypatch: pytest.Monkey
 
 
 def test_pulses_that_are_not_ours_are_left_out() -> None:
-    assert pulse.parse({b"control@a": b'{"at": 5}', b"x": b"text", b"y": b"{}", b"z": b'{"at": null}'}) == {
-        "control@a": 5.0
-    }
+    assert heartbeat.parse(
+        {b"control@a": b'{"at": 5}', b"x": b"text", b"y": b"{}", b"z": b'{"at": null}'}
+    ) == {"control@a": 5.0}

@@ -10,12 +10,12 @@ from typing import Any
 import pynvml
 import pytest
 
-from provisioning import sampling
 from provisioning.gpu.problems import GpuLost, NoDriver, NvmlProblem, TimedOut
 from provisioning.gpu.rollup import Rollup
 from provisioning.gpu.sampler import MOST_WAITING, Sampler
 from provisioning.gpu.samples import ProcessUse, Sample
 from provisioning.gpu.sources import NvmlDevices, Rate
+from provisioning.node import sampling
 from tests.gpu.fake_nvml import LOST, Err, FakeLibrary, Process, a100, h100_mig, h200, installed, t4
 
 START = 1_800_000_000 // 60 * 60

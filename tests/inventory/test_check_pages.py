@@ -12,8 +12,9 @@ from django.db import connection
 from django.test import AsyncClient
 
 from portal.events import live
-from portal.inventory.checks import requests, results
-from portal.inventory.models import CheckStatus, Device, GpuCheckRun
+from portal.gpu_checks import results, runs
+from portal.gpu_checks.models import CheckStatus, GpuCheckRun
+from portal.inventory.models import Device
 from tests.api.conftest import Api, problem
 from tests.factories import make_token, node_info, simulated_pool
 from tests.inventory.checks_helpers import answer, checked_pool, commands, only, unavailable
@@ -93,7 +94,7 @@ def test_a_scrub_is_asked_for_in_the_same_way(operator, h100, sent):
 async def test_the_stream_tells_each_step_and_ends_with_the_verdict(olga, sent, catalog, monkeypatch):
     await sync_to_async(checked_pool)(node_info(gpus=1))
     device = await Device.objects.aget()
-    run = await sync_to_async(requests.request_check)(actor=olga, device_id=device.pk)
+    run = await sync_to_async(runs.request_check)(actor=olga, device_id=device.pk)
     command = only(sent)
     channels = []
 

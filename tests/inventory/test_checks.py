@@ -10,19 +10,11 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
 from portal.events.models import Event, Notification
-from portal.inventory.checks import requests, results, selectors
+from portal.gpu_checks import lost_runs, results, runs, selectors
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.cordons import cordon_device, lift_cordon
-from portal.inventory.models import (
-    CheckCause,
-    CheckKind,
-    CheckStatus,
-    CheckVerdict,
-    CordonCause,
-    Device,
-    GpuCheckRun,
-    Pool,
-)
-from portal.quotas import capacity
+from portal.inventory.models import CordonCause, Device, Pool
+from portal.scheduling import capacity
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import node_info
 from tests.inventory.checks_helpers import (
@@ -55,7 +47,7 @@ def gpu(gpus) -> Device:
 
 
 def ask(device: Device, **fields) -> GpuCheckRun:
-    return requests.request_check(actor=SYSTEM, device_id=device.pk, **fields)
+    return runs.request_check(actor=SYSTEM, device_id=device.pk, **fields)
 
 
 def kinds(device: Device) -> list[str]:
@@ -67,7 +59,7 @@ def kinds(device: Device) -> list[str]:
 
 
 def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sent, clock):
-    run = requests.request_check(actor=olga, device_id=gpu.pk, level="standard")
+    run = runs.request_check(actor=olga, device_id=gpu.pk, level="standard")
     assert (run.status, run.asked_by, run.cause) == (CheckStatus.QUEUED, olga, CheckCause.OPERATOR)
     assert fresh(gpu).checking
     (message,) = sent.of("node.gpu_check")
@@ -82,14 +74,14 @@ def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sen
 
 def test_who_may_ask_and_for_what(gpu, alice, sent):
     with pytest.raises(NotAllowed):
-        requests.request_check(actor=alice, device_id=gpu.pk)
+        runs.request_check(actor=alice, device_id=gpu.pk)
     with pytest.raises(NotAllowed):
-        requests.request_scrub(actor=alice, device_id=gpu.pk)
+        runs.request_scrub(actor=alice, device_id=gpu.pk)
     with pytest.raises(InvalidInput) as wrong:
         ask(gpu, level="thorough")
     assert "level" in wrong.value.extra["errors"]
     with pytest.raises(NotFound):
-        requests.request_check(actor=SYSTEM, device_id="00000000-0000-0000-0000-000000000000")
+        runs.request_check(actor=SYSTEM, device_id="00000000-0000-0000-0000-000000000000")
     assert not GpuCheckRun.objects.exists()
 
 
@@ -98,7 +90,7 @@ def test_what_is_asked_twice_is_one_run_and_something_else_has_to_wait(gpu, sent
     assert ask(gpu) == first
     for other in (
         lambda: ask(gpu, level="standard"),
-        lambda: requests.request_scrub(actor=SYSTEM, device_id=gpu.pk),
+        lambda: runs.request_scrub(actor=SYSTEM, device_id=gpu.pk),
     ):
         with pytest.raises(StateConflict) as refused:
             other()
@@ -134,14 +126,14 @@ def flavor_of_one_gpu() -> str:
 def test_only_what_has_not_begun_is_cancelled(gpu, olga, sent):
     run = ask(gpu)
     command = only(sent)
-    requests.cancel_check(actor=olga, run_id=run.pk)
+    runs.cancel_check(actor=olga, run_id=run.pk)
     assert not fresh(gpu).checking
     assert run_of(command).status == CheckStatus.LOST
     assert answer(command) is False
     again = ask(gpu)
     assert results.apply_progress(run_id=again.pk, lease=only(sent).lease, progress={"phase": "start"})
     with pytest.raises(StateConflict):
-        requests.cancel_check(actor=olga, run_id=again.pk)
+        runs.cancel_check(actor=olga, run_id=again.pk)
 
 
 def test_a_node_does_a_few_at_a_time_and_the_next_when_one_has_ended(catalog, sent):
@@ -149,7 +141,7 @@ def test_a_node_does_a_few_at_a_time_and_the_next_when_one_has_ended(catalog, se
     for device in Device.objects.filter(node__pool=pool):
         ask(device)
     first = commands(sent)
-    assert len(first) == requests.AT_ONCE_ON_NODE
+    assert len(first) == runs.AT_ONCE_ON_NODE
     assert answer(first[0])
     assert len(commands(sent)) == 1
 
@@ -229,7 +221,7 @@ def test_a_pass_does_not_lift_what_others_hold_out(gpu, olga, sent):
         assert (device.cordoned, device.cordon_cause) == (True, CordonCause.OPERATOR)
         assert device.cordon_reason == "new cooling"
     lift_cordon(actor=olga, device_id=gpu.pk)
-    requests.request_scrub(actor=olga, device_id=gpu.pk)
+    runs.request_scrub(actor=olga, device_id=gpu.pk)
     assert scrubbed(only(sent), "leak")
     assert fresh(gpu).cordon_cause == CordonCause.SCRUB
     ask(gpu)
@@ -330,7 +322,7 @@ def test_no_report_and_a_text_for_a_report_are_inconclusive(gpu, sent):
     ask(gpu)
     assert tell(only(sent))
     assert fresh(gpu).checks.get().verdict == CheckVerdict.INCONCLUSIVE
-    requests.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     assert tell(only(sent), report={"verdict": "clean"})
     assert fresh(gpu).clean_free_mib is None
 
@@ -376,25 +368,25 @@ def test_a_lost_run_is_sent_again_twice_and_then_given_up(gpu, sent, clock):
     run = ask(gpu)
     leases = {only(sent).lease}
     for _ in range(2):
-        clock.shift(requests.BEGIN_WITHIN_S + 1)
-        assert requests.sweep_lost() == 0
+        clock.shift(runs.BEGIN_WITHIN_S + 1)
+        assert lost_runs.sweep_lost() == 0
         leases.add(only(sent).lease)
     assert len(leases) == 3
-    clock.shift(requests.BEGIN_WITHIN_S + 1)
-    assert requests.sweep_lost() == 1
+    clock.shift(runs.BEGIN_WITHIN_S + 1)
+    assert lost_runs.sweep_lost() == 1
     run.refresh_from_db()
     assert (run.status, run.verdict) == (CheckStatus.LOST, "")
     assert not fresh(gpu).checking and not fresh(gpu).cordoned
     assert kinds(gpu)[-1] == "device.check_lost"
     assert not commands(sent)
-    assert requests.sweep_lost() == 0
+    assert lost_runs.sweep_lost() == 0
 
 
 def test_a_result_that_comes_after_it_was_lost_is_dropped(gpu, sent, clock):
     ask(gpu)
     first = only(sent)
-    clock.shift(requests.BEGIN_WITHIN_S + 1)
-    requests.sweep_lost()
+    clock.shift(runs.BEGIN_WITHIN_S + 1)
+    lost_runs.sweep_lost()
     second = only(sent)
     before = picture(gpu)
     assert answer(first, "ecc") is False
@@ -407,7 +399,7 @@ def test_a_device_whose_run_was_deleted_is_free_again(gpus, sent):
     for device in gpus[:2]:
         ask(device)
     GpuCheckRun.objects.filter(device=gpus[0]).delete()
-    requests.sweep_lost()
+    lost_runs.sweep_lost()
     assert [fresh(device).checking for device in gpus[:2]] == [False, True]
 
 
@@ -415,12 +407,12 @@ def test_a_run_that_tells_something_is_not_lost(gpu, sent, clock):
     run = ask(gpu, level="standard")
     lease = only(sent).lease
     for _ in range(4):
-        clock.shift(requests.SILENT_S - 5)
+        clock.shift(runs.SILENT_S - 5)
         assert results.apply_progress(run_id=run.pk, lease=lease, progress={"phase": "beat"})
-        assert requests.sweep_lost() == 0
+        assert lost_runs.sweep_lost() == 0
     assert len(sent) == 0
-    clock.shift(requests.SILENT_S + 1)
-    requests.sweep_lost()
+    clock.shift(runs.SILENT_S + 1)
+    lost_runs.sweep_lost()
     run.refresh_from_db()
     assert run.status == CheckStatus.QUEUED
 
@@ -431,7 +423,7 @@ def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock)
     for _ in range(20):
         results.apply_progress(run_id=run.pk, lease=lease, progress={"phase": "beat"})
         clock.shift(20)
-        requests.sweep_lost()
+        lost_runs.sweep_lost()
     run.refresh_from_db()
     assert (run.status, run.attempts) == (CheckStatus.LOST, 1)
     assert not fresh(gpu).checking
@@ -441,7 +433,7 @@ def test_a_node_that_was_away_for_long_gets_it_again(gpu, sent, clock):
     run = ask(gpu)
     sent.take()
     clock.shift(3600)
-    assert requests.sweep_lost() == 0
+    assert lost_runs.sweep_lost() == 0
     assert answer(only(sent))
     run.refresh_from_db()
     assert run.verdict == CheckVerdict.PASS
@@ -452,8 +444,8 @@ def test_a_message_that_was_not_sent_is_sent_by_the_sweep(gpu, sent, clock):
     ask(gpu)
     sent.away = False
     assert len(sent) == 0
-    clock.shift(requests.BEGIN_WITHIN_S + 1)
-    requests.sweep_lost()
+    clock.shift(runs.BEGIN_WITHIN_S + 1)
+    lost_runs.sweep_lost()
     assert answer(only(sent))
 
 
@@ -484,17 +476,17 @@ def test_progress_from_outside_is_kept_within_bounds(gpu, sent):
 
 
 def test_a_clean_scrub_is_the_next_ones_baseline(gpu, sent):
-    requests.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     first = only(sent)
     assert first.baseline_mib is None
     assert scrubbed(first, free_mib=80_123)
     assert fresh(gpu).clean_free_mib == 80_123
-    requests.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     assert only(sent).baseline_mib == 80_123
     # Another driver keeps another amount for itself: the figure is no baseline any more.
     GpuCheckRun.objects.filter(status=CheckStatus.QUEUED).delete()
     fresh(gpu).node.__class__.objects.update(driver_version="999.1")
-    requests.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     assert only(sent).baseline_mib is None
 
 
@@ -502,12 +494,12 @@ def test_a_clean_scrub_is_the_next_ones_baseline(gpu, sent):
     ("verdict", "recovery"), [("leak", "reset"), ("failed", "inspect"), ("hung", "reboot")]
 )
 def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, sent, verdict, recovery):
-    requests.request_scrub(actor=olga, device_id=gpu.pk)
+    runs.request_scrub(actor=olga, device_id=gpu.pk)
     assert scrubbed(only(sent), verdict)
     device = fresh(gpu)
     assert (device.cordoned, device.cordon_cause, device.recovery) == (True, CordonCause.SCRUB, recovery)
     assert device.passed_at is None
-    requests.request_scrub(actor=olga, device_id=gpu.pk)
+    runs.request_scrub(actor=olga, device_id=gpu.pk)
     assert scrubbed(only(sent))
     assert not fresh(gpu).cordoned
 
@@ -517,7 +509,7 @@ def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, se
 def test_a_scrub_that_proves_nothing_is_told_once_and_the_pool_decides(gpu, sent, verdict, required):
     Pool.objects.update(scrub_required=required)
     for _ in range(3):
-        requests.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+        runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
         assert scrubbed(only(sent), verdict)
     assert kinds(gpu).count("device.scrub_inconclusive") == 1
     assert fresh(gpu).cordoned is required
@@ -525,7 +517,7 @@ def test_a_scrub_that_proves_nothing_is_told_once_and_the_pool_decides(gpu, sent
 
 
 def test_a_simulated_scrub_says_nothing_about_a_real_device(gpu, sent):
-    requests.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
     command = only(sent)
     assert scrubbed(command, simulated=True)
     assert run_of(command).verdict == CheckVerdict.INCONCLUSIVE

@@ -10,19 +10,13 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.events.models import Event
-from portal.inventory.checks import handout, policy, requests
+from portal.gpu_checks import policy, preflight, runs
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory.cordons import cordon_device, lift_cordon
-from portal.inventory.models import (
-    CheckCause,
-    CheckKind,
-    CheckStatus,
-    CordonCause,
-    Device,
-    GpuCheckRun,
-    Pool,
-)
-from portal.quotas import cycle
-from portal.workspaces import reconcile, selectors, services
+from portal.inventory.models import CordonCause, Device, Pool
+from portal.scheduling import cycle
+from portal.workspaces import selectors, services
+from portal.workspaces.domain_events import AllocationsReleased
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import Op
@@ -40,6 +34,7 @@ from tests.inventory.checks_helpers import (
     tell,
     unavailable,
 )
+from tests.sweeps import sweep
 from tests.workspaces.helpers import answer as node_says
 from tests.workspaces.helpers import check_invariants, run_until_ready, taken
 
@@ -87,7 +82,7 @@ def test_it_is_started_only_when_its_device_has_passed(workspace, sent, clock):
     assert stages(workspace)["starting"] == "todo"
     for _ in range(5):
         clock.shift(2)
-        reconcile.sweep()
+        sweep()
     assert not sent.commands
     assert answer(command)
     assert stages(workspace) == {
@@ -209,27 +204,27 @@ def test_where_no_library_is_there_it_is_not_tried_before_each_hand_out(workspac
 
 
 def test_a_silent_node_does_not_keep_it_for_ever(workspace, sent, clock):
-    for _ in range(handout.DEADLINE_S // 10 + 1):
+    for _ in range(preflight.DEADLINE_S // 10 + 1):
         sent.take("node.gpu_check")
         clock.shift(10)
         policy.run()
-        reconcile.sweep()
+        sweep()
         if sent.commands:
             break
     assert taken(sent, Op.START)
     assert Event.objects.filter(workspace=workspace, kind="workspace.unchecked").count() == 1
     assert not device_of(workspace).checking
-    assert handout.runs_of(workspace).get().status == CheckStatus.LOST
+    assert preflight.runs_of(workspace).get().status == CheckStatus.LOST
 
 
 def test_the_deadline_holds_even_when_its_node_goes_on_telling(workspace, sent, clock):
-    from portal.inventory.checks import results
+    from portal.gpu_checks import results
 
     command = only(sent)
-    for _ in range(handout.DEADLINE_S // 10 + 1):
+    for _ in range(preflight.DEADLINE_S // 10 + 1):
         results.apply_progress(run_id=command.run, lease=command.lease, progress={"phase": "beat"})
         clock.shift(10)
-        reconcile.sweep()
+        sweep()
     assert taken(sent, Op.START)
     assert answer(command, "ecc") is False
 
@@ -238,11 +233,11 @@ def test_the_time_of_its_check_does_not_count_as_time_of_its_start(workspace, se
     Workspace.objects.filter(pk=workspace.pk).update(due_at=timezone.now())
     limit = workspace.template.start_timeout_s
     command = only(sent)
-    clock.shift(min(limit, handout.DEADLINE_S) - 1)
+    clock.shift(min(limit, preflight.DEADLINE_S) - 1)
     assert answer(command)
     taken(sent, Op.START)
     clock.shift(25)
-    reconcile.sweep()
+    sweep()
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING, workspace.error_message
 
@@ -371,25 +366,30 @@ def test_a_leak_keeps_it_out_and_it_is_scrubbed_again_after_a_while(running, ali
     assert not fresh(device).cordoned
 
 
+def scrubs_after(device_id):
+    """How many scrubs a workspace that leaves this device behind has queued."""
+    return preflight.scrub_after(AllocationsReleased(Workspace(), (device_id,), used=True))
+
+
 def test_what_others_share_is_not_scrubbed_and_simulated_ones_only_where_asked_for(
     gpus, pool, make, alice, sent
 ):
     device = Device.objects.filter(node__pool=pool).first()
-    assert handout.reclaimed([device.pk]) == 0
+    assert scrubs_after(device.pk) == 0
     Pool.objects.filter(pk=pool.pk).update(scrub_required=True)
-    assert handout.reclaimed([device.pk]) == 1
-    assert handout.reclaimed([device.pk]) == 0, "one is under way"
+    assert scrubs_after(device.pk) == 1
+    assert scrubs_after(device.pk) == 0, "one is under way"
     Device.objects.filter(pk=gpus[0].pk).update(present=False)
-    assert handout.reclaimed([gpus[0].pk]) == 0
+    assert scrubs_after(gpus[0].pk) == 0
     Pool.objects.update(hand_out_max_age_h=0)
     workspace = make(alice, flavor(1))
-    assert handout.reclaimed([device_of(workspace).pk]) == 0
+    assert scrubs_after(device_of(workspace).pk) == 0
 
 
 def test_the_scrub_is_queued_in_the_transaction_that_releases(running, alice, sent, monkeypatch):
     """There is no moment at which the device is free and its scrub is not known."""
     seen = []
-    real = requests.make_run
+    real = runs.make_run
 
     def spy(**fields):
         from django.db import connection
@@ -397,7 +397,7 @@ def test_the_scrub_is_queued_in_the_transaction_that_releases(running, alice, se
         seen.append(connection.in_atomic_block)
         return real(**fields)
 
-    monkeypatch.setattr(requests, "make_run", spy)
+    monkeypatch.setattr(runs, "make_run", spy)
     services.delete(actor=alice, workspace_id=running.pk)
     assert node_says(sent, "delete", "absent")
     assert seen == [True]

@@ -11,21 +11,12 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.events import services as events
 from portal.events.models import Event, Notification
+from portal.gpu_checks import policy, runs
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory import services as inventory
-from portal.inventory.checks import policy, requests
 from portal.inventory.cordons import cordon_device
-from portal.inventory.models import (
-    CheckCause,
-    CheckKind,
-    CheckStatus,
-    CheckVerdict,
-    CordonCause,
-    Device,
-    GpuCheckRun,
-    Pool,
-)
+from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice
 from provisioning.registry import driver_for
 from tests.factories import inventory_of, node_info, rescript, simulated_pool
 from tests.inventory.checks_helpers import answer, checked_pool, commands, fresh, only, run_of, unavailable
@@ -173,7 +164,7 @@ def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(s
         GpuCheckRun.objects.create(
             device=each, cause=CheckCause.NEW, status=CheckStatus.DONE, verdict=CheckVerdict.PASS
         )
-    requests.request_check(actor=SYSTEM, device_id=device.pk)
+    runs.request_check(actor=SYSTEM, device_id=device.pk)
     assert answer(only(sent), "xid79")
     policy.run()
     assert not commands(sent), "somebody has to reboot it first"
@@ -242,7 +233,7 @@ def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock
     for _ in range(6):
         policy.run()
         sent.take("node.gpu_check")
-        clock.shift(requests.BEGIN_WITHIN_S + 1)
+        clock.shift(runs.BEGIN_WITHIN_S + 1)
         stay_seen(site)
     assert GpuCheckRun.objects.count() == 1
     assert GpuCheckRun.objects.get().status == CheckStatus.LOST
@@ -316,7 +307,7 @@ def test_a_simulated_pool_goes_through_cordon_and_recovery_to_its_return(
     take_stock(pool)
     assert fresh(gpu[5]).present
     for device in (gpu[0], gpu[1], gpu[2], gpu[4]):
-        requests.request_check(actor=olga, device_id=device.pk, level="standard")
+        runs.request_check(actor=olga, device_id=device.pk, level="standard")
     sent.run()
     assert not any(fresh(gpu[n]).cordoned for n in (0, 1, 2, 4))
     clock.shift(3601)

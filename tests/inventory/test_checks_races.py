@@ -14,12 +14,13 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import StateConflict
 from portal.events.models import Event
-from portal.inventory.checks import requests
-from portal.inventory.models import CheckCause, Device, GpuCheckRun, Pool
-from portal.quotas import cycle
+from portal.gpu_checks import runs
+from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.scheduling import cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.workspaces.models import Workspace
 from tests.factories import node_info
 from tests.inventory.checks_helpers import answer, checked_pool, commands, only
 from tests.workspaces.helpers import check_invariants
@@ -57,7 +58,7 @@ def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catal
         )
 
     def operator(device: Device):
-        return lambda: requests.request_check(actor=SYSTEM, device_id=device.pk)
+        return lambda: runs.request_check(actor=SYSTEM, device_id=device.pk)
 
     found = at_once(
         *(person(number) for number in range(DEVICES)), *(operator(device) for device in Device.objects.all())
@@ -91,7 +92,7 @@ def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
 
     def check():
         assert decided.wait(20)
-        return requests.request_check(actor=SYSTEM, device_id=device.pk)
+        return runs.request_check(actor=SYSTEM, device_id=device.pk)
 
     def create():
         return services.create(
@@ -110,7 +111,7 @@ def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
 def test_one_verdict_of_many_copies_counts(catalog, sent):
     checked_pool(node_info(gpus=1))
     device = Device.objects.get()
-    requests.request_check(actor=SYSTEM, device_id=device.pk)
+    runs.request_check(actor=SYSTEM, device_id=device.pk)
     command = only(sent)
     found = at_once(*[lambda: answer(command, "ecc")] * 6)
     assert found.count(True) == 1
@@ -121,7 +122,7 @@ def test_one_verdict_of_many_copies_counts(catalog, sent):
 def test_those_who_ask_for_the_same_get_the_same(catalog, sent):
     checked_pool(node_info(gpus=1))
     device = Device.objects.get()
-    found = at_once(*[lambda: requests.request_check(actor=SYSTEM, device_id=device.pk)] * 6)
+    found = at_once(*[lambda: runs.request_check(actor=SYSTEM, device_id=device.pk)] * 6)
     assert len({run.pk for run in found}) == 1
     assert len(commands(sent)) == 1
 

@@ -11,15 +11,16 @@ from django.utils import timezone
 
 from portal.common.errors import NotAllowed, NotFound
 from portal.events.models import Event, Notification
-from portal.inventory import cordons, drains, services
-from portal.inventory.models import CordonCause, Device, Node
-from portal.quotas import cycle
+from portal.inventory import cordons, services
+from portal.inventory.models import AllocatedDevice, CordonCause, Device, Node
+from portal.scheduling import cycle, drains
 from portal.workspaces import reconcile
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State, Wanted
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import local_pool_with, node_info
+from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
 
 pytestmark = pytest.mark.django_db
@@ -75,7 +76,7 @@ def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, o
     assert "New memory" in notice.body
     assert "1 workspace is there yet" in str(found)
     clock.shift(119)
-    reconcile.sweep()
+    sweep()
     assert again(row).state == State.RUNNING, "it leaves before its time"
     settle(200, resting=lambda: again(row).state == State.RUNNING and node_of(row) != node)
     row = again(row)
@@ -92,7 +93,7 @@ def test_whose_next_step_is_far_off_leaves_in_time(running, olga, clock):
     Workspace.objects.filter(pk=running.pk).update(due_at=later, lease="", lease_expires_at=None)
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     clock.shift(121)
-    reconcile.sweep()
+    sweep()
     assert again(running).state == State.STOPPING
 
 
@@ -223,7 +224,7 @@ def test_who_has_not_left_stays_when_the_node_is_back(running, olga, clock):
     assert events("workspace.may_stay") == 1
     assert Notification.objects.get(kind="workspace.may_stay").user == row.owner
     clock.shift(200)
-    reconcile.sweep()
+    sweep()
     assert again(running).state == State.RUNNING
 
 
@@ -242,7 +243,7 @@ def test_who_was_forgotten_when_the_cordon_was_lifted_is_remembered_at_the_last_
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     Node.objects.filter(pk=node.pk).update(cordoned=False)
     clock.shift(121)
-    reconcile.sweep()
+    sweep()
     assert (again(running).state, again(running).leave_at) == (State.RUNNING, None)
 
 

@@ -13,7 +13,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from portal.inventory import cordons, gpu_map, services
+from portal.fleet.presenters import gpu_map
+from portal.inventory import cordons, services
 from portal.inventory.device_states import LOOKS, DeviceState
 from portal.inventory.models import CordonCause, Device, DeviceSeries, Node, Pool
 from portal.workspaces.lifecycle import State

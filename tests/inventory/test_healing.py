@@ -6,9 +6,10 @@ from html import unescape
 
 import pytest
 
+from portal.gpu_checks import policy
+from portal.gpu_checks.models import GpuCheckRun
 from portal.inventory import services as inventory
-from portal.inventory.checks import policy
-from portal.inventory.models import Device, GpuCheckRun, Pool
+from portal.inventory.models import Device, Pool
 from provisioning.registry import driver_for
 from tests.api.conftest import Api
 from tests.factories import simulated_pool

@@ -11,7 +11,7 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
 from portal.events.models import Event
-from portal.inventory import inventories, selectors, services
+from portal.inventory import polling, selectors, services
 from portal.inventory.models import Device, Node, Pool, PoolState
 from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
@@ -130,20 +130,20 @@ def test_an_inventory_leaves_allocations_and_cordons_alone(make, alice, pool):
 def test_pools_are_asked_when_due_and_not_before(local_pool, pool, sent, clock, settings):
     # What has reported has been asked; its next turn comes with time.
     Pool.objects.update(inventory_due_at=timezone.now())
-    inventories.refresh_due()
+    polling.refresh_due()
     assert sorted(message.queue for message in sent.of("node.inventory")) == ["engine", "node.node-1"]
     sent.clear()
-    inventories.refresh_due()
+    polling.refresh_due()
     assert len(sent) == 0
     clock.shift(settings.INVENTORY_INTERVAL_S + 1)
-    inventories.refresh_due()
+    polling.refresh_due()
     assert len(sent) == 2
 
 
 def test_the_answer_comes_back_through_both_planes(pool, sent, run_node):
     Node.objects.update(online=False)
     Pool.objects.update(inventory_due_at=timezone.now(), state=PoolState.UNKNOWN)
-    inventories.refresh_due()
+    polling.refresh_due()
     run_node()
     pool.refresh_from_db()
     assert pool.state == PoolState.ONLINE
@@ -151,20 +151,20 @@ def test_the_answer_comes_back_through_both_planes(pool, sent, run_node):
 
 
 def test_a_worker_that_starts_has_its_pools_asked_at_once(local_pool, pool, sent):
-    inventories.worker_ready(["node.node-1", "other"])
+    polling.worker_ready(["node.node-1", "other"])
     assert [message.queue for message in sent] == ["node.node-1"]
     sent.clear()
-    inventories.worker_ready(["engine"])
+    polling.worker_ready(["engine"])
     assert [message.queue for message in sent] == ["engine"]
     sent.clear()
-    inventories.worker_ready(["node.somewhere-else"])
+    polling.worker_ready(["node.somewhere-else"])
     assert len(sent) == 0
 
 
 def test_a_disabled_pool_is_not_asked(pool, sent):
     Pool.objects.update(enabled=False, inventory_due_at=timezone.now())
-    inventories.refresh_due()
-    inventories.worker_ready(["engine"])
+    polling.refresh_due()
+    polling.worker_ready(["engine"])
     assert len(sent) == 0
 
 
@@ -172,7 +172,7 @@ def test_a_pool_that_cannot_take_stock_says_why_and_is_asked_again_soon(pool, se
     pool.config["unavailable"] = True
     pool.save()
     Pool.objects.update(inventory_due_at=timezone.now())
-    inventories.refresh_due()
+    polling.refresh_due()
     run_node()
     pool.refresh_from_db()
     assert pool.state == PoolState.UNREACHABLE
@@ -181,7 +181,7 @@ def test_a_pool_that_cannot_take_stock_says_why_and_is_asked_again_soon(pool, se
     del pool.config["unavailable"]
     pool.save()
     clock.shift(11)
-    inventories.refresh_due()
+    polling.refresh_due()
     run_node()
     pool.refresh_from_db()
     assert (pool.state, pool.state_message) == (PoolState.ONLINE, "")
@@ -211,7 +211,7 @@ def test_a_pool_that_stays_silent_is_unreachable_and_takes_nothing_new(local_poo
 
 
 def test_an_answer_about_a_pool_that_has_gone_is_dropped(db):
-    inventories.apply("gone", None, None)
+    polling.apply("gone", None, None)
 
 
 # --- pools and cordons ----------------------------------------------------------------------------

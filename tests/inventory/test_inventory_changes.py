@@ -9,15 +9,15 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.events.models import Event, Notification
-from portal.inventory import cordons, inventories, services
-from portal.inventory.checks import policy
-from portal.inventory.devices_seen import UNSEEN_STATES
-from portal.inventory.models import CheckCause, Device, GpuCheckRun, Node, Pool
-from portal.quotas import snapshot
-from portal.workspaces import lost_devices
+from portal.gpu_checks import lost_devices, policy
+from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.inventory import cordons, polling, services
+from portal.inventory.inventory_sync import UNSEEN_STATES
+from portal.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.scheduling import snapshot
 from portal.workspaces import services as workspaces
-from portal.workspaces.lifecycle import Reason, State
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.workspaces.lifecycle import State, TerminationReason
+from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.inventory.checks_helpers import checked_pool
@@ -308,7 +308,7 @@ def test_who_runs_on_a_device_that_vanishes_is_ended_and_told(held, alice, make,
     run_until_ready(sent, other)
     report(pool, without(device))
     row = again(row)
-    assert (row.state, row.termination_reason) == (State.TERMINATING, Reason.LOST)
+    assert (row.state, row.termination_reason) == (State.TERMINATING, TerminationReason.LOST)
     assert row.error_code == "device_lost"
     assert row.error_message.startswith(f"GPU {device.index} of node-1 has disappeared")
     notice = Notification.objects.get(kind="workspace.device_lost")
@@ -384,7 +384,7 @@ def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make
 def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
     pool, row, device = held
     with monkeypatch.context() as patch:
-        patch.setattr(lost_devices, "end_all", lambda pool_id: 0)
+        patch.setattr(lost_devices, "end", lambda workspace_id: False)
         report(pool, without(device))
     assert again(row).state == State.RUNNING
     assert report(pool, without(device)) == []
@@ -427,7 +427,7 @@ def test_a_simulated_device_that_vanishes_says_that_it_is_simulated(catalog, tmp
     seen = driver.inventory()
     (node,) = seen.nodes
     left = replace(node, devices=tuple(each for each in node.devices if each.uuid != device.uuid))
-    inventories.apply(pool.slug, None, None)
+    polling.apply(pool.slug, None, None)
     services.apply_inventory(pool=pool, inventory=replace(seen, nodes=(left,)))
     assert again(row).error_code == "device_lost"
     assert Notification.objects.get(kind="workspace.device_lost").title.startswith("Simulated: train ")

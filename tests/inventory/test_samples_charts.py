@@ -12,7 +12,9 @@ from django.urls import reverse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portal.inventory import charts, samples, shapes
+from portal.common import svg
+from portal.fleet.presenters import charts
+from portal.inventory import samples
 from portal.inventory.models import Device, Node, Pool
 from portal.inventory.series import HOUR, MONTH, Held, Point, Series
 from provisioning.gpu.samples import Sample
@@ -177,24 +179,24 @@ def test_axes_are_marked_in_quarters_of_hours_and_in_weeks():
     [(0, 1), (1, 1), (1.1, 2), (250, 300), (690, 800), (700.1, 800), (810, 1000), (0.3, 0.3)],
 )
 def test_axes_end_at_round_numbers(value, top):
-    assert shapes.nice(value) == pytest.approx(top) if value else shapes.nice(value) > 0
+    assert svg.nice(value) == pytest.approx(top) if value else svg.nice(value) > 0
 
 
 # --- sparklines -----------------------------------------------------------------------------------
 
 
 def test_a_sparkline_shows_the_floor_and_says_what_lies_below():
-    good = shapes.sparkline([4100.0, None, 4300.0, 4200.0], floor=4000, unit="GB/s", name="Copy")
+    good = svg.sparkline([4100.0, None, 4300.0, 4200.0], floor=4000, unit="GB/s", name="Copy")
     assert good is not None and not good.below and good.floor_y is not None and good.last is not None
     assert good.line.count("M") == 2 and good.last[1] < good.floor_y, "above the floor is higher up"
     assert good.label == "Copy: 4100 to 4200 GB/s in 3 values, floor 4000"
-    bad = shapes.sparkline([4100.0, 3900.0], floor=4000)
+    bad = svg.sparkline([4100.0, 3900.0], floor=4000)
     assert bad is not None and bad.below and bad.last is not None and bad.floor_y is not None
     assert bad.last[1] > bad.floor_y and bad.label.endswith("below the floor 4000")
-    one = shapes.sparkline([7])
+    one = svg.sparkline([7])
     assert one is not None and one.line.endswith("h0") and one.label == "Trend: 7"
-    assert shapes.sparkline([]) is None and shapes.sparkline([None]) is None
-    flat = shapes.sparkline([0, 0, 0], floor=0)
+    assert svg.sparkline([]) is None and svg.sparkline([None]) is None
+    flat = svg.sparkline([0, 0, 0], floor=0)
     assert flat is not None and not flat.below
 
 
@@ -208,7 +210,7 @@ def real(catalog, db) -> Device:
 
 
 def url_of(found: Device, span: str = "hour") -> str:
-    return reverse("inventory:device-charts", args=[found.pk]) + f"?span={span}"
+    return reverse("fleet:device-charts", args=[found.pk]) + f"?span={span}"
 
 
 FULL = {"memory_used_mib": 31_234, "power_mw": 456_789, "temperature_c": 66, "throttle": 0}

@@ -10,10 +10,9 @@ import pytest
 
 from portal.events import live
 from portal.inventory import samples, series
-from portal.inventory.models import Device
-from portal.workspaces.models import AllocatedDevice, Allocation
+from portal.inventory.models import AllocatedDevice, Allocation, Device
 from provisioning.gpu.samples import Sample
-from provisioning.sampling import LIVE_KEY
+from provisioning.node.sampling import LIVE_KEY
 from tests.factories import TeamFactory, WorkspaceFactory, local_pool_with, node_info
 from tests.inventory.sampled import NOON, apply, rollup
 

@@ -14,10 +14,11 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
-from portal.accounts.models import Scope, Team
+from portal.accounts.models import Team
+from portal.common.scopes import Scope
 from portal.events.models import Notification
 from portal.events.services import notify
-from portal.inventory.models import CheckCause, GpuCheckRun
+from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.workspaces.lifecycle import State
 from tests.factories import MembershipFactory, UserFactory, make_token
 from tests.permissions.table import ROWS, WHO, Row
@@ -50,7 +51,9 @@ def requested(user: Any) -> dict[str, Any]:
     """An open request of the user's for a cap, a grant of such a cap, a rule, and somebody's delegation."""
     from datetime import timedelta
 
-    from portal.quotas.models import AutoApproveRule, Delegation, Grant, MemberCap, QuotaRequest
+    from portal.accounts.models import Delegation
+    from portal.quota_requests.models import AutoApproveRule, QuotaRequest
+    from portal.quotas.models import Grant, MemberCap
 
     team = Team.objects.get(slug="vision")
     now = timezone.now()
@@ -75,8 +78,9 @@ def requested(user: Any) -> dict[str, Any]:
 def limited() -> dict[str, Any]:
     """A quota and a cap of vision's, which is in the cohort research."""
     from portal.common.actors import SYSTEM
-    from portal.quotas.models import Cohort, MemberCap, Quota, Reservation, TeamShare
-    from portal.quotas.services import ledger
+    from portal.ledger import services
+    from portal.quotas.models import Cohort, MemberCap, Quota, TeamShare
+    from portal.reservations.models import Reservation
 
     team = Team.objects.get(slug="vision")
     cohort = Cohort.objects.create(slug="research", name="Research")
@@ -91,7 +95,7 @@ def limited() -> dict[str, Any]:
         starts_at=now + timedelta(days=1),
         ends_at=now + timedelta(days=2),
     )
-    ledger.set_ledger(actor=SYSTEM, team=team, granted=10**12)
+    services.set_ledger(actor=SYSTEM, team=team, granted=10**12)
     return {
         "<uuid:reservation_id>": booked.pk,
         "<uuid:quota_id>": quota.pk,
@@ -210,7 +214,7 @@ class Stage:
 @pytest.fixture
 def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch) -> Stage:
     from portal.workspaces import dispatch
-    from provisioning.gateway import tickets
+    from portal.workspaces.gateway import tickets
     from tests.factories import local_pool_with, node_info
 
     pool = local_pool_with(node_info(gpus=1))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from provisioning.placement.engine import place
+from portal.scheduling.engine.placement.engine import place
 from provisioning.types import (
     AcceleratorRequest,
     DeviceKind,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from provisioning.placement.arrays import is_plain, mig_parents
-from provisioning.placement.mix import RequestMix, Shape
-from provisioning.placement.scoring.fragmentation import LEVELS
+from portal.scheduling.engine.placement.arrays import is_plain, mig_parents
+from portal.scheduling.engine.placement.mix import RequestMix, Shape
+from portal.scheduling.engine.placement.scoring.fragmentation import LEVELS
 from provisioning.types import NodeState, ResourceRequest
 
 Devices = list[tuple[str, int]]

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioning.placement.arrays import free_memory_mib, is_plain, mig_parents
-from provisioning.placement.engine import Cluster, RequestMix, place
-from provisioning.placement.mig import choose
-from provisioning.placement.topology import bond_of
+from portal.scheduling.engine.placement.arrays import free_memory_mib, is_plain, mig_parents
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix, place
+from portal.scheduling.engine.placement.mig import choose
+from portal.scheduling.engine.placement.topology import bond_of
 from provisioning.types import NodeState, Placed, ResourceRequest, Unplaceable
 from tests.placement.helpers import A10, gpus, node, nodes_, requests_, wants, where
 

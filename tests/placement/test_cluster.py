@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioning.placement.engine import Cluster, place
+from portal.scheduling.engine.placement.engine import Cluster, place
 from provisioning.types import DeviceGrant, NodePlacement, Placed, Placement
 from tests.placement.helpers import carrier, gpu, gpus, node, nodes_, requests_, wants
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from provisioning.placement import filters
-from provisioning.placement.arrays import NodeArrays
-from provisioning.placement.engine import place
+from portal.scheduling.engine.placement import filters
+from portal.scheduling.engine.placement.arrays import NodeArrays
+from portal.scheduling.engine.placement.engine import place
 from provisioning.types import Unplaceable, Within
 from tests.placement.helpers import A10, H100, carrier, gpu, gpus, node, nodes_, reasons, requests_, wants
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioning.placement.engine import Cluster, RequestMix
-from provisioning.placement.mig import choose, fragmentation, geometry
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix
+from portal.scheduling.engine.placement.mig import choose, fragmentation, geometry
 from provisioning.types import AcceleratorRequest, DeviceKind, MigRepartition, MigSlice, Placed
 from tests.placement.helpers import H100, carrier, node, placement_of, reasons, wants, where
 

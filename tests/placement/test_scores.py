@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioning.placement.arrays import NodeArrays
-from provisioning.placement.engine import DEFAULT_MIX, RequestMix, place
-from provisioning.placement.scoring.fragmentation import LEVELS, Fragmentation, sigmoid_thresholds
+from portal.scheduling.engine.placement.arrays import NodeArrays
+from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix, place
+from portal.scheduling.engine.placement.scoring.fragmentation import (
+    LEVELS,
+    Fragmentation,
+    sigmoid_thresholds,
+)
 from provisioning.types import Placed
 from tests.placement import reference
 from tests.placement.helpers import A10, H100, gpus, node, nodes_, requests_, wants

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jsonschema
 import pytest
 
-from provisioning import gpu_tasks, messages
+from provisioning import messages
 from provisioning.check_messages import CheckAnswer, CheckCommand
 from provisioning.driver import Driver, Plane
 from provisioning.drivers.simulated import faults, hardware
@@ -20,8 +20,9 @@ from provisioning.errors import BackendUnavailable
 from provisioning.gpu.check import Progress, schema
 from provisioning.gpu.check import verdict as judging
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
+from provisioning.node import gpu_tasks
+from provisioning.node.worker import app
 from provisioning.types import PoolConfig
-from provisioning.worker import app
 from tests.broker import Broker
 
 CONFIG = PoolConfig("trial", "scripted", {})

@@ -20,9 +20,9 @@ from redis import Redis
 
 from portal.embedded.environment import ROOT
 from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, KEY_PREFIX, configure
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated import hardware
-from provisioning.transport import CONTROL_QUEUE, ENGINE_QUEUE, KEY_PREFIX, configure
 from provisioning.types import PoolConfig
 from tests.provisioning.gateway.gateway_support import redis_url as redis_url
 
@@ -81,7 +81,8 @@ class Node:
 @contextmanager
 def worker(url: str, tmp_path: Path) -> Iterator[Node]:
     argv = [
-        sys.executable, "-m", "celery", "-A", "provisioning.worker", "worker", "-Q", ENGINE_QUEUE, "-c", "1",
+        sys.executable, "-m", "celery", "-A", "provisioning.node.worker", "worker", "-Q", ENGINE_QUEUE,
+        "-c", "1",
         "-n", "node@test", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING",
     ]  # fmt: skip
     environment = {**os.environ, "BERTH_NODE_REDIS_URL": url, "BERTH_HOME": str(tmp_path)}

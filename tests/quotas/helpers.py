@@ -8,8 +8,8 @@ from typing import Any
 from django.utils import timezone
 
 from portal.accounts.models import Team, User
-from portal.quotas.models import QuotaRequest
-from portal.quotas.services import requests
+from portal.quota_requests.models import QuotaRequest
+from portal.quota_requests.services import requests
 
 
 def in_hours(hours: float) -> datetime:

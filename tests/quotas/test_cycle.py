@@ -10,24 +10,18 @@ from django.utils import timezone
 from portal.accounts.models import Role
 from portal.common.errors import NeedsApproval
 from portal.events.models import Event, Notification
-from portal.quotas import cycle
-from portal.quotas.admission import Outcome, assess
-from portal.quotas.models import (
-    Cohort,
-    Grant,
-    LedgerAccount,
-    MemberCap,
-    QueueState,
-    Quota,
-    Reservation,
-    ReservationStatus,
-    SiteLimit,
-    TeamShare,
-)
+from portal.inventory.models import AllocatedDevice
+from portal.ledger.models import LedgerAccount
+from portal.quotas.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
+from portal.reservations.models import Reservation, ReservationStatus
+from portal.scheduling import cycle
+from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.models import QueueState
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State, Wanted
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+from tests.sweeps import sweep
 
 pytestmark = pytest.mark.django_db
 
@@ -337,9 +331,8 @@ def test_stopping_one_that_leaves_keeps_it_stopped(borrowed, make, alice, dora, 
     owner = make(dora, "sim-h100-x4", team=other)
     victim = Workspace.objects.get(leave_at__isnull=False)
     clock.shift(121)
-    from portal.workspaces import reconcile
 
-    reconcile.sweep()
+    sweep()
     assert states(victim) == ["stopping"]
     services.stop(actor=alice, workspace_id=victim.pk)
     settle(60, resting=lambda: states(owner) == ["running"])

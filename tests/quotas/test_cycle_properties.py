@@ -15,14 +15,14 @@ from portal.catalog import selectors
 from portal.common.actors import SYSTEM
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.inventory import cordons
-from portal.inventory.models import Device
-from portal.quotas import cycle, standing
-from portal.quotas.admission import Outcome, assess
+from portal.inventory.models import AllocatedDevice, Device
 from portal.quotas.models import Cohort, MemberCap, Quota, SiteLimit, TeamShare
-from portal.quotas.snapshot import load
+from portal.scheduling import cycle, snapshot_cache
+from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.snapshot import load
 from portal.workspaces import services
 from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -49,7 +49,7 @@ def check() -> None:
 
 def the_standing_site_is_as_if_read_anew() -> None:
     fresh = load()
-    with standing.previews.use() as site:
+    with snapshot_cache.previews.use() as site:
         assert site.scheduler.running.keys() == fresh.scheduler.running.keys()
         for name, each in site.scheduler.running.items():
             assert each.workload == fresh.scheduler.running[name].workload
@@ -154,10 +154,10 @@ def create(chance: random.Random, teams: list[Team]) -> None:
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=SEEDS)
 def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch):
-    monkeypatch.setattr(standing, "KEPT_S", 60)
+    monkeypatch.setattr(snapshot_cache, "KEPT_S", 60)
     # The transaction is the test's.
-    monkeypatch.setattr(standing, "_in_transaction", lambda: False)
-    standing.forget()
+    monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
+    snapshot_cache.forget()
     chance = random.Random(seed)
     with transaction.atomic():
         limits(chance, worlds)
@@ -174,9 +174,9 @@ def test_a_kept_site_follows_limits_and_is_read_anew_when_nodes_change(
     from portal.inventory import services as inventory
     from portal.quotas.services import limits
 
-    monkeypatch.setattr(standing, "KEPT_S", 60)
-    monkeypatch.setattr(standing, "_in_transaction", lambda: False)
-    standing.forget()
+    monkeypatch.setattr(snapshot_cache, "KEPT_S", 60)
+    monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
+    snapshot_cache.forget()
     flavor = selectors.flavor_by_slug("sim-h100-x2")
     asked = {
         "template": selectors.template_by_slug("jupyterlab"),

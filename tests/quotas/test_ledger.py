@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
 from portal.events.models import Event, Notification
-from portal.quotas.models import LedgerAccount, LedgerEntry, ResourceRate
-from portal.quotas.selectors.ledger import statement
-from portal.quotas.services import ledger
-from portal.quotas.services.ledger import account_of
-from portal.quotas.spending import Held, stretches
+from portal.ledger import services as ledger
+from portal.ledger.accounting import GPU_HOUR
+from portal.ledger.models import LedgerAccount, LedgerEntry
+from portal.ledger.selectors import statement
+from portal.ledger.services import account_of
+from portal.ledger.spending import Held, stretches
+from portal.quotas.models import ResourceRate
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from provisioning.scheduling.ledger import GPU_HOUR
 
 pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from portal.quotas.models import LedgerAccount
-from portal.quotas.services import ledger
-from provisioning.scheduling.ledger import GPU_HOUR
+from portal.ledger import services
+from portal.ledger.accounting import GPU_HOUR
+from portal.ledger.models import LedgerAccount
 
 pytestmark = pytest.mark.django_db
 
@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said(as_user, olga, team, wrong):
 
 
 def test_nearly_used_up_and_used_up_are_said(as_user, alice, olga, team):
-    ledger.set_ledger(actor=olga, team=team, granted=10 * GPU_HOUR)
+    services.set_ledger(actor=olga, team=team, granted=10 * GPU_HOUR)
     for spent, words in ((8, "nearly used up"), (10, "used up")):
         LedgerAccount.objects.update(spent=spent * GPU_HOUR)
         assert words in as_user(alice).get(f"/teams/{team.slug}/").content.decode()

@@ -172,7 +172,7 @@ def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared
 
 
 def test_order_is_accelerators_machine_simulated():
-    from portal.quotas.bars import in_order
+    from portal.quotas.presenters.bars import in_order
 
     names = [
         "workspaces",

@@ -6,8 +6,8 @@ import pytest
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
-from portal.quotas import limit_pages
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quotas.presenters import limits
 from portal.quotas.services import cohorts
 from portal.quotas.services import limits as services
 from portal.workspaces.lifecycle import State
@@ -71,8 +71,8 @@ def test_a_row_edited_without_a_change_is_unchanged(board, team):
     services.set_quota(actor=SYSTEM, team=team, resource="memory_mib", nominal=81_559)
     client_page = words(board(row="team:vision", nominal="", resource="cpu_milli"))
     assert "Vision was so already." in client_page
-    typed = limit_pages.as_typed(81_559, "memory_mib")
-    assert limit_pages.typed(typed, "memory_mib", "x") == 81_559
+    typed = limits.as_typed(81_559, "memory_mib")
+    assert limits.typed(typed, "memory_mib", "x") == 81_559
 
 
 def test_an_empty_quota_takes_it_away(board, team):
@@ -115,7 +115,7 @@ def test_a_row_that_has_gone_and_an_unknown_form_say_so(board, team):
 
 
 def test_hundreds_of_teams_are_searched(board, as_user, olga, monkeypatch):
-    monkeypatch.setattr("portal.quotas.limit_board.ROWS_SHOWN", 5)
+    monkeypatch.setattr("portal.quotas.presenters.limit_board.ROWS_SHOWN", 5)
     for number in range(12):
         TeamFactory(slug=f"t{number}", name=f"Team {number}")
     assert "7 more rows are not shown" in words(board())
@@ -160,20 +160,20 @@ def test_owners_split_the_quota_on_the_teams_page(as_user, alice, bob, team):
 
 
 def test_home_has_what_my_teams_may_use(bob, alice, team):
-    assert limit_pages.for_home(bob) == []
+    assert limits.for_home(bob) == []
     for resource in ("cpu_milli", "memory_mib", "disk_mib", "workspaces"):
         services.set_quota(actor=SYSTEM, team=team, resource=resource, nominal=1024_000)
     services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=0)
-    (mine,) = limit_pages.for_home(bob)
+    (mine,) = limits.for_home(bob)
     assert [bar.resource for bar in mine.bars] == [H100, "cpu_milli", "memory_mib"] and mine.more == 2
 
 
 @pytest.mark.parametrize(("text", "amount"), [("1", 1000), (" 0.5 ", 500), ("1,25", 1250), ("0", 0)])
 def test_numbers_as_people_type_them(text, amount):
-    assert limit_pages.typed(text, H100, "x") == amount
+    assert limits.typed(text, H100, "x") == amount
 
 
 def test_what_is_no_number_is_refused():
     for text in ("", "x", "-1", "1e30", "1" * 40):
         with pytest.raises(InvalidInput):
-            limit_pages.typed(text, H100, "x")
+            limits.typed(text, H100, "x")

@@ -48,16 +48,14 @@ def test_a_quota_is_set_changed_and_removed_and_each_is_on_record(olga, team):
     assert not limits.remove_quota(actor=olga, team=team, resource=H100).changed
 
 
-def test_every_change_has_the_queue_looked_at(olga, team, bob, monkeypatch):
-    told = []
-    monkeypatch.setattr("portal.quotas.queue.poke", lambda: told.append(1))
+def test_every_change_has_the_queue_looked_at(olga, team, bob, sent):
     limits.set_quota(actor=olga, team=team, resource=H100, nominal=1000)
     limits.set_member_cap(actor=olga, team=team, user=bob, resource=H100, amount=1000)
     limits.set_site_limit(actor=olga, resource=H100, amount=1000)
     limits.set_rate(actor=olga, resource=H100, rate_milli=2000)
     made = cohorts.create_cohort(actor=olga, slug="all")
     cohorts.set_share(actor=olga, team=team, cohort=made)
-    assert len(told) == 6
+    assert [message.task for message in sent] == ["control.schedule"] * 6
 
 
 @pytest.mark.parametrize("resource", ["", "gpu:", "h100", "gpu:H 100", "gpu_hours", "x" * 200])

@@ -9,10 +9,11 @@ import pytest
 from django.db import connection
 
 from portal.catalog import selectors
-from portal.quotas import cycle
+from portal.inventory.models import AllocatedDevice
+from portal.scheduling import cycle
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice, Workspace
+from portal.workspaces.models import Workspace
 from tests.factories import MembershipFactory, UserFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)

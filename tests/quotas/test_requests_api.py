@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quotas.models import Grant, Quota, QuotaRequest
+from portal.quota_requests.models import QuotaRequest
+from portal.quotas.models import Grant, Quota
 from portal.workspaces.models import Workspace
 from tests.quotas.helpers import ask, in_hours
 
@@ -136,7 +137,7 @@ def test_delegations(bob, alice, olga, petra, team, eight, with_token):
     ],
 )
 def test_what_only_approvers_do_needs_its_scope(petra, with_token, method, path):
-    from portal.accounts.models import Scope
+    from portal.common.scopes import Scope
 
     others = [scope for scope in Scope.values if scope not in {"quotas:decide", "all"}]
     assert getattr(with_token(petra, *others), method)(path, {}, **JSON).status_code == 403

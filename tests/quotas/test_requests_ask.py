@@ -10,8 +10,10 @@ from django.utils import timezone
 from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.events.models import Event, Notification
-from portal.quotas.models import Grant, LedgerAccount, MemberCap, QuotaRequest, RequestStatus, SiteLimit
-from portal.quotas.services import requests, rules
+from portal.ledger.models import LedgerAccount
+from portal.quota_requests.models import QuotaRequest, RequestStatus
+from portal.quota_requests.services import requests, rules
+from portal.quotas.models import Grant, MemberCap, SiteLimit
 from tests.quotas.helpers import ask, in_hours
 
 pytestmark = pytest.mark.django_db

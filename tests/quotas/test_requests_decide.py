@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 
 import pytest
 
+from portal.accounts import approvers
+from portal.accounts.models import Delegation
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.events.models import Event, Notification
-from portal.quotas import deciders
-from portal.quotas.models import (
-    Delegation,
-    Grant,
-    LedgerAccount,
-    MemberCap,
-    Quota,
-    QuotaRequest,
-    RequestStatus,
-)
-from portal.quotas.services import grants, requests, rules
+from portal.ledger.models import LedgerAccount
+from portal.quota_requests import policies
+from portal.quota_requests.models import QuotaRequest, RequestStatus
+from portal.quota_requests.services import grants, requests, rules
+from portal.quotas.models import Grant, MemberCap, Quota
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -75,12 +70,11 @@ def test_a_cap_is_raised_for_who_asked_alone(bob, alice, petra, team, eight):
 def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monkeypatch):
     from django.utils import timezone
 
-    from portal.quotas import services
+    from portal.quota_requests.services import requests as services
 
     now, credited = timezone.now(), []
     ledger = SimpleNamespace(credit=lambda **given: credited.append(given))
-    monkeypatch.setitem(sys.modules, "portal.quotas.services.ledger", ledger)
-    monkeypatch.setattr(services, "ledger", ledger, raising=False)
+    monkeypatch.setattr(services, "ledger", ledger)
     LedgerAccount.objects.create(team=team, granted=0, period_started_at=now, charged_until=now)
     made = ask(bob, team, kind="ledger", resource="gpu_hours", amount=36_000_000, until=None)
     requests.approve(actor=petra, request_id=made.pk, amount=3_600_000, note="For now")
@@ -157,11 +151,11 @@ def test_nobody_decides_their_own(petra, team, eight):
     second = UserFactory(is_superuser=True)
     with pytest.raises(NotAllowed):
         requests.approve(actor=petra, request_id=made.pk)
-    assert made not in QuotaRequest.objects.filter(deciders.decidable_by(petra))
+    assert made not in QuotaRequest.objects.filter(policies.decidable_by(petra))
     second.is_active = False
     second.save()
     # The only administrator there is: allowed, and said so in the audit log.
-    assert made in QuotaRequest.objects.filter(deciders.decidable_by(petra))
+    assert made in QuotaRequest.objects.filter(policies.decidable_by(petra))
     requests.approve(actor=petra, request_id=made.pk)
     event = Event.objects.get(kind="quota.request_approved")
     assert event.data["own"] is True
@@ -207,7 +201,7 @@ def test_a_delegation_is_taken_back_by_who_gave_or_holds_it(bob, olga, petra, cl
             rules.take_back(actor=bob, delegation_id=made.pk)
         clock.shift(1)
         rules.take_back(actor=who, delegation_id=made.pk)
-        assert deciders.delegator_of(olga) is None
+        assert approvers.delegator_of(olga) is None
     assert Delegation.objects.count() == 2
 
 
@@ -325,12 +319,12 @@ def test_a_workspace_of_somebody_else_cannot_wait(waiting, alice, team):
 
 
 def test_a_cycle_that_keeps_its_site_learns_of_the_approval_at_once(waiting, petra, sent, monkeypatch):
-    from portal.quotas import cycle, standing
+    from portal.scheduling import cycle, snapshot_cache
 
     workspace, made = waiting
-    monkeypatch.setattr(standing, "KEPT_S", 60)
-    monkeypatch.setattr(standing, "_in_transaction", lambda: False)
-    standing.forget()
+    monkeypatch.setattr(snapshot_cache, "KEPT_S", 60)
+    monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
+    snapshot_cache.forget()
     cycle.run()
     requests.approve(actor=petra, request_id=made.pk)
     cycle.run()

@@ -8,21 +8,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from portal.accounts.models import Delegation
 from portal.events.models import Notification
-from portal.inventory.models import DeviceHour, DeviceSeries
-from portal.quotas.models import (
-    AutoApproveRule,
-    Cohort,
-    Delegation,
-    Grant,
-    Quota,
-    QuotaRequest,
-    RequestStatus,
-    TeamShare,
-)
-from portal.quotas.selectors import requests as selectors
-from portal.quotas.services import requests
-from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from portal.inventory.models import AllocatedDevice, Allocation, DeviceHour, DeviceSeries
+from portal.quota_requests import selectors as selectors
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestStatus
+from portal.quota_requests.services import requests
+from portal.quotas.models import Cohort, Grant, Quota, TeamShare
+from portal.workspaces.models import Workspace
 from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
 from tests.quotas.helpers import ask
 from tests.workspaces.helpers import run_until_ready

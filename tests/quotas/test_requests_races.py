@@ -8,8 +8,9 @@ import pytest
 
 from portal.common.errors import StateConflict
 from portal.events.models import Event, Notification
-from portal.quotas.models import Grant, QuotaRequest, RequestStatus
-from portal.quotas.services import grants, requests, rules
+from portal.quota_requests.models import QuotaRequest, RequestStatus
+from portal.quota_requests.services import grants, requests, rules
+from portal.quotas.models import Grant
 from tests.factories import MembershipFactory, UserFactory
 from tests.quotas.helpers import ask, in_hours
 from tests.workspaces.test_races import at_once

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.events.models import Notification
-from portal.quotas.models import Reservation, ReservationStatus
-from portal.quotas.services import reservations
+from portal.reservations import services
+from portal.reservations.models import Reservation, ReservationStatus
 from tests.factories import TeamFactory
 
 pytestmark = pytest.mark.django_db
@@ -26,20 +26,18 @@ def times(start_h=24, hours=4):
 
 
 def ask(actor, team, gpus=4, title="Paper", **when):
-    return reservations.request(
-        actor=actor, team=team, title=title, amounts={H100: gpus * 1000}, **times(**when)
-    )
+    return services.request(actor=actor, team=team, title=title, amounts={H100: gpus * 1000}, **times(**when))
 
 
 def test_an_owner_asks_and_an_approver_books(alice, petra, team, pool):
     row = ask(alice, team)
     assert row.status == ReservationStatus.REQUESTED
     assert Notification.objects.get(user=petra).kind == "reservation.requested"
-    reservations.approve(actor=petra, reservation_id=row.pk)
+    services.approve(actor=petra, reservation_id=row.pk)
     assert Reservation.objects.get().status == ReservationStatus.BOOKED
     assert Notification.objects.get(user=alice).kind == "reservation.changed"
     with pytest.raises(StateConflict):
-        reservations.deny(actor=petra, reservation_id=row.pk, reason="late")
+        services.deny(actor=petra, reservation_id=row.pk, reason="late")
 
 
 def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
@@ -47,7 +45,7 @@ def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
         ask(bob, team)
     row = ask(alice, team)
     with pytest.raises(NotAllowed):
-        reservations.approve(actor=alice, reservation_id=row.pk)
+        services.approve(actor=alice, reservation_id=row.pk)
 
 
 def test_no_more_is_booked_than_there_is_at_any_moment(olga, team, pool):
@@ -73,8 +71,8 @@ def test_what_makes_no_sense_is_refused(olga, team, pool, wrong):
 
 def test_cancelling_frees_it_and_twice_is_success(alice, olga, team, pool):
     row = ask(olga, team, 8)
-    reservations.cancel(actor=alice, reservation_id=row.pk)
-    reservations.cancel(actor=alice, reservation_id=row.pk)
+    services.cancel(actor=alice, reservation_id=row.pk)
+    services.cancel(actor=alice, reservation_id=row.pk)
     assert ask(olga, team, 8).status == ReservationStatus.BOOKED
 
 
@@ -83,8 +81,8 @@ def test_an_owner_gives_back_but_takes_no_more(alice, olga, team, pool):
     span = {"starts_at": row.starts_at, "ends_at": row.ends_at}
     change = {"actor": alice, "reservation_id": row.pk, "title": "Paper", **span}
     with pytest.raises(NotAllowed):
-        reservations.change(**change, amounts={H100: 5000})
-    assert reservations.change(**change, amounts={H100: 2000}).amounts == {H100: 2000}
+        services.change(**change, amounts={H100: 5000})
+    assert services.change(**change, amounts={H100: 2000}).amounts == {H100: 2000}
 
 
 def test_the_team_is_reminded_and_beginning_and_end_are_acted_on_once(
@@ -92,21 +90,21 @@ def test_the_team_is_reminded_and_beginning_and_end_are_acted_on_once(
 ):
     ask(olga, team, start_h=1, hours=1)
     clock.shift(46 * 60)
-    assert reservations.due() == 1
+    assert services.due() == 1
     assert {note.user for note in Notification.objects.filter(kind="reservation.soon")} == {alice, bob}
-    assert reservations.due() == 0
+    assert services.due() == 0
     sent.clear()
     clock.shift(15 * 60)
-    assert reservations.due() == 1
+    assert services.due() == 1
     assert sent.of("control.schedule")
     clock.shift(3600)
-    assert (reservations.due(), reservations.due()) == (1, 0)
+    assert (services.due(), services.due()) == (1, 0)
 
 
 def test_what_nobody_decided_in_time_is_closed(alice, team, pool, clock):
     row = ask(alice, team, start_h=1, hours=1)
     clock.shift(3 * 3600)
-    assert reservations.due() == 1
+    assert services.due() == 1
     row.refresh_from_db()
     assert (row.status, row.note) == (ReservationStatus.CANCELLED, "Nobody decided it in time.")
 

@@ -6,11 +6,10 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from portal.catalog.models import Template
-from portal.inventory.models import Pool
-from portal.quotas import stack
-from portal.quotas.admission import Outcome, assess
+from portal.inventory.models import AllocatedDevice, Pool
+from portal.scheduling import software_requirements
+from portal.scheduling.admission import Outcome, assess
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice
 from provisioning.types import AcceleratorRequest, DeviceInfo
 from tests.factories import FlavorFactory, local_pool_with, node_info
 
@@ -90,16 +89,16 @@ def test_on_a_node_with_both_the_device_counts_and_not_the_node(catalog, make, a
 
 
 def test_a_node_that_does_not_tell_its_driver_promises_nothing():
-    assert stack.provided("", frozenset()) == ()
-    assert stack.provided("unknown", frozenset({("X", "")})) == ()
-    assert stack.cuda("12.2") in stack.provided("12.2", frozenset())
-    assert stack.cuda("12.3") not in stack.provided("12.2", frozenset())
-    assert stack.cuda("11.8") in stack.provided("12.2", frozenset())
+    assert software_requirements.provided("", frozenset()) == ()
+    assert software_requirements.provided("unknown", frozenset({("X", "")})) == ()
+    assert software_requirements.cuda("12.2") in software_requirements.provided("12.2", frozenset())
+    assert software_requirements.cuda("12.3") not in software_requirements.provided("12.2", frozenset())
+    assert software_requirements.cuda("11.8") in software_requirements.provided("12.2", frozenset())
 
 
 def test_without_accelerators_nothing_is_needed():
     template = Template(cuda_version="12.4", compute_capability="9.0")
-    assert stack.needs(template, AcceleratorRequest()) == ()
+    assert software_requirements.needs(template, AcceleratorRequest()) == ()
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
 
 from portal.events import live
-from portal.inventory.models import Device
+from portal.inventory.models import AllocatedDevice, Allocation, Device
 from portal.reports.exposition import Gauge, labels_text, number_text, render
-from portal.workspaces.models import AllocatedDevice, Allocation
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo, DeviceKind

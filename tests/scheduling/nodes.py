@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from provisioning.placement.cluster import Cluster
-from provisioning.scheduling.model import FOREVER_S, Reason, Workload
-from provisioning.scheduling.scheduler import Scheduler
+from portal.scheduling.engine.model import FOREVER_S, Reason, Workload
+from portal.scheduling.engine.placement.cluster import Cluster
+from portal.scheduling.engine.scheduler import Scheduler
 from provisioning.types import Placement, ResourceRequest
 from tests.placement.helpers import gpus, node, wants
 

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from provisioning.scheduling.admission import decide
-from provisioning.scheduling.model import (
-    Booking,
-    Cohort,
-    Limit,
-    Outcome,
-    Policy,
-    Reason,
-    Rule,
-    Running,
-    Snapshot,
-    Team,
-    Workload,
-)
-from provisioning.scheduling.scheduler import Scheduler, schedule
+from portal.common.reason_codes import Rule
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Booking, Outcome, Policy, Reason, Running, Snapshot, Workload
+from portal.scheduling.engine.scheduler import Scheduler, schedule
+from portal.scheduling.engine.verdicts import decide
 
 GPU = "gpu:h100"
 NOW = 1_800_000_000

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.scheduling.model import Cohort, Limit, Policy, Reason, Running, Snapshot, Team, Workload
-from provisioning.scheduling.scheduler import schedule
-from provisioning.scheduling.shares import Claim, divide
+from portal.quotas.shares import Claim, divide
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Policy, Reason, Running, Snapshot, Workload
+from portal.scheduling.engine.scheduler import schedule
 
 GOLDEN = Path(__file__).parent / "golden"
 KUEUE = json.loads((GOLDEN / "kueue_fair_preemption_cases.json").read_text())

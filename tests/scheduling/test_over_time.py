@@ -6,20 +6,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from provisioning.scheduling.admission import decide, verdict
-from provisioning.scheduling.model import (
-    Cohort,
-    Limit,
-    Outcome,
-    Policy,
-    Reason,
-    Running,
-    Snapshot,
-    Team,
-    Workload,
-)
-from provisioning.scheduling.preemption import protected_s
-from provisioning.scheduling.scheduler import Scheduler, schedule
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Outcome, Policy, Reason, Running, Snapshot, Workload
+from portal.scheduling.engine.preemption import protected_s
+from portal.scheduling.engine.scheduler import Scheduler, schedule
+from portal.scheduling.engine.verdicts import decide, verdict
 from tests.scheduling.nodes import GPU, Diary, NodePlacer, live
 
 HOUR, DAY = 3600, 86400

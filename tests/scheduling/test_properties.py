@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioning.scheduling.admission import decide
-from provisioning.scheduling.model import FOREVER_S, Outcome, Policy
-from provisioning.scheduling.scheduler import Scheduler, schedule
+from portal.scheduling.engine.model import FOREVER_S, Outcome, Policy
+from portal.scheduling.engine.scheduler import Scheduler, schedule
+from portal.scheduling.engine.verdicts import decide
 from tests.scheduling.worlds import settle, sites
 
 FEW = settings(max_examples=150, deadline=None, derandomize=True)

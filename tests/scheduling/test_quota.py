@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from provisioning.scheduling.model import Cohort, Limit, Team
-from provisioning.scheduling.quota import UNGOVERNED, QuotaTree
-from provisioning.scheduling.shares import SHARE_MOST, Claim, decayed, divide, dominant_share
+from portal.quotas.shares import SHARE_MOST, Claim, decayed, divide, dominant_share
+from portal.quotas.tree import UNGOVERNED, QuotaTree
+from portal.quotas.types import Cohort, Limit, Team
 
 GPU = "gpu:a"
 

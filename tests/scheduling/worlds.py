@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from provisioning.scheduling.model import Booking, Cohort, Limit, Policy, Snapshot, Team, Workload
-from provisioning.scheduling.scheduler import Scheduler
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Booking, Policy, Snapshot, Workload
+from portal.scheduling.engine.scheduler import Scheduler
 
 RESOURCES = ("gpu:a", "cpu_milli")
 NAMES = ("t0", "t1", "t2")

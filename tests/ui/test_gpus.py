@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from portal.gpu_checks import results, runs
+from portal.gpu_checks.models import GpuCheckRun
 from portal.inventory import cordons
-from portal.inventory.checks import requests, results
-from portal.inventory.models import CordonCause, Device, GpuCheckRun
+from portal.inventory.models import CordonCause, Device
 from tests.broker import Broker
 from tests.factories import node_info
 from tests.inventory.checks_helpers import answer, checked_pool, commands, only
@@ -33,11 +34,11 @@ def devices(catalog: None, olga: User, sent: Broker) -> list[Device]:
     checked_pool(node_info("gpu-01", gpus=4), node_info("gpu-02", gpus=4))
     found = list(Device.objects.order_by("node__name", "index"))
     for device, wrong in zip(found, ((), ("slow_memory",), ("xid79",)), strict=False):
-        requests.request_check(actor=olga, device_id=device.pk)
+        runs.request_check(actor=olga, device_id=device.pk)
         answer(only(sent), *wrong)
-    requests.request_check(actor=olga, device_id=found[0].pk)
+    runs.request_check(actor=olga, device_id=found[0].pk)
     answer(only(sent))
-    requests.request_check(actor=olga, device_id=found[3].pk)
+    runs.request_check(actor=olga, device_id=found[3].pk)
     cordons.cordon_device(actor=olga, device_id=found[4].pk, reason="Fan is loud", cause=CordonCause.OPERATOR)
     return found
 

@@ -514,7 +514,7 @@ def test_a_fault_of_the_portal_itself_has_a_page_without_the_database(
 
     client.force_login(alice, backend="django.contrib.auth.backends.ModelBackend")
     client.raise_request_exception = False
-    monkeypatch.setattr("portal.inventory.pages.capacities", broken)
+    monkeypatch.setattr("portal.fleet.presenters.pools.capacities", broken)
     page = client.get("/pools/", headers={"X-Request-Id": "abc12345"})
     assert page.status_code == 500
     assert "Something broke here" in text_of(page)

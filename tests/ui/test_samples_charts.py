@@ -13,8 +13,7 @@ import pytest
 from django.utils import timezone
 
 from portal.inventory import samples
-from portal.inventory.models import Device, DeviceHour, DeviceSeries
-from portal.workspaces.models import AllocatedDevice, Allocation
+from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceHour, DeviceSeries
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import apply, rollup
 from tests.ui.test_browser import DESKTOP, NARROW, PHONE, overflows, too_small, violations

@@ -8,7 +8,7 @@ import pytest
 
 from portal.common.htmx import local_path
 from portal.common.templatetags import berth
-from portal.workspaces.pages import size_words
+from portal.workspaces.presenters import size_words
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import results
 from portal.workspaces.lifecycle import HOLDING, State
-from portal.workspaces.models import AllocatedDevice, Allocation, Workspace
+from portal.workspaces.models import Workspace
 from provisioning.types import (
     Command,
     Failure,

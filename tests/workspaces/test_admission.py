@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor, Template
 from portal.inventory.models import PoolState
-from portal.quotas import capacity
-from portal.quotas.admission import Outcome, assess
-from portal.workspaces import selectors
+from portal.scheduling import capacity, offers
+from portal.scheduling.admission import Outcome, assess
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, local_pool_with, node_info, only_node, simulated_pool
 
@@ -176,7 +176,7 @@ def test_the_present_resources_count_and_not_the_flavors(local_pool):
 def test_preview_and_creation_agree(make, alice, team, local_pool):
     FlavorFactory(slug="half", cpu_milli=4000, memory_mib=1024)
     for name in ("one", "two", "three"):
-        (offer,) = (o for o in selectors.flavor_offers(jupyter(), team, alice) if o.flavor.slug == "half")
+        (offer,) = (o for o in offers.flavor_offers(jupyter(), team, alice) if o.flavor.slug == "half")
         made = make(alice, "half", name=name)
         expected = State.PROVISIONING if offer.verdict.outcome is Outcome.FITS_NOW else State.PENDING
         assert made.state == expected
@@ -206,12 +206,12 @@ def test_the_snapshot_of_a_large_pool_takes_four_queries(
 
 def test_template_offers_say_what_is_missing(catalog):
     pool = local_pool_with(node_info(programs=("jupyter-lab", "marimo")))
-    offers = {offer.template.slug: offer for offer in selectors.template_offers()}
-    assert offers["jupyterlab"].reason == ""
-    assert offers["vscode"].reason == "Needs code-server, which no node has."
-    assert offers["vscode"].next_action
+    found = {offer.template.slug: offer for offer in catalog_selectors.template_offers()}
+    assert found["jupyterlab"].reason == ""
+    assert found["vscode"].reason == "Needs code-server, which no node has."
+    assert found["vscode"].next_action
     node = only_node(pool)
     node.programs["code-server"] = "/usr/bin/code-server"
     node.save()
-    offers = {offer.template.slug: offer for offer in selectors.template_offers()}
-    assert offers["vscode"].reason == ""
+    found = {offer.template.slug: offer for offer in catalog_selectors.template_offers()}
+    assert found["vscode"].reason == ""

@@ -14,6 +14,7 @@ from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
 from provisioning.types import Op
+from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, run_until_ready, seen, taken
 
 pytestmark = pytest.mark.django_db
@@ -182,12 +183,11 @@ def test_ready_before_the_start_was_answered(workspace, sent):
 
 
 def test_ready_when_the_starts_answer_never_comes(workspace, sent, clock):
-    from portal.workspaces import reconcile
 
     taken(sent, Op.START)
     post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace))
     clock.shift(46)
-    reconcile.sweep()
+    sweep()
     assert answer(sent, Op.OBSERVE, "running", ready=True)
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING

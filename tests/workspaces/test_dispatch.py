@@ -9,11 +9,12 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.events import live
-from portal.workspaces import dispatch, reconcile, services
+from portal.workspaces import dispatch, services
 from portal.workspaces.lifecycle import State
 from provisioning import messages
 from provisioning.types import Command, Op
 from tests.factories import WorkspaceFactory
+from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, run_until_ready, taken
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +28,7 @@ def test_without_redis_the_row_stays_due_and_is_sent_later(make, alice, local_po
     assert workspace.due_at == workspace.lease_expires_at
     sent.away = False
     clock.shift(21)
-    reconcile.sweep()
+    sweep()
     command = taken(sent, Op.START)
     assert command.ref.generation == 1
 
@@ -41,7 +42,7 @@ def test_without_redis_people_can_still_stop_and_delete(make, alice, local_pool,
     assert workspace.state == State.STOPPING
     sent.away = False
     clock.shift(21)
-    reconcile.sweep()
+    sweep()
     assert answer(sent, Op.STOP, "stopped")
 
 
@@ -121,7 +122,7 @@ def test_a_catalog_that_changes_does_not_change_what_runs(make, alice, local_poo
     before = taken(sent, Op.START)
     Flavor.objects.filter(slug="cpu-small").update(cpu_milli=7000)
     clock.shift(21)
-    reconcile.sweep()
+    sweep()
     again = taken(sent, Op.START)
     assert again.spec.resources == before.spec.resources
     assert active(workspace)[0].cpu_milli == before.spec.resources.cpu_milli

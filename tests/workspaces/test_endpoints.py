@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from portal.catalog.models import Template
-from portal.quotas import admission
+from portal.scheduling import admission
 from portal.workspaces import reconcile, results
 from portal.workspaces.lifecycle import State
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.types import ObservedState, Op, PoolConfig
+from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, seen, taken
 
 pytestmark = pytest.mark.django_db
@@ -71,10 +72,10 @@ def test_a_pool_whose_configuration_is_broken_refuses_in_words(pool, catalog):
 
 
 def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, sent, monkeypatch):
-    from portal.workspaces import gateway
+    from portal.workspaces.gateway import publishing
 
     published = []
-    monkeypatch.setattr(gateway, "publish", lambda row: published.append((row.state, row.endpoint)))
+    monkeypatch.setattr(publishing, "publish", lambda row: published.append((row.state, row.endpoint)))
     workspace = make(alice)
     told = {"workspace_id": workspace.pk, "generation": workspace.generation}
     results.agent_launched(**told, endpoint="http://127.0.0.1:8002")
@@ -100,12 +101,12 @@ def test_an_exit_that_is_told_while_an_observation_is_on_its_way_is_seen_soon(
     told = {"workspace_id": workspace.pk, "generation": workspace.generation}
     results.agent_ready(**told, endpoint="http://127.0.0.1:18003")
     clock.shift(60)
-    reconcile.sweep()
+    sweep()
     early = taken(sent, Op.OBSERVE)
     results.agent_exited(**told, exit_code=1, log_tail="bye")
     results.apply_result(seen(early, ObservedState.RUNNING, ready=True))
     clock.shift(reconcile.STARTING_OBSERVE_S + 1)
-    reconcile.sweep()
+    sweep()
     results.apply_result(seen(taken(sent, Op.OBSERVE), ObservedState.FAILED, exit_code=1))
     workspace.refresh_from_db()
     assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, "app_exited")

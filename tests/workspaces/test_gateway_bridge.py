@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import redis
 
+from portal.accounts.domain_events import SignedOut
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.events import live
-from portal.workspaces import gateway, services
+from portal.workspaces import services
+from portal.workspaces.gateway import publishing, routes, state, tickets
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import app_token
-from provisioning.gateway import routes, state, tickets
 from provisioning.types import external_name
 from tests.factories import make_token
 from tests.workspaces.helpers import answer, run_until_ready
@@ -24,7 +25,7 @@ ENDPOINT = "http://127.0.0.1:18001"
 def told(monkeypatch) -> list[tuple]:
     """What is written for the gateway, in order."""
     calls: list[tuple] = []
-    monkeypatch.setattr(gateway, "routes_connection", lambda: "routes")
+    monkeypatch.setattr(publishing, "routes_connection", lambda: "routes")
     monkeypatch.setattr(live, "connection", lambda: "store")
     monkeypatch.setattr(live, "publish", lambda *_: None)
     monkeypatch.setattr(routes, "publish", lambda _, route: calls.append(("route", route.endpoint)))
@@ -69,7 +70,7 @@ def test_the_gateway_hears_every_state(told, make, alice, local_pool, sent):
 
 
 def test_a_view_holds_what_entering_needs(running, alice):
-    view = gateway.view_of(running)
+    view = publishing.view_of(running)
     assert view.external_name == external_name(str(running.pk)) == running.external_name
     assert view.user_ids == {str(alice.pk)}
     assert view.state == "running"
@@ -81,13 +82,13 @@ def test_a_view_holds_what_entering_needs(running, alice):
 def test_the_apps_secret_is_added_in_its_own_way(running, auth):
     running.template.upstream_auth = auth
     secret = app_token(running.pk, running.generation)
-    headers = gateway.upstream_headers(running)
+    headers = publishing.upstream_headers(running)
     if auth == "none":
         assert headers == {}
     else:
         assert secret in str(headers)
         assert set(headers) == {"Cookie" if auth == "code-server" else "Authorization"}
-    assert secret not in repr(gateway.view_of(running))
+    assert secret not in repr(publishing.view_of(running))
 
 
 @pytest.mark.parametrize(
@@ -96,27 +97,27 @@ def test_the_apps_secret_is_added_in_its_own_way(running, auth):
 def test_an_endpoint_that_is_none_has_no_route_and_spoils_no_other(running, endpoint):
     Workspace.objects.filter(pk=running.pk).update(endpoint=endpoint)
     running.refresh_from_db()
-    assert gateway.route_of(running) is None
-    assert gateway._all_routes() == []
+    assert publishing.route_of(running) is None
+    assert publishing._all_routes() == []
 
 
 @pytest.mark.parametrize("what", [State.STOPPED, State.TERMINATING, State.TERMINATED, State.FAILED])
 def test_what_does_not_run_has_no_route(running, what):
     Workspace.objects.filter(pk=running.pk).update(state=what)
     running.refresh_from_db()
-    assert gateway.route_of(running) is None
-    assert gateway._all_routes() == []
+    assert publishing.route_of(running) is None
+    assert publishing._all_routes() == []
 
 
 def test_all_routes_are_one_query(running, django_assert_num_queries):
     with django_assert_num_queries(1):
-        (route,) = gateway._all_routes()
+        (route,) = publishing._all_routes()
     assert (route.external_name, route.endpoint) == (running.external_name, ENDPOINT)
 
 
 def test_sync_without_redis_is_tried_again_by_the_schedule(running):
     with pytest.raises(redis.RedisError):
-        gateway.sync()
+        publishing.sync()
 
 
 # --- entering -------------------------------------------------------------------------------------
@@ -125,21 +126,21 @@ def test_sync_without_redis_is_tried_again_by_the_schedule(running):
 def test_its_own_user_gets_a_ticket(running, alice, monkeypatch):
     given = {}
     monkeypatch.setattr(tickets, "issue", lambda _, **fields: given.update(fields) or "t")
-    assert gateway.issue_ticket(actor=alice, workspace=running) == "t"
+    assert publishing.issue_ticket(actor=alice, workspace=running) == "t"
     assert given == {"external_name": running.external_name, "user_id": str(alice.pk)}
 
 
 @pytest.mark.parametrize("who", ["bob", "charlie", "olga"])
 def test_nobody_else_gets_one_not_even_an_operator(running, request, who):
     with pytest.raises(NotAllowed):
-        gateway.issue_ticket(actor=request.getfixturevalue(who), workspace=running)
+        publishing.issue_ticket(actor=request.getfixturevalue(who), workspace=running)
 
 
 @pytest.mark.parametrize("what", [item for item in State if item != State.RUNNING])
 def test_there_is_no_ticket_into_what_does_not_run(running, alice, what):
     running.state = what
     with pytest.raises(StateConflict):
-        gateway.issue_ticket(actor=alice, workspace=running)
+        publishing.issue_ticket(actor=alice, workspace=running)
 
 
 def test_there_is_no_ticket_into_a_simulated_workspace(make, alice, pool, settle):
@@ -147,14 +148,14 @@ def test_there_is_no_ticket_into_a_simulated_workspace(make, alice, pool, settle
     settle()
     workspace.refresh_from_db()
     with pytest.raises(StateConflict) as refused:
-        gateway.issue_ticket(actor=alice, workspace=workspace)
+        publishing.issue_ticket(actor=alice, workspace=workspace)
     assert refused.value.code == "simulated"
 
 
 def test_without_redis_nobody_is_let_in_and_is_told_so(running, alice):
     with pytest.raises(Unavailable):
-        gateway.issue_ticket(actor=alice, workspace=running)
-    gateway.end_sessions_of(alice.pk)
+        publishing.issue_ticket(actor=alice, workspace=running)
+    publishing.end_sessions(SignedOut(alice.pk))
 
 
 # --- programs -------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ def test_without_redis_nobody_is_let_in_and_is_told_so(running, alice):
 )
 def test_a_token_opens_with_the_scope_for_it(running, alice, scope, allowed):
     _, secret = make_token(alice, scope)
-    assert gateway.authorize_bearer(secret, running.external_name) == (str(alice.pk) if allowed else None)
+    assert publishing.authorize_bearer(secret, running.external_name) == (str(alice.pk) if allowed else None)
 
 
 @pytest.mark.parametrize("who", ["bob", "charlie", "olga"])
@@ -174,18 +175,20 @@ def test_nobody_elses_token_is_among_those_who_may_enter(running, request, who):
     """A good token says who it is; whether that user may enter is in the view."""
     user = request.getfixturevalue(who)
     _, secret = make_token(user)
-    assert gateway.authorize_bearer(secret, running.external_name) == str(user.pk)
-    assert str(user.pk) not in gateway.view_of(running).user_ids
+    assert publishing.authorize_bearer(secret, running.external_name) == str(user.pk)
+    assert str(user.pk) not in publishing.view_of(running).user_ids
 
 
 @pytest.mark.parametrize("secret", ["", "x", "berth_x"])
 def test_no_other_secret_opens(running, secret):
-    assert gateway.authorize_bearer(secret, running.external_name) is None
-    assert gateway.authorize_bearer(app_token(running.pk, running.generation), running.external_name) is None
+    assert publishing.authorize_bearer(secret, running.external_name) is None
+    assert (
+        publishing.authorize_bearer(app_token(running.pk, running.generation), running.external_name) is None
+    )
 
 
 def test_what_is_missing_in_redis_is_found_in_the_database(running, alice, django_assert_num_queries):
     with django_assert_num_queries(1):
-        view = gateway.resolve(running.external_name)
-    assert view == gateway.view_of(running)
-    assert gateway.resolve("ws-" + "0" * 32) is None
+        view = publishing.resolve(running.external_name)
+    assert view == publishing.view_of(running)
+    assert publishing.resolve("ws-" + "0" * 32) is None

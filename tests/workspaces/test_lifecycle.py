@@ -16,13 +16,13 @@ from portal.workspaces.lifecycle import (
     STOPPABLE,
     TARGET,
     TRANSITIONS,
-    Reason,
     State,
+    TerminationReason,
     Trigger,
-    advance,
     target_of,
 )
 from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import advance
 from tests.factories import WorkspaceFactory
 
 EXPECTED = {
@@ -93,7 +93,7 @@ def test_a_refused_transition_changes_nothing(state, trigger, pool):
     assert not Event.objects.filter(workspace=workspace).exists()
 
 
-@pytest.mark.parametrize("reason", list(Reason))
+@pytest.mark.parametrize("reason", list(TerminationReason))
 def test_gone_leads_to_failed_after_a_failure_and_to_terminated_otherwise(reason, pool):
     workspace = row("terminating", pool, termination_reason=reason)
     advance(workspace, Trigger.GONE, actor=SYSTEM, message="has ended it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioning.placement.engine import emptied, place
+from portal.scheduling.engine.placement.engine import emptied, place
 from provisioning.types import (
     AcceleratorRequest,
     DeviceState,

@@ -29,6 +29,7 @@ from provisioning.registry import driver_for
 from provisioning.types import ObservedState, WorkspaceRef
 from tests.broker import Broker
 from tests.factories import rescript, simulated_pool
+from tests.sweeps import sweep
 from tests.workspaces.helpers import check_invariants, failed, seen
 
 START = dt.datetime(2026, 11, 21, 9, 0, tzinfo=dt.UTC)
@@ -120,7 +121,7 @@ class World:
             case "wait":
                 self.clock.shift(how)
             case "sweep":
-                reconcile.sweep()
+                sweep()
             case "orphans":
                 housekeeping.ask_for_owned()
             case "script":
@@ -161,7 +162,7 @@ class World:
         calm = 0
         for second in range(400):
             self.sent.run()
-            reconcile.sweep()
+            sweep()
             if second % 20 == 0:
                 self.sent.run()
                 housekeeping.ask_for_owned()

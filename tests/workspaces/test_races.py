@@ -12,9 +12,10 @@ import pytest
 from django.db import connection
 
 from portal.catalog import selectors as catalog_selectors
+from portal.inventory.models import AllocatedDevice
 from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import AllocatedDevice, IdempotencyKey, Workspace
+from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.types import Op
 from tests.factories import FlavorFactory, MembershipFactory, UserFactory, simulated_pool
 from tests.workspaces.helpers import check_invariants, run_until_ready, seen

@@ -12,6 +12,7 @@ from portal.workspaces.lifecycle import HOLDING, State, Wanted
 from portal.workspaces.models import Workspace
 from provisioning.types import Op
 from tests.factories import FlavorFactory, WorkspaceFactory, rescript
+from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
 
 pytestmark = pytest.mark.django_db
@@ -21,7 +22,7 @@ def test_one_command_at_a_time(make, alice, local_pool, sent):
     workspace = make(alice)
     for _ in range(3):
         reconcile.reconcile(workspace.pk)
-        reconcile.sweep()
+        sweep()
     assert len(sent.commands) == 1
 
 
@@ -29,9 +30,9 @@ def test_a_lost_command_is_sent_again_when_its_lease_has_run_out(make, alice, lo
     workspace = make(alice)
     lost = taken(sent, Op.START)
     clock.shift(19)
-    assert reconcile.sweep() == 0
+    assert sweep() == 0
     clock.shift(2)
-    assert reconcile.sweep() == 1
+    assert sweep() == 1
     again = taken(sent, Op.START)
     assert again.ref == lost.ref
     assert again.lease != lost.lease
@@ -47,7 +48,7 @@ def test_a_command_expires_with_its_lease(make, alice, local_pool, sent, clock):
     command = taken(sent, Op.START)
     assert command.expires_at == pytest.approx(timezone.now().timestamp() + 20)
 
-    from provisioning.tasks import run
+    from provisioning.node.tasks import run
 
     clock.shift(21)
     result = run(command, now=timezone.now().timestamp())
@@ -71,7 +72,7 @@ def test_a_stopped_one_that_shall_be_deleted_is_deleted(alice, team, local_pool,
         state=State.STOPPED, wanted=Wanted.DELETED, pool=local_pool, generation=1, due_at=timezone.now()
     )
     never = WorkspaceFactory(state=State.STOPPED, wanted=Wanted.DELETED, due_at=timezone.now())
-    reconcile.sweep()
+    sweep()
     never.refresh_from_db()
     assert never.state == State.TERMINATED
     assert answer(sent, Op.DELETE, "absent")
@@ -86,7 +87,7 @@ def test_a_broken_row_does_not_hold_up_the_others(make, alice, local_pool, sent,
     )
     sent.clear()
     clock.shift(30)
-    assert reconcile.sweep() == 2
+    assert sweep() == 2
     assert [command.ref.workspace_id for command in sent.commands] == [str(good.pk)]
     bad.refresh_from_db()
     assert bad.due_at > timezone.now()
@@ -98,7 +99,7 @@ def test_a_row_with_an_unknown_driver_backs_off(make, alice, local_pool, sent, c
     local_pool.driver = "gone"
     local_pool.save()
     clock.shift(30)
-    reconcile.sweep()
+    sweep()
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
     assert workspace.due_at > timezone.now()
@@ -121,10 +122,10 @@ def test_heartbeats_spare_the_driver(make, alice, local_pool, sent, clock):
     for _ in range(20):
         clock.shift(15)
         results.agent_heartbeat(workspace_id=workspace.pk, generation=1, activity={"kernels": 1})
-        reconcile.sweep()
+        sweep()
     assert len(sent) == 0
     clock.shift(46)
-    reconcile.sweep()
+    sweep()
     assert taken(sent, Op.OBSERVE)
 
 
@@ -133,7 +134,7 @@ def test_a_simulated_one_is_observed_since_no_agent_reports(make, alice, pool, s
     settle()
     sent.clear()
     clock.shift(46)
-    reconcile.sweep()
+    sweep()
     assert taken(sent, Op.OBSERVE).ref.workspace_id == str(workspace.pk)
 
 
@@ -148,7 +149,7 @@ def test_the_queue_is_served_in_the_order_of_requests(make, alice, bob, local_po
     clock.shift(1)
     services.delete(actor=alice, workspace_id=holder.pk)
     assert answer(sent, Op.DELETE, "absent")
-    reconcile.sweep()
+    sweep()
     states = [Workspace.objects.get(pk=item.pk).state for item in queued]
     assert states == [State.PROVISIONING, State.PENDING, State.PENDING]
 
@@ -161,8 +162,8 @@ def test_a_start_is_not_placed_twice_by_two_sweeps(make, alice, local_pool, sent
     services.delete(actor=alice, workspace_id=holder.pk)
     assert answer(sent, Op.DELETE, "absent")
     clock.shift(6)
-    reconcile.sweep()
-    reconcile.sweep()
+    sweep()
+    sweep()
     assert len(sent.commands) == 1
     queued.refresh_from_db()
     assert queued.generation == 1
@@ -262,9 +263,9 @@ def test_a_thousand_rows_are_swept_in_batches(local_pool, catalog, sent, django_
         WorkspaceFactory.build(name=f"w{n}", state=State.STOPPED, due_at=timezone.now(), **shared)
         for n in range(reconcile.SWEEP_BATCH + 50)
     )
-    assert reconcile.sweep() == reconcile.SWEEP_BATCH
-    assert reconcile.sweep() == 50
-    assert reconcile.sweep() == 0
+    assert sweep() == reconcile.SWEEP_BATCH
+    assert sweep() == 50
+    assert sweep() == 0
 
 
 def test_holding_states_need_a_pool(db):

@@ -8,9 +8,10 @@ import pytest
 
 from portal.events.models import Event
 from portal.workspaces import results, services
-from portal.workspaces.lifecycle import Reason, State
+from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import Observation, ObservedState, Op, Result, WorkspaceRef
+from tests.sweeps import sweep
 from tests.workspaces.helpers import (
     active,
     answer,
@@ -80,11 +81,10 @@ def test_an_answer_about_an_unknown_workspace_is_dropped(db):
 
 
 def test_a_late_answer_after_the_lease_was_given_anew_is_dropped(workspace, sent, clock):
-    from portal.workspaces import reconcile
 
     first = taken(sent, Op.START)
     clock.shift(60)
-    reconcile.sweep()
+    sweep()
     second = taken(sent, Op.START)
     assert second.lease != first.lease
     assert results.apply_result(seen(first, "running", ready=True)) is False
@@ -106,10 +106,10 @@ def test_a_start_that_is_under_way_is_looked_at_again(workspace, sent, clock):
     assert workspace.state == State.PROVISIONING
     assert workspace.launched_at is not None
     assert workspace.endpoint == ENDPOINT
-    reconcile.sweep()
+    sweep()
     assert len(sent) == 0, "not before its time"
     clock.shift(reconcile.STARTING_OBSERVE_S)
-    reconcile.sweep()
+    sweep()
     assert answer(sent, Op.OBSERVE, "running", ready=True, endpoint=ENDPOINT)
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
@@ -139,7 +139,6 @@ def test_no_capacity_is_requeued_only_after_absence_was_seen(workspace, sent):
 
 @pytest.mark.parametrize("state", ["unknown", "stopping", "stopped", "running"])
 def test_no_capacity_and_no_absence_keeps_what_it_holds(workspace, sent, clock, state):
-    from portal.workspaces import reconcile
 
     results.apply_result(failed(taken(sent, Op.START), "no_capacity", message="node-1 is full."))
     assert answer(sent, Op.DELETE, state, code="node_away", message="The node is away.")
@@ -149,10 +148,10 @@ def test_no_capacity_and_no_absence_keeps_what_it_holds(workspace, sent, clock, 
     assert workspace.launched_at is None
     sent.clear()
     clock.shift(2)
-    reconcile.sweep()
+    sweep()
     results.apply_result(failed(taken(sent, Op.DELETE), "backend_unavailable"))
     clock.shift(200)
-    reconcile.sweep()
+    sweep()
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
@@ -170,19 +169,17 @@ def test_a_stop_while_capacity_is_given_back_ends_in_stopped(workspace, alice, s
 
 
 def test_after_a_requeue_it_starts_with_the_next_generation(workspace, sent, clock):
-    from portal.workspaces import reconcile
 
     results.apply_result(failed(taken(sent, Op.START), "no_capacity"))
     assert answer(sent, Op.DELETE, "absent")
     clock.shift(60)
-    reconcile.sweep()
+    sweep()
     assert taken(sent, Op.START).ref.generation == 2
     check_invariants()
 
 
 @pytest.mark.parametrize("code", ["backend_unavailable", "start_failed", "stale"])
 def test_a_failure_that_may_pass_is_tried_again_with_backoff(workspace, sent, clock, code):
-    from portal.workspaces import reconcile
 
     waits = []
     for _ in range(7):
@@ -196,12 +193,12 @@ def test_a_failure_that_may_pass_is_tried_again_with_backoff(workspace, sent, cl
         wait = (workspace.due_at - timezone.now()).total_seconds()
         waits.append(wait)
         clock.shift(wait - 0.001)
-        reconcile.sweep()
+        sweep()
         assert len(sent) == 0
         clock.shift(0.002)
         if sum(waits) > workspace.template.start_timeout_s:
             break
-        reconcile.sweep()
+        sweep()
     assert waits[:5] == [2, 4, 8, 16, 30]
 
 
@@ -225,7 +222,7 @@ def test_an_app_that_ends_while_starting_fails_with_its_log(workspace, sent, sta
     assert answer(sent, Op.START, state, exit_code=3, log_tail="no such module")
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATING
-    assert workspace.termination_reason == Reason.START_FAILED
+    assert workspace.termination_reason == TerminationReason.START_FAILED
     assert workspace.log_tail == "no such module"
     assert "exit code 3" in workspace.error_message
 
@@ -235,18 +232,20 @@ def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
 
     assert answer(sent, Op.START, "starting")
     clock.shift(reconcile.STARTING_OBSERVE_S)
-    reconcile.sweep()
+    sweep()
     assert answer(sent, Op.OBSERVE, "absent")
     workspace.refresh_from_db()
-    assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, Reason.START_FAILED)
+    assert (workspace.state, workspace.termination_reason) == (
+        State.TERMINATING,
+        TerminationReason.START_FAILED,
+    )
 
 
 def test_what_is_not_ready_in_time_fails(workspace, sent, clock):
-    from portal.workspaces import reconcile
 
     assert answer(sent, Op.START, "starting")
     clock.shift(workspace.template.start_timeout_s + 1)
-    reconcile.sweep()
+    sweep()
     workspace.refresh_from_db()
     assert (workspace.state, workspace.error_code) == (State.TERMINATING, "start_timeout")
     assert "did not answer within 120 s" in workspace.error_message
@@ -256,13 +255,12 @@ def test_what_is_not_ready_in_time_fails(workspace, sent, clock):
 
 
 def test_a_timeout_on_a_backend_that_never_answered_says_so(workspace, sent, clock):
-    from portal.workspaces import reconcile
 
     results.apply_result(
         failed(taken(sent, Op.START), "backend_unavailable", message="The node does not answer.")
     )
     clock.shift(workspace.template.start_timeout_s + 1)
-    reconcile.sweep()
+    sweep()
     workspace.refresh_from_db()
     assert "The node does not answer." in workspace.error_message
 
@@ -274,14 +272,14 @@ def observe(running: Workspace, sent, clock) -> None:
     from portal.workspaces import reconcile
 
     clock.shift(reconcile.heartbeat_patience().total_seconds() + 1)
-    reconcile.sweep()
+    sweep()
 
 
 def test_what_has_disappeared_is_lost_and_fails(running, sent, clock):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "absent")
     running.refresh_from_db()
-    assert (running.state, running.termination_reason) == (State.TERMINATING, Reason.LOST)
+    assert (running.state, running.termination_reason) == (State.TERMINATING, TerminationReason.LOST)
     assert len(active(running)) == 1
     assert answer(sent, Op.DELETE, "absent")
     running.refresh_from_db()
@@ -293,7 +291,7 @@ def test_an_older_generation_in_its_place_means_lost(running, sent, clock):
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "running", generation=0, ready=True)
     running.refresh_from_db()
-    assert running.termination_reason == Reason.LOST
+    assert running.termination_reason == TerminationReason.LOST
 
 
 def test_an_app_that_ended_fails_with_the_drivers_reason(running, sent, clock):
@@ -302,7 +300,7 @@ def test_an_app_that_ended_fails_with_the_drivers_reason(running, sent, clock):
         sent, Op.OBSERVE, "failed", exit_code=137, code="out_of_memory", message="It needed more memory."
     )
     running.refresh_from_db()
-    assert running.termination_reason == Reason.APP_EXITED
+    assert running.termination_reason == TerminationReason.APP_EXITED
     assert (running.error_code, running.error_message) == ("out_of_memory", "It needed more memory.")
 
 
@@ -350,7 +348,7 @@ def test_a_stop_goes_on_until_the_end_was_seen(running, alice, sent, run_node, c
     assert sent.tasks == ["control.reconcile"], "a hint makes the next look quick"
     sent.clear()
     clock.shift(reconcile.STOPPING_OBSERVE_S)
-    reconcile.sweep()
+    sweep()
     assert answer(sent, Op.STOP, "stopped")
     running.refresh_from_db()
     assert running.state == State.STOPPED
@@ -369,14 +367,13 @@ def test_a_deletion_goes_on_until_absence_was_seen(running, alice, sent, clock, 
     assert len(active(running)) == 1
     sent.clear()
     clock.shift(reconcile.STOPPING_OBSERVE_S)
-    reconcile.sweep()
+    sweep()
     assert answer(sent, Op.DELETE, "absent")
     running.refresh_from_db()
     assert running.state == State.TERMINATED
 
 
 def test_failures_while_ending_keep_everything_and_go_on(running, alice, sent, clock):
-    from portal.workspaces import reconcile
 
     services.delete(actor=alice, workspace_id=running.pk)
     for _ in range(4):
@@ -385,7 +382,7 @@ def test_failures_while_ending_keep_everything_and_go_on(running, alice, sent, c
         assert running.state == State.TERMINATING
         assert len(active(running)) == 1
         clock.shift(31)
-        reconcile.sweep()
+        sweep()
     assert answer(sent, Op.DELETE, "absent")
     running.refresh_from_db()
     assert running.state == State.TERMINATED
@@ -406,7 +403,6 @@ def test_an_observation_answered_after_a_stop_was_asked_leads_to_the_stop(runnin
 
 
 def test_release_wakes_the_queue(make, alice, local_pool, sent, clock):
-    from portal.workspaces import reconcile
     from tests.factories import FlavorFactory
 
     FlavorFactory(slug="all", cpu_milli=8000)
@@ -416,7 +412,7 @@ def test_release_wakes_the_queue(make, alice, local_pool, sent, clock):
     clock.shift(1)
     services.stop(actor=alice, workspace_id=first.pk)
     assert answer(sent, Op.STOP, "stopped")
-    reconcile.sweep()
+    sweep()
     waiting.refresh_from_db()
     assert waiting.state == State.PROVISIONING
     check_invariants()
@@ -444,7 +440,7 @@ def test_a_failure_with_broken_characters_is_kept_as_far_as_it_goes(workspace, s
 
 def test_who_waited_long_is_told_when_it_is_ready_and_nobody_else(make, alice, local_pool, sent, clock):
     from portal.events.models import Notification
-    from portal.quotas import cycle
+    from portal.scheduling import cycle
 
     run_until_ready(sent, make(alice))
     assert not Notification.objects.filter(kind="workspace.ready").exists()

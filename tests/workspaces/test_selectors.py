@@ -14,6 +14,7 @@ from portal.workspaces import selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
+from tests.sweeps import sweep
 from tests.workspaces.helpers import answer, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -115,13 +116,6 @@ def test_the_last_choice_is_the_last_that_can_still_be_had(make, alice, bob, tea
     assert selectors.last_choice(alice) is None
 
 
-def test_counts_by_state(alice, pool):
-    for state in (State.RUNNING, State.RUNNING, State.STOPPING):
-        WorkspaceFactory(state=state, pool=pool)
-    WorkspaceFactory(state=State.TERMINATED)
-    assert selectors.counts_by_state() == {"running": 2, "stopping": 1}
-
-
 # --- stages ---------------------------------------------------------------------------------------
 
 
@@ -141,10 +135,9 @@ def test_the_stages_of_a_life(make, alice, local_pool, sent, clock):
     services.delete(actor=alice, workspace_id=blocker.pk)
     clock.shift(5)
     assert answer(sent, "delete", "absent")
-    from portal.workspaces import reconcile
 
     clock.shift(10)
-    reconcile.sweep()
+    sweep()
     workspace.refresh_from_db()
     assert states(workspace) == ["done", "done", "done", "current", "todo"]
     clock.shift(2)

@@ -8,7 +8,7 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
 from portal.events.models import Event
 from portal.workspaces import services
-from portal.workspaces.lifecycle import HOLDING, Reason, State, Wanted
+from portal.workspaces.lifecycle import HOLDING, State, TerminationReason, Wanted
 from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.types import Op
 from tests.factories import WorkspaceFactory
@@ -244,7 +244,7 @@ def test_every_verb_in_every_state(alice, team, local_pool, state, column):
         pool=None if state == State.PENDING else local_pool,
         generation=0 if state == State.PENDING else 1,
         wanted=Wanted.STOPPED if state in {State.STOPPING, State.STOPPED} else Wanted.RUNNING,
-        termination_reason=Reason.LOST if state in {State.TERMINATING, State.FAILED} else "",
+        termination_reason=TerminationReason.LOST if state in {State.TERMINATING, State.FAILED} else "",
     )
     expected = ANSWERS[state][column]
     verb = VERBS[column]
@@ -308,7 +308,10 @@ def test_a_delete_while_it_fails_ends_in_terminated(make, alice, local_pool, sen
     workspace = make(alice)
     assert answer(sent, Op.START, "failed", exit_code=3)
     workspace.refresh_from_db()
-    assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, Reason.START_FAILED)
+    assert (workspace.state, workspace.termination_reason) == (
+        State.TERMINATING,
+        TerminationReason.START_FAILED,
+    )
     services.delete(actor=alice, workspace_id=workspace.pk)
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()

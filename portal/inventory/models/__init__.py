@@ -1,7 +1,8 @@
-"""What capacity there is, and what is known of its health."""
+"""What capacity there is, who holds it, and what devices did."""
 
 from __future__ import annotations
 
+from portal.inventory.models.allocations import AllocatedDevice, Allocation
 from portal.inventory.models.capacity import (
     CheckLevel,
     CordonCause,
@@ -11,22 +12,20 @@ from portal.inventory.models.capacity import (
     Pool,
     PoolState,
 )
-from portal.inventory.models.checks import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.models.placement_lock import PlacementLock
 from portal.inventory.models.samples import DeviceHour, DeviceMinute, DeviceSeries
 
 __all__ = [
-    "CheckCause",
-    "CheckKind",
+    "AllocatedDevice",
+    "Allocation",
     "CheckLevel",
-    "CheckStatus",
-    "CheckVerdict",
     "CordonCause",
     "Device",
     "DeviceHour",
     "DeviceMinute",
     "DeviceSeries",
-    "GpuCheckRun",
     "Node",
+    "PlacementLock",
     "PlacementPolicy",
     "Pool",
     "PoolState",

@@ -19,7 +19,7 @@ class PoolState(models.TextChoices):
 
 
 class PlacementPolicy(models.TextChoices):
-    """How a pool chooses among the places that fit; names of `provisioning.placement.scoring`."""
+    """How a pool chooses among the places that fit; names of `portal.scheduling.engine.placement.scoring`."""
 
     FRAGMENTATION = "fragmentation", "Least fragmentation"
     BEST_FIT = "best_fit", "Fullest node first"

@@ -10,12 +10,15 @@ from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample
 from rest_framework.response import Response
 
-from portal.accounts.models import Scope, Team, User
+from portal.accounts.models import Team, User
 from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.scopes import Scope
 from portal.common.texts import storable
 from portal.quotas import policies
-from portal.quotas.api.limit_serializers import (
+from portal.quotas.models import Cohort, MemberCap, Quota
+from portal.quotas.selectors import limits as selectors
+from portal.quotas.serializers import (
     MemberCapChangeSerializer,
     MemberCapCreateSerializer,
     MemberCapSerializer,
@@ -26,8 +29,6 @@ from portal.quotas.api.limit_serializers import (
     QuotaWrittenSerializer,
     UsageSerializer,
 )
-from portal.quotas.models import Cohort, MemberCap, Quota
-from portal.quotas.selectors import limits as selectors
 from portal.quotas.services import limits as services
 
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}

@@ -12,7 +12,10 @@ from rest_framework.response import Response
 from portal.accounts.models import Team, User
 from portal.common.api import ApiView, ListView, UserRequest, operation, routes
 from portal.quotas import policies
-from portal.quotas.api.limit_serializers import (
+from portal.quotas.api.limits import SCOPES, body_of, named_cohort
+from portal.quotas.models import Cohort, ResourceRate, SiteLimit
+from portal.quotas.selectors import limits as selectors
+from portal.quotas.serializers import (
     RESOURCE_HELP,
     CohortChangeSerializer,
     CohortCreateSerializer,
@@ -25,9 +28,6 @@ from portal.quotas.api.limit_serializers import (
     SiteLimitSerializer,
     SiteLimitWrittenSerializer,
 )
-from portal.quotas.api.limits import SCOPES, body_of, named_cohort
-from portal.quotas.models import Cohort, ResourceRate, SiteLimit
-from portal.quotas.selectors import limits as selectors
 from portal.quotas.services import cohorts
 from portal.quotas.services import limits as services
 

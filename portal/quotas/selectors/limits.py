@@ -1,6 +1,6 @@
 """How the teams stand: what each uses, waits for, borrows, and may have.
 
-The arithmetic is the scheduler's own (`provisioning.scheduling.quota`), so that what a bar says is what
+The arithmetic is the scheduler's own (`portal.quotas.tree`), so that what a bar says is what
 the queue does.
 """
 
@@ -18,14 +18,15 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.common.errors import NotFound
 from portal.common.texts import storable
-from portal.quotas import limit_tree, policies, resources
-from portal.quotas.asked import request_of
-from portal.quotas.bars import Bar, in_order
+from portal.inventory.models import Allocation
+from portal.quotas import limit_tree, policies, resources, types
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.quotas.presenters.bars import Bar, in_order
+from portal.quotas.tree import UNGOVERNED, QuotaTree
 from portal.workspaces.lifecycle import HOLDING, State, Wanted
-from portal.workspaces.models import Allocation, Workspace
-from provisioning.scheduling import model
-from provisioning.scheduling.quota import UNGOVERNED, QuotaTree
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.types import ResourceRequest
 
 NEEDS_APPROVAL = "needs_approval"
 SHOWN_UNLIMITED = frozenset({resources.CPU, resources.MEMORY})
@@ -46,7 +47,7 @@ class Standing:
     """All teams' limits and the use of those looked at, at one moment."""
 
     tree: QuotaTree
-    teams: Mapping[str, model.Team]
+    teams: Mapping[str, types.Team]
     uses: Mapping[str, Use]
     base: Mapping[tuple[str, str], int]
     site_limits: Mapping[str, int]
@@ -88,7 +89,11 @@ def _rows(workspaces: QuerySet[Workspace]) -> Iterator[tuple[str, str, Amounts]]
     others: Iterable[Any] = workspaces.filter(amounts={}).order_by().values_list(*columns)
     for team, owner, data, simulated in others:
         try:
-            yield team, str(owner), resources.amounts_of(request_of(data), simulated=bool(simulated))
+            yield (
+                team,
+                str(owner),
+                resources.amounts_of(messages.load(data, ResourceRequest), simulated=bool(simulated)),
+            )
         except ValueError:
             # A broken row holds nothing that could be counted.
             continue
@@ -196,7 +201,7 @@ def _bar(now: Standing, slug: str, resource: str, actor: User | None) -> Bar:
     governed = resource in node.root_names
     nominal = limit = available = lent = lendable = None
     if governed:
-        own = team.limits.get(resource, model.Limit())
+        own = team.limits.get(resource, types.Limit())
         nominal, limit, available = own.nominal, node.potential(resource), node.available(resource)
         if node.parent is not None:
             lendable = nominal if own.lending is None else min(nominal, own.lending)

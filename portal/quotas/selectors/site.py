@@ -9,11 +9,10 @@ from django.db.models import Count, Sum
 
 from portal.accounts.models import Team
 from portal.inventory.models import Device, Node
-from portal.quotas import resources
-from portal.quotas.bars import in_order
+from portal.quotas import resources, types
 from portal.quotas.models import Cohort, Quota
+from portal.quotas.presenters.bars import in_order
 from portal.quotas.selectors.limits import SHOWN_UNLIMITED, Amounts, Standing, add
-from provisioning.scheduling import model
 from provisioning.types import DeviceKind
 
 
@@ -165,7 +164,7 @@ def tree_view(now: Standing, resource: str) -> list[TreeRow]:
 
     def team_row(slug: str, depth: int) -> TreeRow:
         team, node = now.teams[slug], now.tree.teams[slug]
-        granted = team.limits.get(resource, model.Limit()).nominal - now.base.get((slug, resource), 0)
+        granted = team.limits.get(resource, types.Limit()).nominal - now.base.get((slug, resource), 0)
         return TreeRow(
             kind="team",
             slug=slug,

@@ -7,10 +7,12 @@ from django.db import IntegrityError, transaction
 
 from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.texts import storable
 from portal.events import services as events
-from portal.quotas import policies, queue
+from portal.quotas import policies
+from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.models import WEIGHT_ONE, Cohort, TeamShare
 
 DEPTH_AT_MOST = 8
@@ -55,7 +57,7 @@ def create_cohort(
         message=f"made the cohort {cohort.name}{where}",
         data={"cohort": cohort.slug, "parent": parent.slug if parent else None},
     )
-    queue.poke()
+    emit(LimitsChanged())
     return cohort
 
 
@@ -98,7 +100,7 @@ def change_cohort(
             "weight_milli": weight_milli,
         },
     )
-    queue.poke()
+    emit(LimitsChanged())
     return found
 
 
@@ -130,7 +132,7 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort) -> None:
         message=f"deleted the cohort {name}",
         data={"cohort": slug, "quotas": quotas},
     )
-    queue.poke()
+    emit(LimitsChanged())
 
 
 @transaction.atomic
@@ -173,7 +175,7 @@ def set_share(
             "reclaim": reclaim,
         },
     )
-    queue.poke()
+    emit(LimitsChanged())
     return share
 
 

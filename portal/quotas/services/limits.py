@@ -13,10 +13,13 @@ from django.db import transaction
 
 from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.events import services as events
-from portal.quotas import policies, queue, resources
+from portal.quotas import policies, resources
+from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.quotas.selectors import limits
 
 AMOUNT_AT_MOST = 10**15
 RATE_AT_MOST = 1_000_000
@@ -95,7 +98,7 @@ def set_quota(
         message=f"set {resources.label(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
         data=_data(team, cohort, resource) | {"before": _named(before), "after": _named(wanted)},
     )
-    queue.poke()
+    emit(LimitsChanged())
     return Changed(True, _notes_on_use(team, resource) if team is not None else ())
 
 
@@ -121,7 +124,7 @@ def remove_quota(
         f"{resources.spoken(resource, before[0])})",
         data=_data(team, cohort, resource) | {"before": _named(before), "after": None},
     )
-    queue.poke()
+    emit(LimitsChanged())
     return Changed(True, _notes_on_use(team, resource) if team is not None else ())
 
 
@@ -176,8 +179,6 @@ def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, 
 
 def _notes_on_use(team: Team, resource: str) -> tuple[str, ...]:
     """What the new limit means for what runs already."""
-    from portal.quotas.selectors import limits
-
     bar = limits.bar_of(team, resource)
     if bar is None or bar.over == 0:
         return ()
@@ -269,12 +270,10 @@ def _tell_cap(
             "after": after,
         },
     )
-    queue.poke()
+    emit(LimitsChanged())
 
 
 def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> tuple[str, ...]:
-    from portal.quotas.selectors import limits
-
     notes = []
     bar = limits.bar_of(team, resource, actor=user)
     if bar is not None and bar.limit is not None and amount > bar.limit:
@@ -305,8 +304,6 @@ def set_site_limit(*, actor: User | SystemActor, resource: str, amount: int) -> 
         return Changed(False)
     SiteLimit.objects.update_or_create(resource=resource, defaults={"amount": amount})
     _tell_site(actor, resource, before, amount)
-    from portal.quotas.selectors import limits
-
     used = limits.site_use().get(resource, 0)
     if used > amount:
         return Changed(
@@ -343,7 +340,7 @@ def _tell_site(actor: User | SystemActor, resource: str, before: int | None, aft
         message=f"set the site's limit of {resources.label(resource)}: {old} → {new}",
         data={"resource": resource, "before": before, "after": after},
     )
-    queue.poke()
+    emit(LimitsChanged())
 
 
 @transaction.atomic
@@ -393,4 +390,4 @@ def _tell_rate(actor: User | SystemActor, resource: str, before: int | None, aft
         message=f"set what an hour of {resources.label(resource)} costs: {old} → {new} GPU-hours",
         data={"resource": resource, "before": before, "after": after},
     )
-    queue.poke()
+    emit(LimitsChanged())

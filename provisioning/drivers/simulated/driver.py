@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from provisioning.driver import Driver, Plane
-from provisioning.drivers.simulated import hardware, rows
+from provisioning.drivers.simulated import faults, hardware, rows
 from provisioning.drivers.simulated.script import (
     Faults,
     InvalidConfig,
@@ -36,6 +36,8 @@ from provisioning.errors import (
     Stale,
     StartFailed,
 )
+from provisioning.gpu.check import Progress, Report
+from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     Inventory,
@@ -46,10 +48,6 @@ from provisioning.types import (
     WorkspaceRef,
     WorkspaceSpec,
 )
-
-if TYPE_CHECKING:
-    from provisioning.gpu.check import Progress, Report
-    from provisioning.gpu.scrub import ScrubResult
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _EXTERNAL_NAME = re.compile(r"ws-[0-9a-f]{32}")
@@ -164,8 +162,6 @@ class SimulatedDriver(Driver):
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Report:
         """A made-up report of the device as it is scripted; it is marked as simulated and never a pass."""
-        from provisioning.drivers.simulated import faults
-
         with self._call():
             found = self._device(uuid)
             if found is None:
@@ -190,9 +186,6 @@ class SimulatedDriver(Driver):
         self, uuid: str, *, baseline_mib: int | None = None, deadline_s: float = 120.0
     ) -> ScrubResult:
         """A made-up result; it is marked as simulated."""
-        from provisioning.drivers.simulated import faults
-        from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
-
         with self._call():
             found = self._device(uuid)
             if self.faults.check_s:

@@ -22,9 +22,9 @@ import uvicorn
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from provisioning.gateway import traefik
-from provisioning.gateway.app import Gateway, GatewaySettings, build_app
-from provisioning.gateway.state import WorkspaceView
+from portal.embedded import traefik
+from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
+from portal.workspaces.gateway.state import WorkspaceView
 from provisioning.types import external_name
 
 DOMAIN = "localhost"

@@ -12,9 +12,9 @@ from gateway_support import DOMAIN, SECRET, WS_A, WS_B, Portal, free_port, setti
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from provisioning.gateway import app as app_module
-from provisioning.gateway import state, tickets
-from provisioning.gateway.app import Gateway, GatewaySettings, build_app
+from portal.workspaces.gateway import app as app_module
+from portal.workspaces.gateway import state, tickets
+from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 
 pytestmark = pytest.mark.engine
 HOST = f"{WS_A}.{DOMAIN}:8000"

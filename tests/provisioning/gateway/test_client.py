@@ -6,7 +6,7 @@ import httpx
 import pytest
 from gateway_support import WS_A
 
-from provisioning.gateway.client import Connection, address_of
+from portal.cli.loopback import Connection, address_of
 
 
 @pytest.mark.parametrize(

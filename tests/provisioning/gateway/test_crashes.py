@@ -9,8 +9,8 @@ import httpx
 import pytest
 from gateway_support import WS_A, WS_B, Stack, eventually, run_traefik, started, valkey, view
 
-from provisioning.gateway import routes, tickets
-from provisioning.gateway.routes import Route
+from portal.workspaces.gateway import routes, tickets
+from portal.workspaces.gateway.routes import Route
 
 pytestmark = pytest.mark.engine
 

@@ -14,9 +14,9 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import WatchError
 
-from provisioning.gateway import routes, state
-from provisioning.gateway.feed import RoutesFeed, document
-from provisioning.gateway.routes import Route, SyncResult
+from portal.workspaces.gateway import routes, state
+from portal.workspaces.gateway.feed import RoutesFeed, document
+from portal.workspaces.gateway.routes import Route, SyncResult
 
 A = Route(WS_A, "http://127.0.0.1:5000", "localhost")
 B = Route(WS_B, "http://127.0.0.1:5001", "localhost")

@@ -14,9 +14,9 @@ from redis import Redis
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from provisioning.gateway import routes, state, tickets
-from provisioning.gateway.client import Connection
-from provisioning.gateway.routes import Route
+from portal.cli.loopback import Connection
+from portal.workspaces.gateway import routes, state, tickets
+from portal.workspaces.gateway.routes import Route
 
 pytestmark = pytest.mark.engine
 

@@ -9,8 +9,8 @@ from gateway_support import WS_A, WS_B
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from provisioning.gateway import tickets
-from provisioning.gateway.tickets import (
+from portal.workspaces.gateway import tickets
+from portal.workspaces.gateway.tickets import (
     RENEW_AFTER_S,
     SESSION_MAX_S,
     SESSION_TTL_S,

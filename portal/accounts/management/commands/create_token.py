@@ -10,9 +10,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from portal.accounts import services
-from portal.accounts.models import Scope, User
+from portal.accounts.models import User
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
+from portal.common.scopes import Scope
 
 
 class Command(BaseCommand):

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
 from portal.inventory import services
+from portal.inventory.node_commands import config_of
 from provisioning.registry import driver_for
 
 
@@ -56,7 +57,7 @@ class Command(BaseCommand):
             )
             raise CommandError(problems or error.message) from error
         # Nothing is asked of a backend here: the simulation computes its inventory.
-        services.apply_inventory(pool=pool, inventory=driver_for(services.config_of(pool)).inventory())
+        services.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
         flavors = ", ".join(pool.flavors.values_list("slug", flat=True))
         self.stdout.write(f"Added the simulated pool “{pool.slug}”. Its flavors: {flavors}")
 

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.fleet.views import charts, gpus, pools
+
+app_name = "fleet"
+urlpatterns = [
+    path("pools/", pools.pools, name="pools"),
+    path("pools/<slug:slug>/", pools.pool, name="pool"),
+    path("gpus/", gpus.gpus, name="gpus"),
+    path("gpus/at/<slug:pool>/<str:node>/<int:index>/", gpus.at, name="device-at"),
+    path("gpus/nodes/<uuid:node_id>/", gpus.node, name="node"),
+    path("gpus/nodes/<uuid:node_id>/drain/", gpus.drain_node, name="drain-node"),
+    path("gpus/devices/<uuid:device_id>/", gpus.device, name="device"),
+    path("gpus/devices/<uuid:device_id>/drain/", gpus.drain_device, name="drain-device"),
+    path("gpus/devices/<uuid:device_id>/charts/", charts.device_charts, name="device-charts"),
+]

@@ -1,0 +1,43 @@
+"""The charts of a device: a part of its page, or a page of its own without JavaScript."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.common.errors import NotFound
+from portal.common.htmx import partial_of
+from portal.common.requests import SignedInRequest
+from portal.fleet.presenters import charts
+from portal.inventory import selectors, series
+from portal.inventory.cordons import name_of
+
+
+@require_safe
+@login_required
+@never_cache
+def device_charts(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """What the device did in the last hour, or in the last 30 days: `?span=hour|month`."""
+    device = selectors.devices().filter(pk=device_id).first()
+    if device is None:
+        raise NotFound("There is no such device.", next_action="Look at the list of pools.")
+    asked = request.GET.get("span", "")
+    span = asked if asked in series.SPANS else series.HOUR
+    now = timezone.now()
+    found = series.device_series(device, span, now=now)
+    begun = series.start_of(found)
+    context = {
+        "device": device,
+        "name": name_of(device),
+        "span": span,
+        "charts": charts.device_charts(device, found, series.holders(device, begun, now)),
+        "simulated": device.node.pool.simulated,
+        "thinned_h": charts.hours_drawn_together(found),
+    }
+    return render(request, partial_of(request, "fleet/charts.html", "charts"), context)

@@ -1,0 +1,160 @@
+"""Pages of GPUs: the map, a device, a node. Everybody who is signed in may look; operators act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+
+from portal.accounts.policies import require_operator
+from portal.common.errors import NotFound
+from portal.common.htmx import partial_of
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.fleet.presenters import device as device_page
+from portal.fleet.presenters import gpu_map
+from portal.inventory import cordons, selectors, services
+from portal.inventory.models import Device, Node
+from portal.scheduling import drains
+from provisioning.types import DeviceKind
+
+REASON_AT_MOST = 200
+
+
+@require_safe
+@login_required
+@never_cache
+def gpus(request: SignedInRequest) -> HttpResponse:
+    """The map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
+    asked = {
+        name: storable(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
+    }
+    found = gpu_map.gpu_map(gpu_map.Filters(**asked), request.GET.get("page"), timezone.now())
+    context = {"map": found, "page": found.page}
+    return render(request, partial_of(request, "fleet/gpus.html", "gpus"), context)
+
+
+@require_safe
+@login_required
+def at(_: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
+    """The device at this place: short addresses keep a map of a thousand small."""
+    places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
+    found = places.order_by("kind", "-present").first()
+    for each in places:
+        if each.kind != DeviceKind.MIG and each.present:
+            found = each
+    if found is None:
+        raise NotFound("There is no device at this place any more.", next_action="Look at the map of GPUs.")
+    return redirect("fleet:device", found.pk)
+
+
+def _device(device_id: UUID) -> Device:
+    device = selectors.devices_with_state().filter(pk=device_id).first()
+    if device is None:
+        raise NotFound("There is no such device.", next_action="Look at the map of GPUs.")
+    return device
+
+
+def _node(node_id: UUID) -> Node:
+    node = Node.objects.select_related("pool").filter(pk=node_id).first()
+    if node is None:
+        raise NotFound("There is no such node.", next_action="Look at the map of GPUs.")
+    return node
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """One device. A POST with `do` cordons it, or puts it back."""
+    found = _device(device_id)
+    if request.method == "POST":
+        return _cordon_device(request, found)
+    view = device_page.device_page(request.user, found, timezone.now())
+    context = {"view": view, "device": found, "checks": view.checks}
+    return render(request, partial_of(request, "fleet/device.html", "live"), context)
+
+
+def _reason(request: SignedInRequest) -> str:
+    return storable(request.POST.get("reason", "")).strip()[:REASON_AT_MOST]
+
+
+def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
+    name = cordons.name_of(found)
+    if request.POST.get("do") == "uncordon":
+        cordons.lift_cordon(actor=request.user, device_id=found.pk, reason=_reason(request))
+        messages.success(request, f"{name} takes work again.")
+    else:
+        cordons.cordon_device(actor=request.user, device_id=found.pk, reason=_reason(request))
+        messages.success(request, f"{name} takes no new work. What runs on it goes on.")
+    return redirect("fleet:device", found.pk)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """One node. A POST with `do` cordons it, or puts it back."""
+    found = _node(node_id)
+    if request.method == "POST":
+        cordoned = request.POST.get("do") != "uncordon"
+        services.set_cordon(actor=request.user, node_id=found.pk, cordoned=cordoned, reason=_reason(request))
+        said = "takes no new work. What runs there goes on." if cordoned else "takes work again."
+        messages.success(request, f"{found.name} {said}")
+        return redirect("fleet:node", found.pk)
+    context = {"view": device_page.node_page(request.user, found, timezone.now()), "node": found}
+    return render(request, partial_of(request, "fleet/node.html", "live"), context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """Asks, then drains: whoever is on the device leaves with notice."""
+    found = _device(device_id)
+    where = reverse("fleet:device", args=[found.pk])
+    return _drain(request, cordons.name_of(found), where, lambda reason: drains.drain_device(
+        actor=request.user, device_id=found.pk, reason=reason
+    ))  # fmt: skip
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
+    """Asks, then drains: whoever is on the node leaves with notice."""
+    found = _node(node_id)
+    where = reverse("fleet:node", args=[found.pk])
+    return _drain(request, found.name, where, lambda reason: drains.drain_node(
+        actor=request.user, node_id=found.pk, reason=reason
+    ))  # fmt: skip
+
+
+def _drain(
+    request: SignedInRequest, name: str, where: str, drain: Callable[[str], drains.Drain]
+) -> HttpResponse:
+    require_operator(request.user)
+    if request.method == "POST":
+        messages.success(request, str(drain(_reason(request))))
+        return redirect(where)
+    context = {
+        "title": f"Drain {name}?",
+        "loses": [
+            "what runs there: each workspace is told, stops after the notice, and starts elsewhere by itself",
+            "kernels, terminals and everything in their memory",
+        ],
+        "stays": ["everybody's home folder, with every file saved there", "their place in the queue"],
+        "reason": "Whoever is there reads it, and it stands on the page until it is put back.",
+        "action": request.path,
+        "yes": f"Drain {name}",
+        "back": where,
+    }
+    return render(request, "confirm.html", context)

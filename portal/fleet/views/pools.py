@@ -1,0 +1,51 @@
+"""Pages of pools. Everybody who is signed in may look; templates/inventory/ says what each expects."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.common.htmx import partial_of
+from portal.common.requests import SignedInRequest
+from portal.fleet.presenters import pools as presenters
+from portal.inventory import selectors
+from portal.inventory.models import CheckLevel
+
+NODES_PER_PAGE = 25
+
+
+@require_safe
+@login_required
+@never_cache
+def pools(request: SignedInRequest) -> HttpResponse:
+    """All pools with what is free in each."""
+    context = {"capacities": presenters.capacities(selectors.pools())}
+    return render(request, partial_of(request, "fleet/pools.html", "pools"), context)
+
+
+@require_safe
+@login_required
+@never_cache
+def pool(request: SignedInRequest, slug: str) -> HttpResponse:
+    """One pool with its nodes and devices."""
+    found = selectors.pool_by_slug(slug)
+    page = Paginator(selectors.nodes().filter(pool=found), NODES_PER_PAGE).get_page(request.GET.get("page"))
+    rows, devices = presenters.node_rows(list(page.object_list))
+    context = {
+        "pool": found,
+        "capacity": presenters.capacities([found])[0],
+        "page": page,
+        "nodes": rows,
+        "devices": presenters.device_rows(request.user, devices),
+        "warnings": presenters.warnings_of(found),
+        "capabilities": [
+            word for key, word in presenters.CAPABILITY_WORDS.items() if key in found.capabilities
+        ],
+        "programs": presenters.programs_of(found),
+        "levels": CheckLevel.choices,
+    }
+    return render(request, partial_of(request, "fleet/pool.html", "pool"), context)

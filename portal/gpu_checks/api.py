@@ -1,0 +1,251 @@
+"""GPU checks over REST: asking for one, reading it, watching it; the published schema of its report."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample
+from rest_framework import serializers
+from rest_framework.renderers import JSONRenderer
+from rest_framework.response import Response
+
+from portal.accounts import selectors as accounts
+from portal.accounts.models import ApiToken
+from portal.common.api import ApiView, ListView, StrictSerializer, UserRequest, filters, operation, routes
+from portal.common.errors import NotFound
+from portal.common.scopes import Scope
+from portal.events import live, stream
+from portal.gpu_checks import runs, selectors, settings
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.models import CheckLevel
+from portal.inventory.selectors import pool_by_slug
+from provisioning.gpu.check import schema
+
+SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
+
+
+class ProgressSerializer(serializers.Serializer[Any]):
+    """How far it has come. `phase`: prepare, start, beat, result, end; empty before it begins."""
+
+    phase = serializers.CharField(default="")
+    test = serializers.CharField(default="", help_text="The test that runs.")
+    done = serializers.IntegerField(default=0)
+    total = serializers.IntegerField(default=0)
+    elapsed_ms = serializers.IntegerField(default=0)
+    text = serializers.CharField(default="")
+
+
+class GpuCheckSerializer(serializers.ModelSerializer[GpuCheckRun]):
+    """A check or a scrub of one device. `simulated`: of a simulated device, which it says nothing about."""
+
+    device = serializers.UUIDField(source="device_id")
+    uuid = serializers.CharField(source="device.uuid")
+    node = serializers.CharField(source="device.node.name")
+    pool = serializers.CharField(source="device.node.pool.slug")
+    kind = serializers.ChoiceField(CheckKind.choices)
+    level = serializers.ChoiceField(CheckLevel.choices)
+    cause = serializers.ChoiceField(CheckCause.choices)
+    status = serializers.ChoiceField(CheckStatus.choices)
+    verdict = serializers.ChoiceField(CheckVerdict.choices, allow_blank=True, help_text="Empty until done.")
+    action = serializers.CharField(allow_blank=True, help_text="What brings the device back.")
+    asked_by = serializers.CharField(source="asked_by.username", default=None, allow_null=True)
+    progress = ProgressSerializer()
+    measures = serializers.JSONField(help_text="Judged figures by name: value, unit, and their floors.")
+
+    class Meta:
+        model = GpuCheckRun
+        fields = [
+            *("id", "device", "uuid", "node", "pool", "kind", "level", "cause", "status", "verdict"),
+            *("action", "summary", "simulated", "asked_by", "created_at", "started_at", "finished_at"),
+            *("progress", "measures"),
+        ]
+        read_only_fields = fields
+
+
+class GpuCheckDetailSerializer(GpuCheckSerializer):
+    """With the report as it came, in the schema at `/schemas/gpu-check`; empty until done."""
+
+    report = serializers.JSONField()
+
+    class Meta(GpuCheckSerializer.Meta):
+        fields = [*GpuCheckSerializer.Meta.fields, "report"]
+        read_only_fields = fields
+
+
+class GpuCheckCreateSerializer(StrictSerializer):
+    device = serializers.CharField(max_length=80, help_text="Id of the device, or its UUID (`GPU-…`).")
+    level = serializers.ChoiceField(CheckLevel.choices, default=CheckLevel.QUICK)
+    kind = serializers.ChoiceField(CheckKind.choices, default=CheckKind.CHECK)
+
+
+class GpuCheckFilter(filters.FilterSet):
+    device = filters.UUIDFilter(field_name="device_id", label="Id of the device.")
+    uuid = filters.CharFilter(field_name="device__uuid", label="UUID of the device.")
+    pool = filters.CharFilter(field_name="device__node__pool__slug", label="Short name of the pool.")
+    node = filters.CharFilter(field_name="device__node__name", label="Name of the node.")
+    kind = filters.ChoiceFilter(choices=CheckKind.choices, label="Check or scrub.")
+    cause = filters.ChoiceFilter(choices=CheckCause.choices, label="Why it was run.")
+    status = filters.ChoiceFilter(choices=CheckStatus.choices, label="How far it is.")
+    verdict = filters.ChoiceFilter(choices=CheckVerdict.choices, label="How it ended.")
+
+
+class GpuCheckList(ListView):
+    scopes = SCOPES
+    serializer_class = GpuCheckSerializer
+    filterset_class = GpuCheckFilter
+    ordering = ("-created_at", "id")
+
+    def get_queryset(self) -> QuerySet[GpuCheckRun]:
+        return selectors.checks().defer("report")
+
+    @operation("List GPU checks", responses={200: GpuCheckSerializer(many=True)}, errors=[400])
+    def get(self, request: UserRequest) -> Response:
+        return self.list(request)
+
+    @operation(
+        "Have a device checked, or scrubbed",
+        description="For operators. Nothing is placed on the device until it has ended. Asking for what is "
+        "under way already answers with that.",
+        request=GpuCheckCreateSerializer,
+        responses={202: GpuCheckSerializer},
+        errors=[400, 404, 409, 415, 422],
+        examples=[
+            OpenApiExample("a quick check", {"device": "GPU-8f6d7c1e-…", "level": "quick"}, request_only=True)
+        ],
+    )
+    def post(self, request: UserRequest) -> Response:
+        body = GpuCheckCreateSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        device = selectors.device_by_name(body.validated_data["device"])
+        if body.validated_data["kind"] == CheckKind.SCRUB:
+            run = runs.request_scrub(actor=request.user, device_id=device.pk)
+        else:
+            run = runs.request_check(
+                actor=request.user, device_id=device.pk, level=body.validated_data["level"]
+            )
+        return Response(GpuCheckSerializer(selectors.check_by_id(run.pk)).data, status=202)
+
+
+class GpuCheckDetail(ApiView):
+    scopes = SCOPES
+
+    @operation("Read a GPU check", responses={200: GpuCheckDetailSerializer}, errors=[404])
+    def get(self, request: UserRequest, check_id: UUID) -> Response:
+        return Response(GpuCheckDetailSerializer(selectors.check_by_id(check_id)).data)
+
+
+class GpuCheckCancel(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Take back a GPU check that has not begun",
+        description="For operators. What runs goes on to its end.",
+        request=None,
+        responses={200: GpuCheckSerializer},
+        errors=[404, 409],
+    )
+    def post(self, request: UserRequest, check_id: UUID) -> Response:
+        runs.cancel_check(actor=request.user, run_id=check_id)
+        return Response(GpuCheckSerializer(selectors.check_by_id(check_id)).data)
+
+
+def _version(run: GpuCheckRun) -> int:
+    """Changes with each thing that is learnt about the run; in milliseconds, for `Last-Event-ID`."""
+    if run.finished_at is not None:
+        return int(run.finished_at.timestamp() * 1000)
+    at = run.lease_expires_at or run.created_at
+    return int(at.timestamp() * 1000)
+
+
+class GpuCheckStream(ApiView):
+    scopes = SCOPES
+    renderer_classes = [stream.EventStreamRenderer, JSONRenderer]
+
+    @operation(
+        "Follow a GPU check",
+        description="Server-sent events: the check as it is, then again whenever it has come further. The "
+        "stream ends with the check, or after some minutes: connect again then.",
+        responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
+        errors=[404],
+    )
+    def get(self, request: UserRequest, check_id: UUID) -> Any:
+        selectors.check_by_id(check_id)
+        user = request.user
+        token = request.auth if isinstance(request.auth, ApiToken) else None
+
+        def look(seen: int) -> stream.Batch:
+            if not accounts.still_valid(user, token):
+                return stream.Batch(over=True)
+            try:
+                run = selectors.check_by_id(check_id)
+            except NotFound:
+                return stream.Batch(over=True)
+            version = _version(run)
+            data: Any = GpuCheckSerializer(run).data
+            told = [] if version == seen else [{**data, "check": data["id"], "id": version}]
+            return stream.Batch(told, over=not run.open)
+
+        return stream.response(live.check_channel(check_id), look, after=0)
+
+
+class GpuCheckSchema(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "The JSON Schema of a GPU check's report",
+        responses={(200, "application/schema+json"): OpenApiTypes.OBJECT},
+    )
+    def get(self, request: UserRequest) -> HttpResponse:
+        return Response(schema(), content_type="application/schema+json")
+
+
+class PoolChecksSerializer(StrictSerializer):
+    """When a pool's devices are checked. Hours; 0 is never."""
+
+    check_every_h = serializers.IntegerField(min_value=0, max_value=settings.MOST_HOURS, required=False)
+    check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
+    hand_out_max_age_h = serializers.IntegerField(
+        min_value=0,
+        max_value=settings.MOST_HOURS,
+        required=False,
+        help_text="A device whose last pass is older is checked before it is handed out.",
+    )
+    check_required = serializers.BooleanField(
+        required=False, help_text="Keep a device back when its check could not be run at all."
+    )
+    scrub_required = serializers.BooleanField(required=False, help_text="The same for scrubs.")
+
+
+class PoolChecks(ApiView):
+    scopes = SCOPES
+
+    @operation("Read when a pool's devices are checked", responses={200: PoolChecksSerializer}, errors=[404])
+    def get(self, request: UserRequest, slug: str) -> Response:
+        return Response(PoolChecksSerializer(pool_by_slug(slug)).data)
+
+    @operation(
+        "Set when a pool's devices are checked",
+        description="For operators. What is left out stays as it is.",
+        request=PoolChecksSerializer,
+        responses={200: PoolChecksSerializer},
+        errors=[400, 404, 415],
+    )
+    def put(self, request: UserRequest, slug: str) -> Response:
+        body = PoolChecksSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        pool = settings.set_checks(actor=request.user, slug=slug, **body.validated_data)
+        return Response(PoolChecksSerializer(pool).data)
+
+
+urlpatterns = [
+    *routes("pools/<slug:slug>/checks", PoolChecks, "pool-checks"),
+    *routes("gpu-checks", GpuCheckList, "gpu-checks"),
+    *routes("gpu-checks/<uuid:check_id>", GpuCheckDetail, "gpu-check"),
+    *routes("gpu-checks/<uuid:check_id>/cancel", GpuCheckCancel, "gpu-check-cancel"),
+    *routes("gpu-checks/<uuid:check_id>/stream", GpuCheckStream, "gpu-check-stream"),
+    *routes("schemas/gpu-check", GpuCheckSchema, "gpu-check-schema"),
+]

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class GpuChecksConfig(AppConfig):
+    name = "portal.gpu_checks"
+    label = "gpu_checks"

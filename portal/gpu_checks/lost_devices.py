@@ -1,0 +1,99 @@
+"""Workspaces whose accelerator has vanished: they are told, and ended, since they cannot go on.
+
+Found anew after each inventory, so that nobody is forgotten when a worker dies in between. What has not
+been started yet loses nothing: it is queued again at its old place and gets another device.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Q, QuerySet
+
+from portal.common.errors import NotFound, StateConflict
+from portal.events import services as events
+from portal.gpu_checks import preflight
+from portal.inventory.cordons import name_of
+from portal.inventory.domain_events import InventoryApplied
+from portal.inventory.models import AllocatedDevice
+from portal.workspaces import reconcile
+from portal.workspaces.lifecycle import State, TerminationReason
+from portal.workspaces.models import Workspace
+from portal.workspaces.selectors import locked
+
+log = logging.getLogger(__name__)
+ENDS = (State.PROVISIONING, State.RUNNING)
+
+
+def end_all(event: InventoryApplied) -> int:
+    """End what holds a vanished device of a pool; how many were. Outside any transaction that holds locks.
+
+    Each in a transaction of its own, under its lock alone; one that cannot be ended keeps no other waiting.
+    """
+    held = _vanished().filter(
+        allocation__workspace__state__in=ENDS, allocation__node__pool=event.pool, allocation__released_at=None
+    )
+    ended = 0
+    for workspace_id in sorted(set(held.values_list("allocation__workspace_id", flat=True))):
+        try:
+            ended += end(workspace_id)
+        except (NotFound, StateConflict):
+            # It went by itself just now.
+            continue
+        except Exception:
+            log.exception("workspace %s, whose device has vanished, could not be ended", workspace_id)
+    return ended
+
+
+@transaction.atomic
+def end(workspace_id: UUID) -> bool:
+    """End one workspace if it holds a vanished device; False where it need not be ended any more."""
+    workspace = locked(workspace_id)
+    if workspace.state not in ENDS:
+        return False
+    its = _vanished().filter(allocation__workspace=workspace, allocation__released_at=None)
+    grants = list(its.select_related("device", "allocation__node").order_by("device__index", "pk"))
+    if not grants:
+        return False
+    names = [_name(grant) for grant in grants]
+    which = f"{names[0]} has" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} have"
+    if _waits_for_checks(workspace):
+        preflight.another(workspace, [f"{which} disappeared"], code="device_lost")
+        return True
+    message = (
+        f"{which} disappeared: the driver does not list {'it' if len(names) == 1 else 'them'} any more. "
+        "Start it again to get another device; its files are kept."
+    )
+    reconcile.fail(workspace, TerminationReason.LOST, code="device_lost", message=message)
+    _tell(workspace, which)
+    return True
+
+
+def _waits_for_checks(workspace: Workspace) -> bool:
+    """Whether nothing has been started: only then may its place be given back at once."""
+    return workspace.state == State.PROVISIONING and workspace.waits_for_checks
+
+
+def _name(grant: AllocatedDevice) -> str:
+    """What it was called where it was granted, wherever it is now."""
+    grant.device.node = grant.allocation.node
+    return name_of(grant.device)
+
+
+def _tell(workspace: Workspace, which: str) -> None:
+    title = f"{workspace.name} had to be ended: {which} disappeared"
+    events.notify(
+        [workspace.owner],
+        kind="workspace.device_lost",
+        title=f"Simulated: {title}" if workspace.simulated else title,
+        body="What ran on it is lost; its files are kept. Start it again to get another device.",
+        url=f"/workspaces/{workspace.pk}/",
+    )
+
+
+def _vanished() -> QuerySet[AllocatedDevice]:
+    """Grants of devices that are nowhere, or in another node than where they were granted."""
+    elsewhere = ~Q(device__node=F("allocation__node"))
+    return AllocatedDevice.objects.filter(Q(device__present=False) | elsewhere, active=True)

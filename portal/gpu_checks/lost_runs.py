@@ -1,0 +1,30 @@
+"""Runs that nobody answered for."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.gpu_checks import results, runs
+from portal.gpu_checks.models import GpuCheckRun
+from portal.inventory.models import Device
+
+
+def sweep_lost() -> int:
+    """Send again what nobody has answered, and give up on what was tried often enough; how many were lost."""
+    now = timezone.now()
+    nodes: set[UUID] = set()
+    lost = 0
+    late = GpuCheckRun.objects.filter(status__in=runs.OPEN).filter(
+        Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
+    )
+    for run_id, node_id in late.values_list("pk", "device__node_id"):
+        nodes.add(node_id)
+        lost += results.silent(run_id)
+    for node_id in sorted(nodes):
+        runs.send_waiting(node_id)
+    # Whatever became of its run (rows can be deleted), a device without one is nobody's patient.
+    Device.objects.filter(checking=True).exclude(checks__status__in=runs.OPEN).update(checking=False)
+    return lost

@@ -1,0 +1,214 @@
+"""When devices are checked without being asked for: on schedule, new, back again, and after a failure.
+
+Only idle devices; a few at a time on a node, and never so many that a pool has nothing free left.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Max, Q, QuerySet
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import PortalError
+from portal.events.models import Event
+from portal.gpu_checks import lost_runs, runs
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.types import DeviceKind
+
+log = logging.getLogger(__name__)
+
+ON_A_NODE = 2
+"""Checks without anybody asking that are under way on a node at a time."""
+SHARE_OF_FREE = 4
+"""At most one in so many of a pool's free devices is checked at a time, and never the last one."""
+AGAIN_AFTER = timedelta(minutes=5)
+AGAIN_AT_MOST = timedelta(hours=12)
+RETURNED_KEPT = timedelta(days=2)
+UNDECIDED_AGAIN = timedelta(hours=1)
+# What may have passed by itself. Everything else waits for somebody who resets, reboots or replaces.
+BY_ITSELF = {
+    CheckKind.CHECK: frozenset({"", "none", "retry"}),
+    CheckKind.SCRUB: frozenset({"", "none", "retry", "reset"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A check that is due; the lower its `rank`, the sooner."""
+
+    rank: int
+    device: Device
+    kind: CheckKind
+    level: CheckLevel
+    cause: CheckCause
+
+
+def run() -> int:
+    """Look after runs that are lost, and queue the checks that are due now; how many were queued."""
+    lost_runs.sweep_lost()
+    now = timezone.now()
+    queued = 0
+    for pool in Pool.objects.filter(enabled=True, state=PoolState.ONLINE):
+        queued += _of_pool(pool, now)
+    return queued
+
+
+def _of_pool(pool: Pool, now: datetime) -> int:
+    devices = list(_idle(pool))
+    if not devices:
+        return 0
+    wishes = sorted(_wishes(pool, devices, now), key=lambda wish: wish.rank)
+    if not wishes:
+        return 0
+    busy = runs.busy_on_nodes({device.node_id for device in devices})
+    free = sum(1 for device in devices if not device.cordoned and device.healthy)
+    left = _may_check(pool, free)
+    queued = 0
+    for wish in wishes:
+        out = wish.device.cordoned
+        if busy[wish.device.node_id] >= ON_A_NODE or (not out and left < 1):
+            continue
+        if not _ask(wish):
+            continue
+        busy[wish.device.node_id] += 1
+        left -= 0 if out else 1
+        queued += 1
+    return queued
+
+
+def _may_check(pool: Pool, free: int) -> int:
+    """How many more of the free devices may be checked now."""
+    under_way = (
+        GpuCheckRun.objects.filter(device__node__pool=pool, device__cordoned=False, status__in=runs.OPEN)
+        # These devices are somebody's.
+        .exclude(cause=CheckCause.HAND_OUT)
+        .count()
+    )
+    if free + under_way == 1:
+        # The only device: when nobody waits for it.
+        return 0 if _somebody_waits() else 1 - under_way
+    return max(1, (free + under_way) // SHARE_OF_FREE) - under_way
+
+
+def _somebody_waits() -> bool:
+    return Workspace.objects.filter(state=State.PENDING).exists()
+
+
+def _ask(wish: Wish) -> bool:
+    try:
+        if wish.kind == CheckKind.SCRUB:
+            runs.request_scrub(actor=SYSTEM, device_id=wish.device.pk, cause=wish.cause)
+        else:
+            runs.request_check(actor=SYSTEM, device_id=wish.device.pk, level=wish.level, cause=wish.cause)
+    except PortalError as error:
+        # Taken or gone between our look and our wish.
+        log.info("no %s of %s: %s", wish.cause, wish.device.uuid, error.message)
+        return False
+    return True
+
+
+def _idle(pool: Pool) -> QuerySet[Device]:
+    """Devices that nobody uses and nothing else is done with; GPUs that are split are not among them."""
+    devices = Device.objects.filter(node__pool=pool, node__online=True, present=True, checking=False)
+    if not pool.check_every_h:
+        # Only what a check or a scrub took out is looked at, so the others need not be read.
+        devices = devices.filter(cordoned=True, cordon_cause__in=[CordonCause.CHECK, CordonCause.SCRUB])
+    return (
+        devices.exclude(Q(mig_mode=True, kind=DeviceKind.GPU.value))
+        .exclude(pk__in=_held(pool))
+        .select_related("node", "node__pool")
+        .defer("facts", "node__facts")
+        .order_by("node__name", "index")
+    )
+
+
+def _held(pool: Pool) -> QuerySet[AllocatedDevice, Any]:
+    return AllocatedDevice.objects.filter(active=True, device__node__pool=pool).values("device")
+
+
+def _wishes(pool: Pool, devices: list[Device], now: datetime) -> Iterator[Wish]:
+    out = [device for device in devices if device.cordoned]
+    yield from _second_looks(out, now)
+    if not pool.check_every_h:
+        return
+    last = _last_checks(pool)
+    returned = _returned(pool, now)
+    every = timedelta(hours=pool.check_every_h)
+    level = CheckLevel(pool.check_level)
+    for device in devices:
+        checked = last.get(device.pk)
+        back = returned.get(device.uuid)
+        if device.cordoned and device.cordon_cause == CordonCause.OPERATOR:
+            continue
+        if back is not None and (checked is None or checked < back):
+            yield Wish(0, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.RETURNED)
+        elif device.cordoned or device.node.cordoned or not device.healthy:
+            continue
+        elif checked is None:
+            yield Wish(1, device, CheckKind.CHECK, CheckLevel.QUICK, CheckCause.NEW)
+        elif now - checked >= every:
+            yield Wish(3, device, CheckKind.CHECK, level, CheckCause.SCHEDULE)
+
+
+def _last_checks(pool: Pool) -> dict[UUID, datetime]:
+    """When each device was last checked, whatever came of it; what came to nothing is tried again sooner."""
+    found: dict[UUID, datetime] = {}
+    runs = GpuCheckRun.objects.filter(device__node__pool=pool, kind=CheckKind.CHECK)
+    decided = runs.filter(status=CheckStatus.DONE)
+    rows = decided.values_list("device_id").annotate(last=Max("created_at"))
+    for device_id, at in rows.order_by():
+        found[device_id] = at
+    lost = runs.filter(status=CheckStatus.LOST, created_at__gte=timezone.now() - UNDECIDED_AGAIN)
+    for device_id, at in lost.values_list("device_id").annotate(last=Max("created_at")).order_by():
+        found[device_id] = max(at, found.get(device_id, at))
+    return found
+
+
+def _returned(pool: Pool, now: datetime) -> dict[str, datetime]:
+    """When devices came back, by UUID: as inventory has told lately."""
+    found: dict[str, datetime] = {}
+    told = Event.objects.filter(pool=pool, kind="device.returned", at__gte=now - RETURNED_KEPT)
+    for at, data in told.order_by("pk").values_list("at", "data"):
+        named = data.get("devices") if isinstance(data.get("devices"), list) else [data.get("device")]
+        for device_uuid in named or ():
+            if isinstance(device_uuid, str):
+                found[device_uuid] = at
+    return found
+
+
+def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:
+    """Devices that a check or a scrub took out, and that may be well again without anybody's help."""
+    for device in devices:
+        if device.cordon_cause not in (CordonCause.CHECK, CordonCause.SCRUB):
+            continue
+        kind = CheckKind.SCRUB if device.cordon_cause == CordonCause.SCRUB else CheckKind.CHECK
+        if device.recovery not in BY_ITSELF[kind]:
+            continue
+        if now >= _again_at(device, kind):
+            level = CheckLevel.QUICK if kind == CheckKind.SCRUB else CheckLevel.STANDARD
+            yield Wish(2, device, kind, level, CheckCause.RECHECK)
+
+
+def _again_at(device: Device, kind: CheckKind) -> datetime:
+    """After 5, 10, 20 … minutes, counted from the last failure."""
+    ended = GpuCheckRun.objects.filter(device=device, kind=kind).exclude(status__in=runs.OPEN)
+    failures = 0
+    last: datetime | None = None
+    for verdict, at in ended.order_by("-created_at").values_list("verdict", "finished_at")[:10]:
+        last = last or at
+        if verdict == CheckVerdict.PASS:
+            break
+        failures += 1
+    if last is None:
+        return timezone.now()
+    return last + min(AGAIN_AFTER * 2 ** max(failures - 1, 0), AGAIN_AT_MOST)

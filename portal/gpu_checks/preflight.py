@@ -1,0 +1,231 @@
+"""Before a device is handed out: a quick check where its last good one is too old. And after: a scrub.
+
+The workspace stays PROVISIONING without a command under way; it is started when all its checks have
+ended well. A device that fails goes out, and the workspace back into the queue at its old place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.events import services as events
+from portal.gpu_checks import results, runs
+from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.cordons import name_of
+from portal.inventory.models import AllocatedDevice, Device
+from portal.workspaces import dispatch, reconcile
+from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
+from portal.workspaces.lifecycle import NOT_CHECKED, NOT_LEAVING, State, Trigger, Wanted
+from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import advance
+from provisioning.types import Op
+
+DEADLINE_S = 150
+"""All checks before one hand-out have this long together; a quick one takes some seconds."""
+CANNOT_FOR = timedelta(hours=1)
+"""Where the check could not be run at all it is not tried again before every hand-out, but after this."""
+FIRST_PROMISE = 1
+GOOD = frozenset({CheckVerdict.PASS, CheckVerdict.DEGRADED})
+BAD = frozenset({CheckVerdict.FAIL, CheckVerdict.HUNG})
+
+
+def begin(workspaces: Iterable[Workspace], now: datetime) -> set[UUID]:
+    """Queue the checks that workspaces which have just got their place need; the keys of those that wait.
+
+    The caller holds their locks, and has written their allocations. Raises nothing: it is a part of a cycle.
+    """
+    by_key = {each.pk: each for each in workspaces if may_have_checks(each)}
+    if not by_key:
+        return set()
+    holders: dict[UUID, list[UUID]] = {}
+    held = AllocatedDevice.objects.filter(active=True, allocation__workspace__in=by_key)
+    for device_id, workspace_id in held.values_list("device_id", "allocation__workspace_id"):
+        holders.setdefault(device_id, []).append(workspace_id)
+    rows = (
+        Device.objects.select_for_update(of=("self",))
+        .select_related("node", "node__pool")
+        .filter(pk__in=holders)
+        .order_by("pk")
+    )
+    waits: set[UUID] = set()
+    for device in rows:
+        if _shared(device, holders[device.pk]) or not _stale(device, now):
+            continue
+        workspace = by_key[holders[device.pk][0]]
+        runs.make_run(
+            actor=SYSTEM,
+            device=device,
+            kind=CheckKind.CHECK,
+            cause=CheckCause.HAND_OUT,
+            workspace=workspace,
+        )
+        waits.add(workspace.pk)
+    Workspace.objects.filter(pk__in=waits).update(checks_began_at=now)
+    for key in waits:
+        by_key[key].checks_began_at = now
+    return waits
+
+
+def _shared(device: Device, asked: Sequence[UUID]) -> bool:
+    """Whether somebody else is on it: then it can be checked no more."""
+    others = device.allocated.filter(active=True).exclude(allocation__workspace=asked[0])
+    return len(asked) > 1 or others.exists()
+
+
+def _stale(device: Device, now: datetime) -> bool:
+    """Whether its last good check is too old, and another one may tell more."""
+    pool = device.node.pool
+    since = now - timedelta(hours=pool.hand_out_max_age_h)
+    if device.passed_at is not None and device.passed_at > since:
+        return False
+    last = device.checks.filter(kind=CheckKind.CHECK, status=CheckStatus.DONE).order_by("-created_at").first()
+    if last is None or last.finished_at is None:
+        return True
+    if last.verdict == CheckVerdict.DEGRADED and last.finished_at > since:
+        return False
+    cannot = isinstance(last.report.get("unavailable"), dict) and last.finished_at > now - CANNOT_FOR
+    return not cannot or pool.check_required
+
+
+def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
+    """The hand-out checks of the workspace's present place."""
+    if workspace.placed_at is None:
+        return GpuCheckRun.objects.none()
+    held = AllocatedDevice.objects.filter(active=True, allocation__workspace=workspace)
+    return GpuCheckRun.objects.filter(
+        workspace=workspace,
+        cause=CheckCause.HAND_OUT,
+        created_at__gte=workspace.placed_at,
+        device__in=held.values("device"),
+    )
+
+
+def may_have_checks(workspace: Workspace) -> bool:
+    """Whether it is worth looking: no query is made for what has no accelerator, or is never checked."""
+    wanted = workspace.resources.get("accelerators") or {}
+    pool = workspace.pool
+    return bool(wanted.get("count")) and pool is not None and pool.hand_out_max_age_h > 0
+
+
+def proceed(event: PreflightDue) -> None:
+    """The checks of a locked workspace have taken their time: give up on those under way, and conclude."""
+    workspace = event.workspace
+    now = timezone.now()
+    under_way = list(runs_of(workspace).filter(status__in=runs.OPEN).order_by("device_id"))
+    until = (workspace.checks_began_at or now) + timedelta(seconds=DEADLINE_S)
+    if under_way and now < until:
+        _look_again(workspace, until)
+        return
+    for each in under_way:
+        run = runs.locked_run(each.pk)
+        if run.open:
+            results.give_up(run, f"no verdict came within {DEADLINE_S} s")
+    _start_if_good(workspace)
+
+
+def check_ended(event: HandOutCheckEnded) -> None:
+    """A check that a locked workspace waits for has ended: start it, take another device, or wait on."""
+    workspace = event.workspace
+    waiting = workspace.state == State.PROVISIONING and workspace.launched_at is None
+    if not waiting or workspace.wanted != Wanted.RUNNING or workspace.lease:
+        # It is being stopped or deleted, or has been started by now.
+        return
+    _start_if_good(workspace)
+
+
+def _start_if_good(workspace: Workspace) -> None:
+    if _conclude(workspace):
+        workspace.checks_ended_at = timezone.now()
+        workspace.save(update_fields=["checks_ended_at"])
+        dispatch.send(workspace, Op.START)
+
+
+def _conclude(workspace: Workspace) -> bool:
+    """Whether the workspace may be started: all its checks have ended, none badly."""
+    its = list(runs_of(workspace).select_related("device", "device__node"))
+    bad = [run for run in its if run.verdict in BAD]
+    unknown = [run for run in its if not run.open and run.verdict not in GOOD | BAD]
+    if bad:
+        another(workspace, [f"{name_of(run.device)} failed its check" for run in bad])
+        return False
+    if unknown and workspace.pool is not None and workspace.pool.check_required:
+        another(workspace, [f"{name_of(run.device)} could not be checked" for run in unknown])
+        return False
+    if any(run.open for run in its):
+        return False
+    for run in unknown:
+        events.record(
+            actor=SYSTEM,
+            kind="workspace.unchecked",
+            workspace=workspace,
+            message=f"hands out {name_of(run.device)} unchecked: {run.summary}",
+            data={"device": run.device.uuid, "run": str(run.pk)},
+        )
+    return True
+
+
+def another(workspace: Workspace, why: Sequence[str], *, code: str = "check_failed") -> None:
+    """Back into the queue at its old place: nothing has been started, so nothing is left behind."""
+    sentence = f"{' and '.join(why)}; another one is taken."
+    advance(
+        workspace,
+        Trigger.NO_CAPACITY,
+        actor=SYSTEM,
+        message=f"queues it again: {sentence}",
+        data={"reason": code},
+        pool=None,
+        placed_at=None,
+        admitted_at=None,
+        due_at=None,
+        # It had its turn already: nobody who came to wait behind it goes before it now.
+        promised=FIRST_PROMISE,
+        error_code=code,
+        error_message=sentence,
+        **NOT_CHECKED,
+        **NOT_LEAVING,
+    )
+    reconcile.release(workspace, used=False)
+
+
+def _look_again(workspace: Workspace, until: datetime) -> None:
+    due = min(until, workspace.leave_at or until)
+    if workspace.due_at != due:
+        workspace.due_at = due
+        workspace.save(update_fields=["due_at"])
+
+
+# --- after reclaim ---------------------------------------------------------------------------------
+
+
+def scrub_after(event: AllocationsReleased) -> int:
+    """Scrub devices whose holder has just left, before anybody else gets them; how many scrubs were queued.
+
+    In the transaction that releases them. Not those that somebody else is on, nor those that are gone;
+    simulated ones only where their pool requires it. Real memory is always scrubbed.
+    """
+    if not event.used or not event.devices:
+        return 0
+    devices = (
+        Device.objects.select_for_update(of=("self",))
+        .select_related("node", "node__pool")
+        .filter(pk__in=event.devices, present=True)
+        .filter(Q(node__pool__simulated=False) | Q(node__pool__scrub_required=True))
+        .order_by("pk")
+    )
+    queued = 0
+    for device in devices:
+        if device.allocated.filter(active=True).exists():
+            continue
+        if device.checks.filter(status__in=runs.OPEN).exists():
+            # Its tenant has not come to use it: the check before hand-out is still going on.
+            continue
+        runs.make_run(actor=SYSTEM, device=device, kind=CheckKind.SCRUB, cause=CheckCause.RECLAIM)
+        queued += 1
+    return queued

@@ -1,0 +1,312 @@
+"""Checks and scrubs as pages show them: words, tones, measured values against their floors, and trends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from portal.accounts.models import User
+from portal.common.svg import Sparkline, sparkline
+from portal.gpu_checks import selectors
+from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.cordons import name_of
+from portal.inventory.models import CheckLevel, Device
+
+RUNS_SHOWN = 8
+
+RECOVERY: Mapping[str, str] = {
+    "retry": "Check it again: this may pass by itself.",
+    "inspect": "Look at the machine: the report below says what to look for.",
+    "reset": "Reset the GPU with nothing running on it (nvidia-smi --gpu-reset), then check it again.",
+    "drain_and_reset": "Drain its node, reset the GPU (nvidia-smi --gpu-reset), then check it again.",
+    "reboot": "Drain its node and reboot it, then check the device again.",
+    "replace": "Have the device replaced. Until then it stays out.",
+}
+"""What brings a device back, by `provisioning.gpu.check.Action`."""
+
+_LOOKS: Mapping[str, tuple[str, str, str]] = {
+    CheckVerdict.PASS: ("Passed", "circle-check", "ok"),
+    CheckVerdict.DEGRADED: ("Degraded", "alert-triangle", "wait"),
+    CheckVerdict.FAIL: ("Failed", "circle-x", "bad"),
+    CheckVerdict.INCONCLUSIVE: ("Undecided", "circle-dashed", "wait"),
+    CheckVerdict.HUNG: ("Hung", "alert-circle", "bad"),
+    CheckStatus.QUEUED: ("Queued", "hourglass", "wait"),
+    CheckStatus.RUNNING: ("Running", "loader-2", "busy"),
+    CheckStatus.LOST: ("Not finished", "circle-off", ""),
+}
+_STATUS_LOOKS: Mapping[str, tuple[str, str, str]] = {
+    "passed": ("Passed", "circle-check", "ok"),
+    "warned": ("Low", "alert-triangle", "wait"),
+    "failed": ("Failed", "circle-x", "bad"),
+    "measured": ("Measured", "circle-dashed", ""),
+    "skipped": ("Not run", "circle-off", "wait"),
+    "hung": ("Hung", "alert-circle", "bad"),
+}
+_SEVERITY_LOOKS: Mapping[str, tuple[str, str, str]] = {
+    "info": ("Note", "info-circle", ""),
+    "degraded": ("Warning", "alert-triangle", "wait"),
+    "inconclusive": ("Undecided", "circle-dashed", "wait"),
+    "fail": ("Failed", "circle-x", "bad"),
+    "hung": ("Hung", "alert-circle", "bad"),
+}
+_TESTS: Mapping[str, str] = {
+    "canary": "Canary: planted errors are found",
+    "residue": "Leftover data, cleared and verified",
+    "address": "Address test of all memory",
+    "copy": "Memory copy",
+    "pcie": "PCIe under load",
+    "inversions": "Moving inversions",
+    "bandwidth": "Memory bandwidth",
+    "peers": "Links to other GPUs",
+    "modulo20": "Modulo-20 patterns",
+    "bit_fade": "Bit fade",
+    "steady": "Steady load at full heat",
+    "power_steps": "Steps between idle and full power",
+}
+_METRICS: Mapping[str, str] = {
+    "copy_gb_s": "Memory copy",
+    "read_gb_s": "Memory read",
+    "write_gb_s": "Memory write",
+    "to_device_gb_s": "PCIe to the device",
+    "to_host_gb_s": "PCIe to the host",
+    "free_mib": "Free memory",
+    "coverage_per_mille": "Memory covered",
+}
+_GEMM = re.compile(r"gemm_[a-z0-9]+(_own)?_tflops")
+_AGAINST: Mapping[str, str] = {
+    "datasheet": "datasheet",
+    "baseline": "other devices of this model",
+    "node_median": "its neighbours",
+    "link": "its link",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A state as word, icon and colour."""
+
+    word: str
+    icon: str
+    tone: str
+
+    @property
+    def spin(self) -> str:
+        return "spin" if self.icon == "loader-2" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run in a list."""
+
+    run: GpuCheckRun
+    title: str
+    look: Look
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class TestRow:
+    """One test of a report."""
+
+    __test__ = False
+
+    title: str
+    look: Look
+    text: str
+    required: bool
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A judged figure: what it is, what it has to be, and how it was before."""
+
+    title: str
+    value: str
+    floor: str
+    against: str
+    look: Look | None
+    trend: Sparkline | None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A finding, with what to do about it."""
+
+    look: Look
+    text: str
+    recovery: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a device's page says of its checks. `may` is whether the reader may ask for one."""
+
+    rows: tuple[Row, ...]
+    open: GpuCheckRun | None
+    may: bool
+    levels: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One run in full."""
+
+    row: Row
+    device_name: str
+    recovery: str
+    tests: tuple[TestRow, ...]
+    measures: tuple[Measure, ...]
+    notes: tuple[Note, ...]
+    fix: str
+    health: tuple[tuple[str, str, str], ...]
+    software: str
+    may: bool
+    cancellable: bool
+    now: str
+    took_s: float | None
+
+
+def look_of(run: GpuCheckRun) -> Look:
+    key = run.verdict if run.status == CheckStatus.DONE else run.status
+    return Look(*_LOOKS.get(key, (str(key), "circle-dashed", "")))
+
+
+def title_of(run: GpuCheckRun) -> str:
+    if run.kind == CheckKind.SCRUB:
+        return "Scrub"
+    return f"{CheckLevel(run.level).value.capitalize()} check"
+
+
+def row_of(run: GpuCheckRun) -> Row:
+    return Row(run, title_of(run), look_of(run), worded(run.summary))
+
+
+def worded(text: str) -> str:
+    """A sentence of a report with the names of figures as people say them."""
+    for name, title in _METRICS.items():
+        text = text.replace(name, title)
+    return _GEMM.sub(lambda found: metric_title(found.group()), text)
+
+
+def block(actor: User, device: Device) -> Block:
+    """The checks of a device, the newest first."""
+    runs = list(selectors.of_device(device)[:RUNS_SHOWN])
+    return Block(
+        rows=tuple(map(row_of, runs)),
+        open=next((run for run in runs if run.open), None),
+        may=actor.operates,
+        levels=tuple((level.value, level.label) for level in CheckLevel),
+    )
+
+
+def page(actor: User, run: GpuCheckRun) -> Page:
+    """Everything about one run. A report that is not as it should be shows what can be read of it."""
+    report = run.report if isinstance(run.report, dict) else {}
+    earlier = selectors.before(run) if run.measures else []
+    unavailable = report.get("unavailable") or {}
+    findings = [each for each in report.get("findings", ()) if not each["code"].startswith("test_")]
+    return Page(
+        row=row_of(run),
+        device_name=name_of(run.device),
+        recovery=RECOVERY.get(run.action, ""),
+        tests=tuple(map(_test, report.get("tests", ()))),
+        measures=tuple(_measures(run, earlier)),
+        notes=tuple(_note(each) for each in findings),
+        fix=str(unavailable.get("fix", "")),
+        health=_health(report),
+        software=", ".join(f"{name} {version}" for name, version in (report.get("software") or {}).items()),
+        may=actor.operates,
+        cancellable=actor.operates and run.status == CheckStatus.QUEUED,
+        now=test_title(str(run.progress.get("test"))) if run.progress.get("test") else "",
+        took_s=(run.finished_at - run.started_at).total_seconds()
+        if run.finished_at and run.started_at
+        else None,
+    )
+
+
+def _test(data: Mapping[str, Any]) -> TestRow:
+    name = str(data["name"])
+    return TestRow(
+        title=test_title(name),
+        look=Look(*_STATUS_LOOKS.get(data["status"], (data["status"], "circle-dashed", ""))),
+        text=worded(str(data["text"])),
+        required=bool(data["required"]),
+        took_s=data["duration_ms"] / 1000,
+    )
+
+
+def test_title(name: str) -> str:
+    """What a test does, in words."""
+    if name.startswith("exact_"):
+        return f"Exact {name.removeprefix('exact_').upper()} product, bit by bit"
+    if name.startswith("burn_"):
+        return f"{name.removeprefix('burn_').upper()} burn"
+    return _TESTS.get(name, name.replace("_", " ").capitalize())
+
+
+test_title.__test__ = False  # type: ignore[attr-defined]
+
+
+def metric_title(name: str) -> str:
+    """What a figure is, in words."""
+    if name.startswith("gemm_"):
+        own = " (own kernel)" if name.endswith("_own_tflops") else ""
+        dtype = name.removeprefix("gemm_").removesuffix("_tflops").removesuffix("_own")
+        return f"{dtype.upper()} matrix product{own}"
+    if name.startswith("peer_gb_s:"):
+        return f"Link to {name.removeprefix('peer_gb_s:')[:12]}…"
+    return _METRICS.get(name, name.replace("_", " "))
+
+
+def _note(finding: Mapping[str, Any]) -> Note:
+    look = _SEVERITY_LOOKS.get(finding["severity"], (finding["severity"], "circle-dashed", ""))
+    return Note(Look(*look), worded(str(finding["text"])), RECOVERY.get(finding.get("action", ""), ""))
+
+
+def _measures(run: GpuCheckRun, earlier: Sequence[GpuCheckRun]) -> Iterable[Measure]:
+    for name, data in run.measures.items():
+        if not isinstance(data, dict) or not isinstance(data.get("value"), int | float):
+            continue
+        unit = str(data.get("unit", ""))
+        fail = data.get("fail_below")
+        status = str(data.get("status"))
+        yield Measure(
+            title=metric_title(name),
+            value=spoken(data["value"], unit),
+            floor="" if fail is None else f"at least {spoken(fail, unit)}",
+            against=_AGAINST.get(data.get("against", ""), ""),
+            look=Look(*_STATUS_LOOKS[status]) if status in _STATUS_LOOKS else None,
+            trend=_trend(name, unit, fail, earlier),
+        )
+
+
+def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheckRun]) -> Sparkline | None:
+    """How a figure went, once there are two."""
+    found = [run.measures.get(name) for run in earlier]
+    values = [float(each["value"]) for each in found if isinstance(each, dict) and "value" in each]
+    if len(values) < 2:
+        return None
+    return sparkline(values, floor=floor, unit=unit, name=metric_title(name))
+
+
+def spoken(value: float, unit: str) -> str:
+    """A figure with its unit, to three digits or so."""
+    digits = 0 if abs(value) >= 1000 or float(value).is_integer() else 1 if abs(value) >= 100 else 2
+    text = f"{value:,.{digits}f}"
+    return f"{text} {unit}".strip()
+
+
+def _health(report: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    """What NVML said before and after, where anything changed."""
+    before, after = report.get("health_before"), report.get("health_after")
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return ()
+    names = [name for name in before if before[name] != after.get(name)]
+    return tuple((name.replace("_", " "), _said(before[name]), _said(after.get(name))) for name in names)
+
+
+def _said(value: object) -> str:
+    return "not told" if value is None else str(value)[:120]

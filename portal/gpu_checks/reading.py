@@ -1,0 +1,205 @@
+"""Reading what a node sends as a report. What is not a sound report of this very run says nothing: no pass.
+
+The verdict is worked out again here from the report's own tests and findings, and the worse one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+
+from portal.gpu_checks import baselines
+from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.runs import NOUN
+from provisioning import messages
+from provisioning.check_messages import CheckAnswer
+from provisioning.gpu.check import schema
+from provisioning.gpu.check import verdict as judging
+from provisioning.gpu.check.types import Action, Finding, Severity, Status, TestResult
+from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 512 * 1024
+HEALTH_OF_THE_GPU = (
+    "ecc_", "xid_", "remap", "retired", "sram_", "recovery_action", "lost", "nvml_hung", "abandoned",
+)  # fmt: skip
+"""Codes of findings about the whole GPU, on whichever of its instances they were seen."""
+_WEIGHT = (
+    CheckVerdict.PASS,
+    CheckVerdict.DEGRADED,
+    CheckVerdict.INCONCLUSIVE,
+    CheckVerdict.FAIL,
+    CheckVerdict.HUNG,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a run came to. `action` is what brings the device back; `report` is kept as it came."""
+
+    verdict: CheckVerdict
+    action: str
+    summary: str
+    report: dict[str, Any] = field(default_factory=dict)
+    measures: dict[str, Any] = field(default_factory=dict)
+    free_mib: int | None = None
+    of_the_parent: bool = False
+
+
+class Unsound(Exception):
+    """This is no report of that run; the message says why."""
+
+
+def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    """The verdict of a check."""
+    if answer.failure is not None:
+        return _failed(answer)
+    try:
+        report = _sound(answer, run)
+    except Unsound as problem:
+        return _refused(run, problem)
+    tests = tuple(messages.load(each, TestResult) for each in report["tests"])
+    findings = tuple(messages.load(each, Finding) for each in report["findings"])
+    pretended = bool(report["simulated"]) and run.device.node.pool.simulated
+    decided, action = judging.decide(findings, tests, simulated=False)
+    worked_out = CheckVerdict(decided.value)
+    said = CheckVerdict(report["verdict"])
+    if pretended:
+        # A report of a simulated device is never a pass. Within its pool, what it would have been counts.
+        counts = CheckVerdict.INCONCLUSIVE if report["unavailable"] is not None else worked_out
+    else:
+        counts = max(said, worked_out, key=_WEIGHT.index)
+    return Reading(
+        verdict=counts,
+        action=max(Action(report["action"]), action, key=tuple(Action).index).value,
+        summary=_summary(report, counts, tests) if pretended else report["summary"],
+        report=report,
+        measures=_measures(tests, run),
+        of_the_parent=any(
+            each.code.startswith(HEALTH_OF_THE_GPU) and each.severity in (Severity.FAIL, Severity.HUNG)
+            for each in findings
+        ),
+    )
+
+
+def of_scrub(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
+    """What a scrub proved."""
+    if answer.failure is not None:
+        return _failed(answer)
+    try:
+        _check_size(answer.report)
+        try:
+            result = messages.load(answer.report, ScrubResult)
+        except ValueError as error:
+            raise Unsound(str(error)) from error
+        if result.uuid != run.device.uuid:
+            raise Unsound("it is about another device")
+        if result.simulated != run.device.node.pool.simulated:
+            raise Unsound("a simulated result says nothing about a device")
+    except Unsound as problem:
+        return _refused(run, problem)
+    verdict, action = _SCRUBS[result.verdict]
+    prefix = "Simulated. " if result.simulated else ""
+    return Reading(
+        verdict=verdict,
+        action=action,
+        summary=f"{prefix}{result.text}",
+        report=messages.dump(result),
+        measures={
+            "free_mib": _free(result.free_mib, run),
+            "coverage_per_mille": {"value": result.coverage_per_mille, "unit": "‰", "fail_below": 980},
+        },
+        free_mib=result.free_mib,
+    )
+
+
+_SCRUBS: dict[ScrubVerdict, tuple[CheckVerdict, str]] = {
+    ScrubVerdict.CLEAN: (CheckVerdict.PASS, "none"),
+    ScrubVerdict.FAILED: (CheckVerdict.FAIL, "inspect"),
+    ScrubVerdict.LEAK: (CheckVerdict.FAIL, "reset"),
+    ScrubVerdict.BUSY: (CheckVerdict.INCONCLUSIVE, "retry"),
+    ScrubVerdict.INCONCLUSIVE: (CheckVerdict.INCONCLUSIVE, "retry"),
+    ScrubVerdict.UNAVAILABLE: (CheckVerdict.INCONCLUSIVE, "inspect"),
+    ScrubVerdict.HUNG: (CheckVerdict.HUNG, "reboot"),
+}
+
+
+def _failed(answer: CheckAnswer) -> Reading:
+    """The node could not run it, or it did not come back from it."""
+    assert answer.failure is not None
+    verdict = CheckVerdict.HUNG if answer.failure.code == "hung" else CheckVerdict.INCONCLUSIVE
+    action = "reboot" if verdict == CheckVerdict.HUNG else "retry"
+    return Reading(verdict, action, answer.failure.message, of_the_parent=verdict == CheckVerdict.HUNG)
+
+
+def _refused(run: GpuCheckRun, problem: Unsound) -> Reading:
+    noun = NOUN[CheckKind(run.kind)]
+    log.warning("the report of %s of %s is not taken: %s", noun, run.device.uuid, problem)
+    summary = f"Its node sent no sound report of the {noun}: {problem}"[:500]
+    return Reading(CheckVerdict.INCONCLUSIVE, "retry", summary)
+
+
+def _check_size(report: dict[str, Any] | None) -> None:
+    if report is None:
+        raise Unsound("there is none")
+    size = len(json.dumps(report))
+    if size > MOST_BYTES:
+        raise Unsound(f"it has {size // 1024} KiB, more than {MOST_BYTES // 1024}")
+
+
+def _sound(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:
+    report = answer.report
+    _check_size(report)
+    assert report is not None
+    problem = next(iter(_validator().iter_errors(report)), None)
+    if problem is not None:
+        raise Unsound(f"{problem.json_path}: {problem.message}"[:300])
+    if report["uuid"] != run.device.uuid or answer.uuid != run.device.uuid:
+        raise Unsound("it is about another device")
+    if report["level"] != run.level:
+        raise Unsound(f"it is of the level {report['level']}")
+    if report["simulated"] != run.device.node.pool.simulated:
+        raise Unsound("a simulated report says nothing about a device")
+    return report
+
+
+@lru_cache(maxsize=1)
+def _validator() -> Any:
+    return jsonschema.Draft202012Validator(schema())
+
+
+def _measures(tests: tuple[TestResult, ...], run: GpuCheckRun) -> dict[str, Any]:
+    """The judged figures by name, each with its floors: what trends are drawn of."""
+    found: dict[str, Any] = {}
+    for test in tests:
+        for each in test.judgements:
+            found[each.metric] = {
+                "value": each.value,
+                "unit": each.unit,
+                "status": each.status.value,
+                "fail_below": each.fail_below,
+                "warn_below": each.warn_below,
+                "against": each.against,
+                "test": test.name,
+            }
+        if "free_mib" in test.measures:
+            found["free_mib"] = _free(test.measures["free_mib"], run) | {"test": test.name}
+    return found
+
+
+def _free(mib: float, run: GpuCheckRun) -> dict[str, Any]:
+    return {"value": mib, "unit": "MiB", baselines.DRIVER: run.device.node.driver_version}
+
+
+def _summary(report: dict[str, Any], verdict: CheckVerdict, tests: tuple[TestResult, ...]) -> str:
+    """The sentence of a simulated report, where it would have been a pass."""
+    if verdict != CheckVerdict.PASS:
+        return str(report["summary"])
+    passed = sum(1 for test in tests if test.status == Status.PASSED)
+    return f"Simulated: {passed} of {len(tests)} tests passed. It says nothing about a device."

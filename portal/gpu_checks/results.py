@@ -1,0 +1,245 @@
+"""Taking in what nodes say about checks and scrubs, and acting upon it: once, and never on a wrong report."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.errors import NotFound
+from portal.common.texts import storable, storable_json
+from portal.events import live
+from portal.gpu_checks import reading
+from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.gpu_checks.runs import (
+    MOST_ATTEMPTS,
+    NOUN,
+    SILENT_S,
+    end,
+    hard_limit,
+    locked_run,
+    record,
+    send_on_commit,
+)
+from portal.inventory.cordons import cordon_device, lift_cordon, name_of, tell_operators
+from portal.inventory.models import CordonCause, Device
+from portal.workspaces.models import Workspace
+from portal.workspaces.selectors import locked
+from provisioning.check_messages import CheckAnswer
+from provisioning.types import DeviceKind
+
+CAUSE = {CheckKind.CHECK: CordonCause.CHECK, CheckKind.SCRUB: CordonCause.SCRUB}
+PROGRESS_MOST = 500
+
+
+def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> bool:
+    """Note how far a run has come, and that its node is alive; False when it is stale and was dropped."""
+    if not lease:
+        return False
+    now = timezone.now()
+    fields: dict[str, Any] = {
+        "status": CheckStatus.RUNNING,
+        "lease_expires_at": now + timedelta(seconds=SILENT_S),
+        "progress": _progress(progress),
+    }
+    its = GpuCheckRun.objects.filter(pk=run_id, lease=lease)
+    if its.filter(status=CheckStatus.QUEUED).update(**fields, started_at=now):
+        live.publish_check(run_id)
+        return True
+    run = its.filter(status=CheckStatus.RUNNING).only("kind", "level", "started_at").first()
+    if run is None or _too_long(run, now):
+        # One that tells for ever that it goes on is given up too, when its lease has run out.
+        return False
+    if not its.filter(status=CheckStatus.RUNNING).update(**fields):
+        return False
+    live.publish_check(run_id)
+    return True
+
+
+def _too_long(run: GpuCheckRun, now: datetime) -> bool:
+    return run.started_at is not None and now - run.started_at > hard_limit(run)
+
+
+def _progress(told: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for name in ("phase", "test", "text"):
+        kept[name] = storable(str(told.get(name, "")))[:PROGRESS_MOST]
+    for name in ("done", "total", "elapsed_ms"):
+        value = told.get(name, 0)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        kept[name] = min(max(value, 0), 2**31) if whole else 0
+    return kept
+
+
+def apply_answer(answer: CheckAnswer) -> bool:
+    """Take in how a run ended; False when the answer is stale, or about something else, and was dropped."""
+    try:
+        run_id = UUID(answer.run)
+    except ValueError:
+        return False
+    with transaction.atomic():
+        workspace = _lock_waiting(run_id)
+        try:
+            run = locked_run(run_id)
+        except NotFound:
+            return False
+        if not answer.lease or run.lease != answer.lease or not run.open or run.kind != answer.kind:
+            return False
+        if run.started_at is None:
+            run.started_at = timezone.now()
+        reading_of = reading.of_check if run.kind == CheckKind.CHECK else reading.of_scrub
+        found = reading_of(answer, run)
+        end(
+            run,
+            CheckStatus.DONE,
+            started_at=run.started_at,
+            verdict=found.verdict,
+            action=found.action,
+            summary=storable(found.summary)[:2000],
+            report=storable_json(found.report),
+            measures=found.measures,
+        )
+        _act(run, found)
+        _hand_out(run, workspace)
+    return True
+
+
+def silent(run_id: UUID) -> bool:
+    """Nobody answers for an open run: it is sent again, or it is lost; whether it is lost now."""
+    now = timezone.now()
+    with transaction.atomic():
+        workspace = _lock_waiting(run_id)
+        try:
+            run = locked_run(run_id)
+        except NotFound:
+            return False
+        if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
+            return False
+        if run.attempts < MOST_ATTEMPTS and not _too_long(run, now):
+            # What comes under the old lease from now on is too late.
+            run.status, run.lease = CheckStatus.QUEUED, ""
+            run.lease_expires_at = run.started_at = None
+            run.save(update_fields=["status", "lease", "lease_expires_at", "started_at"])
+            send_on_commit(run.device.node_id)
+            return False
+        give_up(run, f"{run.device.node.name} has not answered. Look whether its node worker runs.")
+        _hand_out(run, workspace)
+    return True
+
+
+def give_up(run: GpuCheckRun, why: str) -> None:
+    """Close a locked run without a result: what is not known is no pass."""
+    device, noun = run.device, NOUN[CheckKind(run.kind)]
+    end(run, CheckStatus.LOST, summary=why)
+    record(run, device, "lost", f"has no result of the {noun} of {name_of(device)}: {why}")
+    _unproven(run, f"Its {noun} was lost: {why}")
+
+
+# --- what follows ----------------------------------------------------------------------------------
+
+
+def _lock_waiting(run_id: UUID) -> Workspace | None:
+    """The workspace that waits for this run, if one does, under its lock."""
+    waits = GpuCheckRun.objects.filter(pk=run_id).values_list("workspace_id", flat=True).first()
+    if waits is None:
+        return None
+    try:
+        return locked(waits)
+    except NotFound:
+        return None
+
+
+def _hand_out(run: GpuCheckRun, workspace: Workspace | None) -> None:
+    if workspace is not None and run.cause == CheckCause.HAND_OUT:
+        emit(HandOutCheckEnded(workspace))
+
+
+def _act(run: GpuCheckRun, found: reading.Reading) -> None:
+    device, name, noun = run.device, name_of(run.device), NOUN[CheckKind(run.kind)]
+    match found.verdict:
+        case CheckVerdict.PASS:
+            record(run, device, "passed", f"finds that {name} passes its {noun}")
+            _passed(run, found)
+        case CheckVerdict.DEGRADED:
+            device.warning = run.summary
+            device.save(update_fields=["warning"])
+            record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
+            tell_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
+        case CheckVerdict.FAIL | CheckVerdict.HUNG:
+            word = "failed" if found.verdict == CheckVerdict.FAIL else "hung"
+            record(run, device, word, f"finds that the {noun} of {name} {word}: {run.summary}")
+            _cordon(run, device, run.summary, found.action)
+            if device.kind == DeviceKind.MIG and found.of_the_parent:
+                _cordon_parent(run, found.action)
+        case _:
+            if not _told_before(run):
+                record(run, device, "inconclusive", f"could not {noun} {name}: {run.summary}")
+            _unproven(run, run.summary)
+
+
+def _passed(run: GpuCheckRun, found: reading.Reading) -> None:
+    device = run.device
+    if run.kind == CheckKind.SCRUB:
+        device.clean_free_mib = found.free_mib
+        device.save(update_fields=["clean_free_mib"])
+    else:
+        device.passed_at, device.warning = run.finished_at, ""
+        device.save(update_fields=["passed_at", "warning"])
+    if device.cordoned and device.cordon_cause == CAUSE[CheckKind(run.kind)]:
+        lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {NOUN[CheckKind(run.kind)]}")
+    if device.kind == DeviceKind.MIG and run.kind == CheckKind.CHECK:
+        _lift_parent(device)
+
+
+def _unproven(run: GpuCheckRun, why: str) -> None:
+    """It could not be tested: the pool decides whether that keeps the device back."""
+    device, pool = run.device, run.device.node.pool
+    required = pool.scrub_required if run.kind == CheckKind.SCRUB else pool.check_required
+    waited_for = run.kind == CheckKind.SCRUB or run.cause == CheckCause.HAND_OUT
+    if required and waited_for:
+        _cordon(run, device, why, "retry")
+
+
+def _cordon(run: GpuCheckRun, device: Device, reason: str, recovery: str) -> None:
+    cordon_device(
+        actor=SYSTEM,
+        device_id=device.pk,
+        reason=reason,
+        cause=CAUSE[CheckKind(run.kind)],
+        recovery=recovery,
+    )
+
+
+def _cordon_parent(run: GpuCheckRun, recovery: str) -> None:
+    parent = Device.objects.filter(uuid=run.device.parent_uuid, node=run.device.node_id).first()
+    if parent is not None:
+        _cordon(run, parent, f"Seen on its instance {run.device.mig_profile}: {run.summary}", recovery)
+
+
+def _lift_parent(device: Device) -> None:
+    """A GPU that is out for what was seen on an instance is back when none of its instances is out."""
+    parent = Device.objects.filter(
+        uuid=device.parent_uuid, node=device.node_id, cordoned=True, cordon_cause=CordonCause.CHECK
+    ).first()
+    if parent is None:
+        return
+    siblings = Device.objects.filter(parent_uuid=device.parent_uuid, node=device.node_id, present=True)
+    if not siblings.filter(cordoned=True, cordon_cause=CordonCause.CHECK).exists():
+        lift_cordon(actor=SYSTEM, device_id=parent.pk, reason="its instances pass their checks")
+
+
+def _told_before(run: GpuCheckRun) -> bool:
+    """Whether the last run of this kind ended with the very same words: it is told once for each device."""
+    last = (
+        GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, status=CheckStatus.DONE)
+        .exclude(pk=run.pk)
+        .order_by("-created_at")
+        .first()
+    )
+    return last is not None and (last.verdict, last.summary) == (run.verdict, run.summary)

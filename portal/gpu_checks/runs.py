@@ -1,0 +1,304 @@
+"""Asking for checks and scrubs of single devices, sending them to nodes, and noticing that one is lost."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.celery import app
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, NotFound, NotPossible, StateConflict
+from portal.events import live
+from portal.events import services as events
+from portal.gpu_checks import baselines
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
+from portal.inventory import node_commands
+from portal.inventory.cordons import locked_device, name_of
+from portal.inventory.domain_events import CapacityFreed
+from portal.inventory.models import CheckLevel, Device, Node, PlacementLock
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.check_messages import CheckCommand
+from provisioning.types import DeviceKind
+
+log = logging.getLogger(__name__)
+
+OPEN = (CheckStatus.QUEUED, CheckStatus.RUNNING)
+BEGIN_WITHIN_S = 30
+"""A message to a node is void after this."""
+SILENT_S = 60
+"""A running check tells something every few seconds: after this silence it is lost."""
+MOST_ATTEMPTS = 3
+AT_ONCE_ON_NODE = 4
+"""More at a time would take the node's memory and PCIe bandwidth from each other."""
+DEADLINES_S: dict[str, float] = {
+    CheckLevel.QUICK: 60.0,
+    CheckLevel.STANDARD: 300.0,
+    CheckLevel.EXTENDED: 2400.0,
+}
+SCRUB_DEADLINE_S = 120.0
+NOUN = {CheckKind.CHECK: "check", CheckKind.SCRUB: "scrub"}
+
+
+@transaction.atomic
+def request_check(
+    *,
+    actor: User | SystemActor,
+    device_id: UUID,
+    level: str = CheckLevel.QUICK,
+    cause: CheckCause = CheckCause.OPERATOR,
+    workspace: Workspace | None = None,
+) -> GpuCheckRun:
+    """Have a device checked; the run is queued and goes to its node at once, where there is room.
+
+    Nothing is placed on the device until it has ended. Asking for what is under way already returns that
+    run. With cause HAND_OUT the device may be held by `workspace`, and by nobody else; the caller holds
+    the workspace's lock then. Raises `NotAllowed`, `InvalidInput` (level), `NotFound`, `NotPossible` (what
+    can never be checked) and `StateConflict` (in use, gone, something else under way).
+    """
+    require_operator(actor)
+    if level not in CheckLevel.values:
+        sentence = f"Choose one of: {', '.join(CheckLevel.values)}."
+        raise InvalidInput("There is no such level.", errors={"level": [sentence]})
+    return _request(actor, device_id, CheckKind.CHECK, CheckLevel(level), cause, workspace)
+
+
+@transaction.atomic
+def request_scrub(
+    *, actor: User | SystemActor, device_id: UUID, cause: CheckCause = CheckCause.OPERATOR
+) -> GpuCheckRun:
+    """Have a device's memory cleared and proven clean; like `request_check` in everything else."""
+    require_operator(actor)
+    return _request(actor, device_id, CheckKind.SCRUB, CheckLevel.QUICK, cause, None)
+
+
+def _request(
+    actor: User | SystemActor,
+    device_id: UUID,
+    kind: CheckKind,
+    level: CheckLevel,
+    cause: CheckCause,
+    workspace: Workspace | None,
+) -> GpuCheckRun:
+    if workspace is None:
+        # Only cycles grant capacity, under this lock: none may be giving the device away just now.
+        PlacementLock.hold()
+    device = locked_device(device_id)
+    noun = NOUN[kind]
+    under_way = device.checks.filter(status__in=OPEN).first()
+    if under_way is not None:
+        if (under_way.kind, under_way.level) == (kind, level):
+            return under_way
+        raise StateConflict(
+            f"A {NOUN[CheckKind(under_way.kind)]} of {name_of(device)} is under way.",
+            next_action="Wait until it has ended, then ask again.",
+            code="check_under_way",
+            run=str(under_way.pk),
+        )
+    if device.mig_mode and device.kind == DeviceKind.GPU:
+        raise NotPossible(
+            f"{name_of(device)} is split into instances, so it cannot be worked on as a whole.",
+            next_action=f"Ask for a {noun} of its instances.",
+        )
+    if not device.present:
+        raise StateConflict(
+            f"{name_of(device)} is gone.", next_action="Look whether the node sees it: nvidia-smi -L."
+        )
+    holders = device.allocated.filter(active=True)
+    if workspace is not None:
+        holders = holders.exclude(allocation__workspace=workspace)
+    if holders.exists():
+        raise StateConflict(
+            f"{name_of(device)} is in use by a workspace.",
+            next_action=f"Cordon the device and ask for the {noun} when it is free.",
+            code="device_in_use",
+        )
+    return make_run(actor=actor, device=device, kind=kind, level=level, cause=cause, workspace=workspace)
+
+
+def make_run(
+    *,
+    actor: User | SystemActor,
+    device: Device,
+    kind: CheckKind,
+    cause: CheckCause,
+    level: CheckLevel = CheckLevel.QUICK,
+    workspace: Workspace | None = None,
+) -> GpuCheckRun:
+    """Queue a run for a locked device that has none open, and send it once the transaction has held."""
+    run = GpuCheckRun.objects.create(
+        device=device,
+        kind=kind,
+        level=level,
+        cause=cause,
+        workspace=workspace,
+        simulated=device.node.pool.simulated,
+        asked_by=None if isinstance(actor, SystemActor) else actor,
+    )
+    device.checking = True
+    device.save(update_fields=["checking"])
+    noun = f"a {level} check" if kind == CheckKind.CHECK else "a scrub"
+    record(run, device, "asked", f"asks for {noun} of {name_of(device)}", actor=actor)
+    send_on_commit(device.node_id)
+    return run
+
+
+@transaction.atomic
+def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
+    """Take back a run that has not begun. Raises `NotAllowed`, `NotFound`, `StateConflict`."""
+    require_operator(actor)
+    run = locked_run(run_id)
+    if run.status != CheckStatus.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
+        raise StateConflict(
+            "It has begun, or somebody waits for it, and goes on to its end.",
+            next_action="Wait for its verdict.",
+        )
+    end(run, CheckStatus.LOST, summary="Cancelled before it began.")
+    record(run, run.device, "cancelled", f"cancels the {_noun(run)} of {name_of(run.device)}", actor=actor)
+    return run
+
+
+# --- sending ---------------------------------------------------------------------------------------
+
+
+def send_on_commit(node_id: UUID) -> None:
+    """Send what waits for the node once the transaction has held."""
+    transaction.on_commit(partial(send_waiting, node_id))
+
+
+@transaction.atomic
+def send_waiting(node_id: UUID) -> int:
+    """Send the node's queued runs, as many as may run there at a time; how many were sent."""
+    node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
+    if node is None:
+        return 0
+    now = timezone.now()
+    runs = list(
+        GpuCheckRun.objects.select_for_update(of=("self",))
+        .select_related("device", "device__node", "device__node__pool")
+        .filter(device__node=node, status__in=OPEN)
+        .order_by("created_at")
+    )
+    busy = sum(1 for run in runs if _under_way(run, now))
+    # Somebody waits for a hand-out, and for a scrub somebody soon will; a schedule can wait.
+    urgent = {CheckCause.HAND_OUT: 0, CheckCause.RECLAIM: 1}
+    waiting = [run for run in runs if run.status == CheckStatus.QUEUED and not _under_way(run, now)]
+    waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
+    sent = 0
+    for run in waiting:
+        if run.attempts >= MOST_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
+            # Those without attempts left are for `sweep_lost`.
+            continue
+        _send_run(run, now)
+        sent += 1
+    return sent
+
+
+def _under_way(run: GpuCheckRun, now: datetime) -> bool:
+    return bool(run.lease) and run.lease_expires_at is not None and run.lease_expires_at > now
+
+
+def _send_run(run: GpuCheckRun, now: datetime) -> None:
+    device, pool = run.device, run.device.node.pool
+    run.lease = uuid.uuid4().hex
+    run.lease_expires_at = now + timedelta(seconds=BEGIN_WITHIN_S)
+    run.attempts += 1
+    run.save(update_fields=["lease", "lease_expires_at", "attempts"])
+    scrub = run.kind == CheckKind.SCRUB
+    command = CheckCommand(
+        kind=run.kind,
+        run=str(run.pk),
+        lease=run.lease,
+        pool=node_commands.config_of(pool),
+        uuid=device.uuid,
+        level=run.level,
+        expires_at=run.lease_expires_at.timestamp(),
+        deadline_s=SCRUB_DEADLINE_S if scrub else DEADLINES_S[run.level],
+        baseline={} if scrub else baselines.of_fleet(device),
+        node_median={} if scrub else baselines.of_node(device),
+        baseline_mib=baselines.clean_free_mib(device) if scrub else None,
+    )
+    to = node_commands.queue_of(pool, device.node.name)
+    transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, messages.dump(command)))
+
+
+def _send(task: str, queue: str, command: dict[str, Any]) -> None:
+    try:
+        app.send_task(task, kwargs={"command": command}, queue=queue, expires=BEGIN_WITHIN_S)
+    except Exception as error:
+        # The row keeps its lease until then, and is sent again.
+        log.warning("%s was not sent to %s: %s", task, queue, error)
+
+
+def hard_limit(run: GpuCheckRun) -> timedelta:
+    """How long a run may be running, whatever its node says."""
+    limit = SCRUB_DEADLINE_S if run.kind == CheckKind.SCRUB else DEADLINES_S[run.level]
+    return timedelta(seconds=limit * 1.5 + 120)
+
+
+# --- shared with the other modules of this package --------------------------------------------------
+
+
+def locked_run(run_id: UUID) -> GpuCheckRun:
+    """The run, and its device, under lock. Raises `NotFound`."""
+    found = GpuCheckRun.objects.filter(pk=run_id).values_list("device_id", flat=True).first()
+    if found is None:
+        raise NotFound("There is no such check.", next_action="Look at the checks of the device.")
+    device = locked_device(found)
+    run = GpuCheckRun.objects.select_for_update(of=("self",)).get(pk=run_id)
+    run.device = device
+    return run
+
+
+def end(run: GpuCheckRun, status: CheckStatus, **fields: Any) -> None:
+    """Close a locked run; its device is free for others again, and the next run may go to the node."""
+    fields |= {"status": status, "finished_at": timezone.now(), "lease": "", "lease_expires_at": None}
+    for name, value in fields.items():
+        setattr(run, name, value)
+    run.save(update_fields=list(fields))
+    run.device.checking = False
+    run.device.save(update_fields=["checking"])
+    send_on_commit(run.device.node_id)
+    transaction.on_commit(partial(live.publish_check, run.pk))
+    emit(CapacityFreed())
+
+
+def record(
+    run: GpuCheckRun, device: Device, step: str, message: str, *, actor: User | SystemActor = SYSTEM
+) -> None:
+    """One entry in the audit log about a run: `device.check_…` or `device.scrub_…`."""
+    events.record(
+        actor=actor,
+        kind=f"device.{run.kind}_{step}",
+        pool=device.node.pool,
+        message=message,
+        data={
+            "device": device.uuid,
+            "run": str(run.pk),
+            "cause": run.cause,
+            "level": run.level,
+            "simulated": run.simulated,
+        },
+    )
+
+
+def busy_on_nodes(nodes: Collection[UUID]) -> Counter[UUID]:
+    """How many runs are open on each of the nodes."""
+    found = GpuCheckRun.objects.filter(device__node__in=nodes, status__in=OPEN)
+    return Counter(found.values_list("device__node_id", flat=True))
+
+
+def _noun(run: GpuCheckRun) -> str:
+    return NOUN[CheckKind(run.kind)]

@@ -1,0 +1,59 @@
+"""Reads of checks and scrubs. Everybody who is signed in may see them, as they may see the devices."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from portal.common.errors import NotFound
+from portal.gpu_checks.models import CheckKind, CheckStatus, GpuCheckRun
+from portal.inventory.models import Device
+
+TREND_RUNS = 30
+
+
+def checks() -> QuerySet[GpuCheckRun]:
+    """All runs with their device, node and pool, the newest first."""
+    return GpuCheckRun.objects.select_related(
+        "device", "device__node", "device__node__pool", "asked_by"
+    ).order_by("-created_at")
+
+
+def check_by_id(run_id: UUID) -> GpuCheckRun:
+    """Raises `NotFound`."""
+    run = checks().filter(pk=run_id).first()
+    if run is None:
+        raise NotFound("There is no such check.", next_action="Look at the checks of the device.")
+    return run
+
+
+def of_device(device: Device) -> QuerySet[GpuCheckRun]:
+    """The runs of a device, the newest first, without their reports."""
+    return checks().filter(device=device).defer("report")
+
+
+def before(run: GpuCheckRun) -> list[GpuCheckRun]:
+    """The finished checks of the same device and level up to this one, the oldest first: for trends."""
+    earlier = GpuCheckRun.objects.filter(
+        device=run.device_id,
+        kind=CheckKind.CHECK,
+        level=run.level,
+        status=CheckStatus.DONE,
+        created_at__lte=run.created_at,
+    ).exclude(measures={})
+    return list(reversed(earlier.defer("report").order_by("-created_at")[:TREND_RUNS]))
+
+
+def device_by_name(name: str) -> Device:
+    """A device by its id or by its UUID as the driver names it. Raises `NotFound`."""
+    devices = Device.objects.select_related("node", "node__pool")
+    found = devices.filter(uuid=name).first()
+    if found is None:
+        try:
+            found = devices.filter(pk=UUID(name)).first()
+        except ValueError:
+            found = None
+    if found is None:
+        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+    return found

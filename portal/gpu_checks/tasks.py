@@ -1,0 +1,26 @@
+"""Entry points of the control plane's worker."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from portal.celery import app
+from portal.gpu_checks import policy, results
+from provisioning import messages
+from provisioning.check_messages import CheckAnswer
+
+
+@app.task(name="control.check_gpus")
+def check_gpus() -> None:
+    policy.run()
+
+
+@app.task(name="control.gpu_check_progress")
+def gpu_check_progress(run: str, lease: str, progress: dict[str, Any]) -> None:
+    results.apply_progress(run_id=UUID(run), lease=lease, progress=progress)
+
+
+@app.task(name="control.apply_gpu_check")
+def apply_gpu_check(answer: dict[str, Any]) -> None:
+    results.apply_answer(messages.load(answer, CheckAnswer))

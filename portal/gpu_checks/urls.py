@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.gpu_checks import views
+
+app_name = "gpu_checks"
+urlpatterns = [
+    path("pools/<slug:slug>/checks/", views.pool_checks, name="pool-checks"),
+    path("gpus/devices/<uuid:device_id>/checks/", views.device_checks, name="device-checks"),
+    path("gpus/checks/<uuid:check_id>/", views.check, name="check"),
+]

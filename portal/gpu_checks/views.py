@@ -1,0 +1,67 @@
+"""Pages of GPU checks. Everybody who is signed in may look; operators ask for them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from portal.accounts.policies import require_operator
+from portal.common.errors import InvalidInput
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.gpu_checks import presenters, runs, selectors, settings
+from portal.gpu_checks.models import CheckKind
+from portal.inventory.models import CheckLevel
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
+    """The checks of a device as a part of its page; asking for one leads to its page."""
+    device = selectors.device_by_name(str(device_id))
+    if request.method == "POST":
+        if request.POST.get("kind") == CheckKind.SCRUB:
+            run = runs.request_scrub(actor=request.user, device_id=device.pk)
+        else:
+            level = storable(request.POST.get("level", CheckLevel.QUICK))
+            run = runs.request_check(actor=request.user, device_id=device.pk, level=level)
+        return redirect("gpu_checks:check", run.pk)
+    if not getattr(request, "htmx", False):
+        return redirect("fleet:device", device.pk)
+    context = {"device": device, "checks": presenters.block(request.user, device)}
+    return render(request, "gpu_checks/checks_block.html", context)
+
+
+@require_POST
+@login_required
+def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set when a pool's devices are checked."""
+    require_operator(request.user)
+    try:
+        settings.set_checks(actor=request.user, slug=slug, **settings.from_form(request.POST))
+    except InvalidInput as error:
+        messages.error(request, f"{error.message} {error.next_action}".strip())
+    else:
+        messages.success(request, "Set. Devices are checked like this from now on.")
+    return redirect("fleet:pool", slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
+    """One check in full, live while it runs; a POST takes it back while it has not begun."""
+    run = selectors.check_by_id(check_id)
+    if request.method == "POST":
+        runs.cancel_check(actor=request.user, run_id=run.pk)
+        messages.success(request, "Cancelled: it had not begun.")
+        return redirect("gpu_checks:check", run.pk)
+    context = {"run": run, "check": presenters.page(request.user, run)}
+    return render(request, "gpu_checks/check.html", context)

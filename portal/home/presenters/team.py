@@ -1,0 +1,95 @@
+"""What a team's page shows of its quota: bars, who holds what, caps, requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from portal.accounts.models import Membership, Team, User
+from portal.ledger import selectors as ledger_selectors
+from portal.ledger.models import Period
+from portal.quota_requests import selectors as request_selectors
+from portal.quotas import policies, resources
+from portal.quotas.models import MemberCap
+from portal.quotas.presenters.bars import in_order
+from portal.quotas.presenters.limits import as_typed, unit_of
+from portal.quotas.selectors import limits
+from portal.quotas.selectors.limits import MemberUse
+
+
+@dataclass(frozen=True, slots=True)
+class CapRow:
+    """A cap as the page shows it."""
+
+    cap: MemberCap
+    used: int | None
+
+    @property
+    def who(self) -> str:
+        return self.cap.user.username if self.cap.user else "Each member"
+
+    @property
+    def label(self) -> str:
+        return resources.label(self.cap.resource)
+
+    @property
+    def unit(self) -> str:
+        return unit_of(self.cap.resource)
+
+    @property
+    def typed(self) -> str:
+        return as_typed(self.cap.amount, self.cap.resource)
+
+    @property
+    def words(self) -> str:
+        return resources.spoken(self.cap.resource, self.cap.amount)
+
+    @property
+    def used_words(self) -> str:
+        return "" if self.used is None else resources.spoken(self.cap.resource, self.used)
+
+    @property
+    def over(self) -> bool:
+        return self.used is not None and self.used > self.cap.amount
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member with what he holds."""
+
+    membership: Membership
+    uses: list[MemberUse]
+
+
+def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict[str, Any]:
+    """The context of the page's quota parts."""
+    now = limits.standing([team.slug])
+    shown = list(memberships)
+    bars = limits.bars_of(now, team.slug, actor)
+    uses = limits.members_use(now, team.slug, [membership.user for membership in shown])
+    held = now.uses[team.slug].by_user
+    caps = [
+        CapRow(cap, held.get(str(cap.user_id), {}).get(cap.resource, 0) if cap.user_id else None)
+        for cap in limits.caps_of(team)
+    ]
+    may_split = policies.may_split(actor, team)
+    choices = in_order({bar.resource for bar in bars} | {resources.GPU, resources.WORKSPACES})
+    return {
+        "bars": bars,
+        "unlimited": all(bar.unlimited for bar in bars),
+        "members": [MemberRow(membership, uses[membership.user_id]) for membership in shown],
+        "caps": caps,
+        "may_split": may_split,
+        "statement": ledger_selectors.statement(team),
+        "may_set_ledger": policies.may_set_limits(actor),
+        "may_credit": policies.may_set_limits(actor) or policies.may_decide(actor),
+        "periods": Period.choices,
+        "cap_resources": [(name, f"{resources.label(name)} ({unit_of(name)})") for name in choices],
+        "cap_members": list(
+            team.memberships.order_by("user__username").values_list("user__username", flat=True)[:500]
+        )
+        if may_split
+        else [],
+        "requests": request_selectors.of_team(team),
+    }

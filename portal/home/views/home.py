@@ -1,0 +1,64 @@
+"""The first page: my workspaces, the button that repeats the last choice, and what is free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.common.htmx import partial_of, wants
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.fleet.presenters import pools
+from portal.home.presenters import home as home_presenters
+from portal.inventory import selectors as inventory
+from portal.quotas.presenters import limits
+from portal.workspaces import presenters, selectors
+from portal.workspaces.lifecycle import LIVE, State
+
+WORKSPACES_PER_PAGE = 24
+
+
+@require_safe
+@login_required
+@never_cache
+def home(request: SignedInRequest) -> HttpResponse:
+    """My workspaces, the button that repeats the last choice, and what is free."""
+    user = request.user
+    if wants(request, "capacity"):
+        free = {
+            "capacities": pools.capacities(inventory.pools()),
+            "team_quotas": limits.for_home(user),
+        }
+        return render(request, "home/home.html#capacity", free)
+    filters = {name: storable(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
+    sees_all = presenters.can_see_all(user)
+    if filters["whose"] == "all" and sees_all:
+        listed = selectors.workspaces_for(user).filter(state__in=LIVE)
+    else:
+        filters["whose"] = ""
+        listed = selectors.own_live(user)
+    found = presenters.filtered(listed, q=filters["q"], state=filters["state"])
+    page = Paginator(found, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
+    shown = presenters.cards(user, page.object_list)
+    context: dict[str, Any] = {
+        "cards": shown,
+        "page": page,
+        "total": listed.count(),
+        "filters": filters,
+        "can_see_all": sees_all,
+    }
+    if not wants(request, "list"):
+        context |= {
+            "states": [(state.value, state.label) for state in State if state in LIVE],
+            "last": home_presenters.last_choice(user),
+            "capacities": pools.capacities(inventory.pools()),
+            "transient": any(card.counting for card in shown),
+            "team_quotas": limits.for_home(user),
+        }
+    return render(request, partial_of(request, "home/home.html", "list"), context)

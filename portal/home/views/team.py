@@ -1,0 +1,52 @@
+"""The page of a team: its members, its quota, its requests."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.accounts import policies, selectors, services
+from portal.accounts.forms import MemberForm, add_problems, form_status
+from portal.accounts.models import Role
+from portal.common.errors import PortalError
+from portal.common.requests import SignedInRequest
+from portal.home.presenters import team as team_presenters
+
+ROWS_PER_PAGE = 50
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def team(request: SignedInRequest, slug: str) -> HttpResponse:
+    """A team's members, quota and requests; its owners add members and split the quota."""
+    found = selectors.team_by_slug(request.user, slug)
+    form = MemberForm(request.POST or None)
+    if request.method == "POST":
+        policies.require_manage_team(request.user, found)
+        if form.is_valid():
+            try:
+                membership = services.set_member(actor=request.user, team=found, **form.cleaned_data)
+            except PortalError as error:
+                add_problems(form, error.extra.get("errors", {}), error.sentence)
+            else:
+                role = membership.get_role_display().lower()
+                messages.success(request, f"{membership.user.username} is now {role} of {found.name}.")
+                return redirect("home:team", slug)
+    members = found.memberships.select_related("user").order_by("user__username")
+    page = Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "team": found,
+        "page": page,
+        "may_manage": policies.may_manage_team(request.user, found),
+        "own_membership": members.filter(user=request.user).first(),
+        "form": form,
+        "roles": Role.choices,
+        **team_presenters.quota_of(request.user, found, page.object_list),
+    }
+    return render(request, "home/team.html", context, status=form_status(form))

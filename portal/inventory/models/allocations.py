@@ -1,0 +1,55 @@
+"""Capacity that is held, from placement until absence has been observed."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+
+class Allocation(models.Model):
+    """Capacity held on one node, from placement until absence has been observed."""
+
+    workspace = models.ForeignKey(
+        "workspaces.Workspace", on_delete=models.PROTECT, related_name="allocations"
+    )
+    node = models.ForeignKey("inventory.Node", on_delete=models.PROTECT, related_name="allocations")
+    generation = models.PositiveIntegerField()
+    cpu_milli = models.PositiveIntegerField()
+    memory_mib = models.PositiveIntegerField()
+    disk_mib = models.PositiveIntegerField(default=0)
+    granted_at = models.DateTimeField()
+    released_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["workspace", "node"], condition=Q(released_at=None), name="allocation_active_unique"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["node"], condition=Q(released_at=None), name="allocation_active_node")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workspace} on {self.node}"
+
+
+class AllocatedDevice(models.Model):
+    """A device, or a share of it, in an allocation. `active` mirrors `released_at` for the constraint."""
+
+    allocation = models.ForeignKey(Allocation, on_delete=models.CASCADE, related_name="devices")
+    device = models.ForeignKey("inventory.Device", on_delete=models.PROTECT, related_name="allocated")
+    milli = models.PositiveIntegerField(default=1000)
+    memory_mib = models.PositiveIntegerField(default=0, help_text="Set where a share asked for memory.")
+    active = models.BooleanField(default=True)
+
+    class Meta:
+        constraints = [
+            # The backstop behind the placement lock: a whole device has one holder.
+            models.UniqueConstraint(
+                fields=["device"], condition=Q(active=True, milli=1000), name="device_whole_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.milli} milli of {self.device}"

@@ -1,0 +1,44 @@
+"""Asks pools what they have, and takes in their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portal.inventory import node_commands, services
+from portal.inventory.models import Pool
+from provisioning import messages
+from provisioning.types import Failure
+
+
+def refresh_due() -> None:
+    """Ask every pool whose inventory is due."""
+    for pool in services.pools_due():
+        _ask(pool)
+
+
+def worker_ready(queues: list[str]) -> None:
+    """A node worker has started: ask its pools at once, so that a fresh portal has capacity in a second."""
+    for pool in Pool.objects.filter(enabled=True):
+        if any(node_commands.queue_of(pool, node) in queues for node in node_commands.nodes_to_ask(pool)):
+            _ask(pool)
+
+
+def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
+    """Take in one answer; an answer about a pool that has gone meanwhile is dropped."""
+    pool = Pool.objects.filter(slug=pool_slug).first()
+    if pool is None:
+        return
+    if inventory is not None:
+        services.apply_inventory(pool=pool, inventory=services.load_inventory(inventory))
+    elif failure is not None:
+        services.apply_inventory_failure(pool=pool, failure=messages.load(failure, Failure))
+
+
+def _ask(pool: Pool) -> None:
+    services.mark_asked(pool)
+    for node in node_commands.nodes_to_ask(pool):
+        node_commands.send(
+            "node.inventory",
+            node_commands.queue_of(pool, node),
+            pool=messages.dump(node_commands.config_of(pool)),
+        )

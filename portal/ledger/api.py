@@ -1,0 +1,168 @@
+"""GPU-hours over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import OpenApiExample
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, ListView, StrictSerializer, UserRequest, filters, operation, routes
+from portal.common.scopes import Scope
+from portal.ledger import selectors as selectors
+from portal.ledger import services as services
+from portal.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
+from portal.quotas import policies
+from portal.quotas.api.limits import body_of
+from portal.quotas.selectors import limits
+
+SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+UNIT = "In weighted milli-GPU-seconds: one GPU-hour is 3600000."
+
+
+class LedgerSerializer(serializers.Serializer[Any]):
+    """How a team stands at this moment."""
+
+    team = serializers.CharField(source="team.slug")
+    period = serializers.CharField(help_text="How often it is refilled.")
+    period_ends_at = serializers.DateTimeField()
+    granted = serializers.IntegerField(help_text=UNIT)
+    credit = serializers.IntegerField()
+    spent = serializers.IntegerField()
+    balance = serializers.IntegerField(help_text="Below zero by one accounting tick at most.")
+    unbilled = serializers.IntegerField(help_text="What ran on after the budget was gone.")
+    per_hour = serializers.IntegerField(help_text="What is spent in an hour at the present rate.")
+    lasts_until = serializers.DateTimeField(allow_null=True, help_text="At the present rate.")
+    percent = serializers.IntegerField(help_text="How much of the budget is spent.")
+
+
+class LedgerChangeSerializer(StrictSerializer):
+    granted = serializers.IntegerField(min_value=0, help_text=UNIT)
+    period = serializers.ChoiceField(choices=Period.choices, default=Period.MONTH)
+
+
+class CreditSerializer(StrictSerializer):
+    amount = serializers.IntegerField(help_text=f"{UNIT} Negative takes back, down to no credit.")
+    note = serializers.CharField(required=False, allow_blank=True, default="", max_length=200)
+
+
+class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
+    team = serializers.CharField(source="account.team.slug")
+    kind = serializers.ChoiceField(EntryKind.choices)
+    actor = serializers.CharField(source="actor_label")
+
+    class Meta:
+        model = LedgerEntry
+        fields = ["id", "at", "team", "kind", "amount", "balance", "actor", "note"]
+        read_only_fields = fields
+
+
+class LedgerList(ListView):
+    scopes = SCOPES
+    serializer_class = LedgerSerializer
+    ordering = ("team__slug",)
+
+    def get_queryset(self) -> QuerySet[LedgerAccount]:
+        return (
+            LedgerAccount.objects.none() if self.documenting() else selectors.ledgers_for(self.request.user)
+        )
+
+    @operation(
+        "List ledgers",
+        description="Those of your teams; all for operators and approvers.",
+        responses={200: LedgerSerializer(many=True)},
+        errors=[400],
+    )
+    def get(self, request: UserRequest) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        found = [selectors.statement(row.team) for row in page or ()]
+        return self.get_paginated_response(LedgerSerializer([one for one in found if one], many=True).data)
+
+
+class LedgerDetail(ApiView):
+    scopes = SCOPES
+
+    @operation("Read a team's ledger", responses={200: LedgerSerializer}, errors=[404])
+    def get(self, request: UserRequest, slug: str) -> Response:
+        return Response(LedgerSerializer(selectors.statement_for(request.user, slug)).data)
+
+    @operation(
+        "Open a team's ledger, or change its grant",
+        description="For operators. A new grant counts from now on; what has been spent stays spent.",
+        request=LedgerChangeSerializer,
+        responses={200: LedgerSerializer},
+        errors=[400, 404, 415],
+        examples=[
+            OpenApiExample(
+                "100 hours every 30 days", {"granted": 360_000_000, "period": "month"}, request_only=True
+            )
+        ],
+    )
+    def put(self, request: UserRequest, slug: str) -> Response:
+        policies.require_set_limits(request.user)
+        team = limits.team_for(request.user, slug)
+        services.set_ledger(actor=request.user, team=team, **body_of(request, LedgerChangeSerializer))
+        return Response(LedgerSerializer(selectors.statement(team)).data)
+
+    @operation(
+        "Close a team's ledger",
+        description="For operators: hours are not counted any more.",
+        responses={204: None},
+        errors=[404],
+    )
+    def delete(self, request: UserRequest, slug: str) -> Response:
+        policies.require_set_limits(request.user)
+        services.close_ledger(actor=request.user, team=limits.team_for(request.user, slug))
+        return Response(status=204)
+
+
+class LedgerCredits(ApiView):
+    scopes = {"*": Scope.QUOTAS_DECIDE}
+
+    @operation(
+        "Credit hours, or take them back",
+        description="For operators and approvers. Credit lasts until it is spent.",
+        request=CreditSerializer,
+        responses={200: LedgerSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest, slug: str) -> Response:
+        team = limits.team_for(request.user, slug)
+        services.credit(actor=request.user, team=team, **body_of(request, CreditSerializer))
+        return Response(LedgerSerializer(selectors.statement(team)).data)
+
+
+class EntryFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="account__team__slug", label="Short name of the team.")
+    kind = filters.ChoiceFilter(choices=EntryKind.choices, label="What moved it.")
+
+
+class EntryList(ListView):
+    scopes = SCOPES
+    serializer_class = LedgerEntrySerializer
+    filterset_class = EntryFilter
+    ordering = ("-at", "-id")
+
+    def get_queryset(self) -> QuerySet[LedgerEntry]:
+        if self.documenting():
+            return LedgerEntry.objects.none()
+        return selectors.entries_for(self.request.user)
+
+    @operation(
+        "List what moved ledgers",
+        description="The newest first. Spending is one entry for each team and hour.",
+        responses={200: LedgerEntrySerializer(many=True)},
+        errors=[400],
+    )
+    def get(self, request: UserRequest) -> Response:
+        return self.list(request)
+
+
+urlpatterns = [
+    *routes("ledgers", LedgerList, "ledgers"),
+    *routes("ledgers/<slug:slug>", LedgerDetail, "ledger"),
+    *routes("ledgers/<slug:slug>/credits", LedgerCredits, "ledger-credits"),
+    *routes("ledger-entries", EntryList, "ledger-entries"),
+]

@@ -1,0 +1,65 @@
+"""GPU-hours of teams: what they were granted, what they spent, and each movement."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Period(models.TextChoices):
+    """How often the ledger is refilled."""
+
+    DAY = "day", "Every day"
+    WEEK = "week", "Every week"
+    MONTH = "month", "Every 30 days"
+
+
+class LedgerAccount(models.Model):
+    """A team's GPU-hours; a team without one is not limited. Units are those of `scheduling.ledger`.
+
+    The columns are `portal.ledger.accounting.Account`; times are rows' instead of seconds.
+    """
+
+    team = models.OneToOneField(
+        "accounts.Team", primary_key=True, on_delete=models.CASCADE, related_name="ledger"
+    )
+    period = models.CharField(max_length=5, choices=Period, default=Period.MONTH)
+    granted = models.PositiveBigIntegerField()
+    period_started_at = models.DateTimeField()
+    charged_until = models.DateTimeField()
+    credit = models.PositiveBigIntegerField(default=0)
+    spent = models.PositiveBigIntegerField(default=0)
+    carry = models.PositiveIntegerField(default=0)
+    unbilled = models.PositiveBigIntegerField(default=0)
+    warned = models.PositiveSmallIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return f"ledger of {self.team}"
+
+
+class EntryKind(models.TextChoices):
+    """What moved a ledger."""
+
+    OPENED = "opened", "Opened"
+    CHANGED = "changed", "Grant changed"
+    REFILL = "refill", "Refilled"
+    CREDIT = "credit", "Credit"
+    SPENT = "spent", "Spent"
+
+
+class LedgerEntry(models.Model):
+    """One movement of a ledger. Spending is one entry for each team and hour; `amount` has its sign."""
+
+    account = models.ForeignKey(LedgerAccount, on_delete=models.CASCADE, related_name="entries")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=8, choices=EntryKind)
+    amount = models.BigIntegerField()
+    balance = models.BigIntegerField()
+    actor_label = models.CharField(max_length=80)
+    note = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ["-at", "-id"]
+        indexes = [models.Index(fields=["account", "-at"], name="ledger_entry_account")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.amount}"

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.ledger import views
+
+app_name = "ledger"
+urlpatterns = [
+    path("quotas/teams/<slug:slug>/ledger/", views.ledger, name="ledger"),
+]

@@ -1,0 +1,52 @@
+"""What operators and approvers do with a team's ledger, from the team's page."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from portal.accounts.models import Team
+from portal.common.errors import InvalidInput, PortalError
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.ledger import services as services
+from portal.ledger.models import Period
+from portal.quotas import resources
+from portal.quotas.presenters import limits as limit_pages
+from portal.quotas.selectors import limits
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set, close or credit; a GET, as after signing in anew, only shows the team's page."""
+    team = limits.team_for(request.user, slug)
+    if request.method == "POST":
+        try:
+            messages.success(request, _do(request, team))
+        except PortalError as error:
+            messages.error(request, " ".join(part for part in (error.message, error.next_action) if part))
+    return redirect(f"{reverse('home:team', args=[team.slug])}#ledger")
+
+
+def _do(request: SignedInRequest, team: Team) -> str:
+    what = request.POST.get("do")
+    if what == "close":
+        services.close_ledger(actor=request.user, team=team)
+        return f"GPU-hours of {team.name} are not counted any more."
+    text = storable(request.POST.get("hours", "")).strip()
+    if what == "set":
+        granted = limit_pages.typed(text, resources.GPU_HOURS, "hours")
+        period = request.POST.get("period", Period.MONTH)
+        services.set_ledger(actor=request.user, team=team, granted=granted, period=period)
+        return f"{team.name} has {services.hours(granted)} GPU-hours {Period(period).label.lower()}."
+    if what == "credit":
+        amount = limit_pages.typed(text.removeprefix("-"), resources.GPU_HOURS, "hours")
+        amount = -amount if text.startswith("-") else amount
+        services.credit(actor=request.user, team=team, amount=amount, note=request.POST.get("note", ""))
+        return f"{services.hours(amount)} GPU-hours credited."
+    raise InvalidInput("Choose what to do.", next_action="Use one of the buttons.")

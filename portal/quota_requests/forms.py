@@ -1,0 +1,165 @@
+"""Forms of requests, rules and delegations. They parse people's units; the rules are in the services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+
+from portal.accounts.models import Team
+from portal.quota_requests.models import RequestKind
+from portal.quotas import resources
+
+NO_END = ""
+LASTS = [
+    ("4", "4 hours"),
+    ("8", "8 hours"),
+    ("24", "1 day"),
+    ("72", "3 days"),
+    ("168", "1 week"),
+    ("336", "2 weeks"),
+    ("720", "30 days"),
+    ("2160", "90 days"),
+    (NO_END, "Without an end"),
+]
+AS_ASKED = "asked"
+AMOUNT_AT_MOST = Decimal(10**12)
+
+
+def in_units(resource: str, amount: Decimal) -> int:
+    """People's number in the resource's base unit: 0.5 GPU is 500."""
+    return int((amount * resources.factor(resource)).to_integral_value())
+
+
+def in_words(resource: str, amount: int) -> str:
+    """The base unit as people's number, for a field: 1500 milli-GPU is 1.5."""
+    text = f"{Decimal(amount) / resources.factor(resource):.3f}"
+    return text.rstrip("0").rstrip(".")
+
+
+def end_after(hours: str) -> datetime | None:
+    """The moment so many hours from now; None without an end."""
+    return timezone.now() + timedelta(hours=int(hours)) if hours else None
+
+
+def unit_words(resource: str) -> str:
+    """What a number of it counts, to stand after a field."""
+    if resources.is_accelerator(resource) or resource == resources.GPU:
+        return "MIG instances" if resource.startswith("mig:") else "GPUs"
+    plain = resource.removeprefix(resources.SIMULATED)
+    return {
+        resources.CPU: "cores",
+        resources.GPU_HOURS: "GPU-hours",
+        resources.WORKSPACES: "workspaces",
+    }.get(plain, resources.unit(resource))
+
+
+def named(resource: str) -> str:
+    """A resource as one chooses it: name and what a number of it counts."""
+    unit = unit_words(resource)
+    label = resources.label(resource)
+    return label if unit.lower() in label.lower() else f"{label} ({unit})"
+
+
+class Amount(forms.DecimalField):
+    """A number in people's units, more than zero."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            max_value=AMOUNT_AT_MOST,
+            decimal_places=3,
+            widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}),
+            **kwargs,
+        )
+
+
+class AskForm(forms.Form):
+    """What more, for how long, and why."""
+
+    team = forms.ChoiceField()
+    kind = forms.ChoiceField(
+        label="More of",
+        choices=[
+            (RequestKind.QUOTA, "The team's quota"),
+            (RequestKind.MEMBER_CAP, "What I may use of the team's quota"),
+            (RequestKind.LEDGER, "The team's budget of GPU-hours"),
+        ],
+    )
+    resource = forms.ChoiceField(label="What")
+    amount = Amount(label="How many more")
+    lasts = forms.ChoiceField(label="For how long", choices=LASTS, required=False, initial="168")
+    why = forms.CharField(
+        label="What for?",
+        max_length=2000,
+        widget=forms.Textarea(
+            attrs={"rows": 3, "placeholder": "For example: fine-tuning for the review on Friday"}
+        ),
+    )
+
+    def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["team"].choices = [(team.slug, team.name) for team in teams]  # type: ignore[attr-defined]
+        self.fields["resource"].choices = [(name, named(name)) for name in known]  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        """GPU-hours are counted in hours, whatever stands in the field for the resource."""
+        given = super().clean() or {}
+        if given.get("kind") == RequestKind.LEDGER:
+            given["resource"] = resources.GPU_HOURS
+            self.errors.pop("resource", None)
+            given["lasts"] = NO_END
+        if given.get("amount") is not None and given.get("resource"):
+            given["units"] = in_units(given["resource"], given["amount"])
+        return given
+
+
+class DecideForm(forms.Form):
+    """Approve, approve less, or deny with a reason."""
+
+    amount = Amount(required=False)
+    lasts = forms.ChoiceField(
+        label="Until", required=False, choices=[(AS_ASKED, "As asked"), *LASTS[:-1]], initial=AS_ASKED
+    )
+    note = forms.CharField(max_length=2000, required=False)
+
+    def until(self) -> datetime | None:
+        """The end that was chosen; None is what was asked."""
+        chosen = self.cleaned_data.get("lasts") or AS_ASKED
+        return None if chosen == AS_ASKED else end_after(chosen)
+
+
+class RuleForm(forms.Form):
+    """What is approved at once."""
+
+    resource = forms.ChoiceField(label="What")
+    amount = Amount(label="At most, for a team at once")
+    hours = forms.IntegerField(
+        label="For at most (hours)", min_value=1, max_value=8784, initial=8,
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off"}),
+    )  # fmt: skip
+    team = forms.ChoiceField(required=False)
+
+    def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["team"].choices = [  # type: ignore[attr-defined]
+            ("", "Every team"),
+            *((team.slug, team.name) for team in teams),
+        ]
+        self.fields["resource"].choices = [(name, named(name)) for name in known]  # type: ignore[attr-defined]
+
+
+class DelegationForm(forms.Form):
+    """Who decides in one's place, and for how long."""
+
+    delegate = forms.CharField(
+        label="Who decides in your place",
+        max_length=32,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    lasts = forms.ChoiceField(label="For how long", choices=LASTS[:-1], initial="168")

@@ -1,0 +1,98 @@
+"""Who decides a request for more, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.accounts.approvers import approvers, delegations_at, may_decide_all
+from portal.accounts.models import Role, Team, User
+from portal.accounts.policies import is_owner
+from portal.common.errors import NotAllowed
+from portal.quota_requests.models import QuotaRequest, RequestKind
+from portal.quotas.models import Grant
+
+
+def visible_to(actor: User) -> Q:
+    """Requests that the actor may see: of one's teams, and all for who decides or operates."""
+    if actor.operates or may_decide_all(actor):
+        return Q()
+    return Q(requester=actor) | Q(team__in=Team.objects.filter(memberships__user=actor))
+
+
+def decidable_by(actor: User) -> Q:
+    """Requests that the actor may decide, but for their own."""
+    kinds = Q(pk__in=[])
+    if may_decide_all(actor):
+        kinds |= ~Q(kind=RequestKind.MEMBER_CAP)
+    if actor.operates:
+        kinds |= Q(kind=RequestKind.MEMBER_CAP)
+    else:
+        owned = Team.objects.filter(memberships__user=actor, memberships__role=Role.OWNER)
+        kinds |= Q(kind=RequestKind.MEMBER_CAP, team__in=owned)
+    return kinds if is_only_superuser(actor) else kinds & ~Q(requester=actor)
+
+
+def is_only_superuser(actor: User) -> bool:
+    """The one administrator there is decides even what he asked for himself: there may be nobody else."""
+    if not (actor.is_active and actor.is_superuser):
+        return False
+    return not User.objects.filter(is_superuser=True, is_active=True).exclude(pk=actor.pk).exists()
+
+
+def decides_any(actor: User) -> bool:
+    """Whether there is anything at all that the actor may decide."""
+    if actor.operates or may_decide_all(actor):
+        return True
+    return actor.memberships.filter(role=Role.OWNER).exists()
+
+
+def require_decide(actor: User, request: QuotaRequest) -> None:
+    """Raises `NotAllowed` unless the actor may decide this very request."""
+    if request.kind == RequestKind.MEMBER_CAP:
+        if not (actor.operates or is_owner(actor, request.team)):
+            raise NotAllowed(
+                f"Only an owner of {request.team.name} or an operator decides about caps of its members.",
+                next_action="Ask an owner of the team.",
+            )
+    elif not may_decide_all(actor):
+        raise NotAllowed(
+            "Only an approver decides requests for more.", next_action="Wait until one has decided."
+        )
+    if request.requester_id == actor.pk and not is_only_superuser(actor):
+        raise NotAllowed(
+            "Nobody decides a request of their own.",
+            next_action="Somebody else who may decide has been told.",
+        )
+
+
+def require_revoke(actor: User, grant: Grant) -> None:
+    """Raises `NotAllowed` unless the actor may take a grant back: who decides such requests."""
+    if grant.user_id is None:
+        allowed = may_decide_all(actor)
+    else:
+        allowed = actor.operates or is_owner(actor, grant.team)
+    if not allowed:
+        raise NotAllowed(
+            "Only who decides such requests may take a grant back.",
+            next_action="Ask an approver." if grant.user_id is None else "Ask an owner of the team.",
+        )
+
+
+def told_of(request: QuotaRequest) -> Iterable[User]:
+    """Whoever is told of a new request: those who may decide it, but for the requester."""
+    if request.kind == RequestKind.MEMBER_CAP:
+        owners = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER)
+        found = {user.pk: user for user in owners if user.pk != request.requester_id}
+        if not found:
+            # The only owner asks for himself.
+            operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+            found = {user.pk: user for user in operators}
+    else:
+        found = {user.pk: user for user in approvers()}
+        for delegation in delegations_at(timezone.now()).select_related("delegate"):
+            found[delegation.delegate_id] = delegation.delegate
+    found.pop(request.requester_id, None)
+    return found.values()

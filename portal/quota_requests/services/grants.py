@@ -1,0 +1,160 @@
+"""Grants: made by an approval, ended by time or by hand. Nobody's workspace stops because one ends."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+from django.urls import reverse
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.selectors import owners_of
+from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
+from portal.common.errors import NotFound, StateConflict
+from portal.common.texts import storable
+from portal.events import services as events
+from portal.quota_requests import policies
+from portal.quota_requests.models import QuotaRequest, RequestKind
+from portal.quotas import resources
+from portal.quotas.domain_events import LimitsChanged
+from portal.quotas.models import Grant
+
+WARNING = timedelta(hours=24)
+BATCH = 200
+
+
+def give(*, request: QuotaRequest, amount: int, until: datetime | None) -> Grant:
+    """Make the grant of an approved request, inside its transaction."""
+    grant = Grant.objects.create(
+        team=request.team,
+        user=request.requester if request.kind == RequestKind.MEMBER_CAP else None,
+        resource=request.resource,
+        amount=amount,
+        starts_at=timezone.now(),
+        ends_at=until,
+        request=request,
+    )
+    emit(LimitsChanged())
+    return grant
+
+
+@transaction.atomic
+def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
+    """End a grant now. What runs on it goes on; nothing new starts on it. Ending it twice is success.
+
+    Raises `NotFound` and `NotAllowed` (who may not decide such requests).
+    """
+    grant = (
+        Grant.objects.select_related("team", "user", "request", "request__requester")
+        .filter(pk=grant_id)
+        .first()
+    )
+    if grant is None:
+        raise NotFound("There is no such grant.", next_action="Look at the team's page.")
+    policies.require_revoke(actor, grant)
+    now = timezone.now()
+    if not Grant.objects.filter(pk=grant.pk, ended_at=None).update(ended_at=now):
+        grant.refresh_from_db()
+        return grant
+    if grant.ends_at is not None and grant.ends_at <= now:
+        raise StateConflict("This grant has ended by itself.", next_action="There is nothing to take back.")
+    grant.ended_at = now
+    reason = storable(reason).strip()[:2000]
+    words = resources.counted(grant.resource, grant.amount)
+    said = f"took back {words} granted to {grant.team.name}"
+    events.record(
+        actor=actor,
+        kind="quota.grant_revoked",
+        team=grant.team,
+        message=said + (f": {reason}" if reason else ""),
+        data=_data(grant, reason=reason),
+    )
+    told = {user.pk: user for user in _concerned(grant)}
+    told.pop(actor.pk, None)
+    events.notify(told.values(), "quota.grant_revoked", f"{actor.username} {said}", reason, _url(grant))
+    emit(LimitsChanged())
+    return grant
+
+
+def end_due_grants() -> int:
+    """Tell of grants that end within a day, and end those whose time is over; each is told once.
+
+    Returns how many ended. Safe to run twice at once: a conditional update decides who tells.
+    """
+    now = timezone.now()
+    soon = Grant.objects.filter(
+        ended_at=None, warned_at=None, ends_at__gt=now, ends_at__lte=now + WARNING
+    ).filter(ends_at__gt=F("starts_at") + WARNING)
+    for grant in soon.select_related("team", "user", "request__requester")[:BATCH]:
+        _warn(grant, now)
+    ended = 0
+    for grant in Grant.objects.run_out(now).select_related("team", "user", "request__requester")[:BATCH]:
+        ended += _end(grant, now)
+    return ended
+
+
+@transaction.atomic
+def _warn(grant: Grant, now: datetime) -> None:
+    if not Grant.objects.filter(pk=grant.pk, ended_at=None, warned_at=None).update(warned_at=now):
+        return
+    words = resources.counted(grant.resource, grant.amount)
+    events.notify(
+        _concerned(grant),
+        "quota.grant_ends_soon",
+        f"{words} granted to {grant.team.name} ends {grant.ends_at:%d %b, %H:%M} UTC",
+        "What runs then goes on; nothing new starts on it. Ask again if you need it for longer.",
+        _url(grant),
+    )
+
+
+@transaction.atomic
+def _end(grant: Grant, now: datetime) -> bool:
+    if not Grant.objects.filter(pk=grant.pk, ended_at=None).update(ended_at=now):
+        return False
+    words = resources.counted(grant.resource, grant.amount)
+    events.record(
+        actor=SYSTEM,
+        kind="quota.grant_ended",
+        team=grant.team,
+        message=f"ended the grant of {words} to {grant.team.name}: its time is over",
+        data=_data(grant),
+    )
+    events.notify(
+        _concerned(grant),
+        "quota.grant_ended",
+        f"{words} granted to {grant.team.name} has ended",
+        "What runs goes on; nothing new starts on it. Ask again if you still need it.",
+        _url(grant),
+    )
+    emit(LimitsChanged())
+    return True
+
+
+def _concerned(grant: Grant) -> list[User]:
+    """Owners of the team, and who asked for it or whose cap it raises."""
+    found = {user.pk: user for user in owners_of(grant.team)}
+    if grant.request is not None:
+        found[grant.request.requester_id] = grant.request.requester
+    if grant.user is not None:
+        found[grant.user.pk] = grant.user
+    return list(found.values())
+
+
+def _url(grant: Grant) -> str:
+    if grant.request_id is not None:
+        return reverse("quota_requests:request", args=[grant.request_id])
+    return reverse("home:team", args=[grant.team.slug])
+
+
+def _data(grant: Grant, **more: str) -> dict[str, object]:
+    return {
+        "grant": str(grant.pk),
+        "request": str(grant.request_id) if grant.request_id else None,
+        "resource": grant.resource,
+        "amount": grant.amount,
+        **more,
+    }

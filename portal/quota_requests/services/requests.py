@@ -1,0 +1,374 @@
+"""Asking for more, and the decision: approve, approve less, deny, withdraw.
+
+A request may carry a workspace that waits for it (`error_code` "needs_approval"). Approving lets the
+queue start it; denying or withdrawing deletes it, since it could never start.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from portal.accounts import approvers
+from portal.accounts.models import Team, User
+from portal.accounts.policies import is_member
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.texts import storable
+from portal.events import services as events
+from portal.ledger import services as ledger
+from portal.quota_requests import policies
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
+from portal.quota_requests.services.grants import end_due_grants as end_due_grants
+from portal.quota_requests.services.grants import give
+from portal.quota_requests.services.grants import revoke_grant as revoke_grant
+from portal.quota_requests.services.rules import left_of, rules_for
+from portal.quota_requests.services.validation import WHY_MAX, check
+from portal.quotas import resources
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.selectors import locked
+
+NEEDS_APPROVAL = "needs_approval"
+
+
+def url_of(request: QuotaRequest) -> str:
+    """The request's page."""
+    return reverse("quota_requests:request", args=[request.pk])
+
+
+@transaction.atomic
+def ask(
+    *,
+    actor: User,
+    team: Team,
+    kind: str,
+    resource: str,
+    amount: int,
+    until: datetime | None,
+    why: str,
+    workspace: Workspace | None = None,
+) -> QuotaRequest:
+    """Ask for `amount` more (base units). What a rule allows is approved at once.
+
+    Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, reason) and
+    `StateConflict` (the same has been asked and is open; `quota_request` names it).
+    """
+    if not is_member(actor, team):
+        raise NotAllowed(f"You are not in the team {team.name}.", next_action="Choose a team of yours.")
+    why = storable(why).strip()
+    check(actor, team, kind, resource, amount, until, why)
+    if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):
+        raise InvalidInput(
+            "The workspace is not yours in this team.",
+            next_action="Leave it out, or choose one of your own.",
+            errors={"workspace": ["Choose a workspace of your own in this team."]},
+        )
+    # One request of a team at a time, so that rules are not over-run and nothing is asked twice.
+    Team.objects.select_for_update(no_key=True).get(pk=team.pk)
+    _refuse_twice(actor, team, kind, resource, workspace)
+    request = QuotaRequest.objects.create(
+        team=team,
+        requester=actor,
+        kind=kind,
+        resource=resource,
+        amount=amount,
+        until=until,
+        why=why,
+        workspace=workspace,
+    )
+    wanted = resources.counted(resource, amount)
+    events.record(
+        actor=actor,
+        kind="quota.request_asked",
+        team=team,
+        workspace=workspace,
+        message=f"asked for {wanted} more for {team.name}: {why}",
+        data=_data(request, amount=amount, until=until),
+    )
+    rule = _rule_for(request)
+    if rule is not None:
+        _approve_by(rule, request)
+        return request
+    events.notify(
+        policies.told_of(request),
+        "quota.request_asked",
+        f"{actor.username} asks for {wanted} more for {team.name}",
+        why,
+        url_of(request),
+    )
+    return request
+
+
+@transaction.atomic
+def ask_to_start(
+    *, actor: User, team: Team, template: Template, flavor: Flavor, name: str = "", **wanted: Any
+) -> QuotaRequest:
+    """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
+
+    Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
+    """
+    waiting = workspaces.create_waiting(actor=actor, team=team, template=template, flavor=flavor, name=name)
+    if waiting.error_code != NEEDS_APPROVAL:
+        raise StateConflict(
+            f"{template.name} on {flavor.name} needs no approval now.",
+            next_action="Start it on the page for new workspaces.",
+            code="needs_no_approval",
+        )
+    return ask(actor=actor, team=team, workspace=waiting, **wanted)
+
+
+def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: Workspace | None) -> None:
+    same = QuotaRequest.objects.filter(
+        requester=actor, team=team, kind=kind, resource=resource, status=RequestStatus.OPEN
+    )
+    # Each workspace may wait for a request of its own.
+    first = (same.filter(workspace=workspace) if workspace is not None else same).first()
+    if first is not None:
+        raise StateConflict(
+            f"You have asked for {resources.counted(resource, first.amount)} more for {team.name} already,"
+            " and that is still open.",
+            next_action="Look at that request, or withdraw it and ask anew.",
+            code="asked_already",
+            quota_request=str(first.pk),
+            url=url_of(first),
+        )
+
+
+# --- Rules ------------------------------------------------------------------------------------------
+
+
+def _rule_for(request: QuotaRequest) -> AutoApproveRule | None:
+    """The rule under which the request needs nobody. The team's row is locked by the caller."""
+    if request.kind != RequestKind.QUOTA or request.until is None:
+        return None
+    now = timezone.now()
+    for rule in rules_for(request.team, request.resource):
+        if request.until - now > timedelta(hours=rule.hours_at_most):
+            continue
+        if request.amount <= left_of(rule, request.team, now):
+            return rule
+    return None
+
+
+def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
+    now = timezone.now()
+    note = "Approved at once: a rule allows it."
+    _set(
+        request,
+        RequestStatus.APPROVED,
+        rule=rule,
+        decided_at=now,
+        decision_note=note,
+        granted_amount=request.amount,
+        granted_until=request.until,
+    )
+    give(request=request, amount=request.amount, until=request.until)
+    events.record(
+        actor=SYSTEM,
+        kind="quota.request_approved",
+        team=request.team,
+        workspace=request.workspace,
+        message=f"approved {resources.counted(request.resource, request.amount)} for {request.team.name}:"
+        " a rule allows it",
+        data=_data(request, rule=str(rule.pk), amount=request.amount, until=request.until),
+    )
+
+
+# --- Decisions --------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def approve(
+    *,
+    actor: User,
+    request_id: UUID,
+    amount: int | None = None,
+    until: datetime | None = None,
+    note: str = "",
+) -> QuotaRequest:
+    """Grant what was asked, or less: a smaller `amount`, another end. Says who was faster, if somebody was.
+
+    Raises `NotAllowed`, `InvalidInput` and `StateConflict` (it has been decided or withdrawn).
+    """
+    request = _request(request_id)
+    policies.require_decide(actor, request)
+    granted = request.amount if amount is None else amount
+    ends = request.until if until is None else until
+    problems: dict[str, list[str]] = {}
+    if isinstance(granted, bool) or not 0 < granted <= request.amount:
+        asked = resources.counted(request.resource, request.amount)
+        problems["amount"] = [f"Grant more than zero and at most what was asked: {asked}."]
+    if ends is not None and ends <= timezone.now():
+        over = "The time that was asked for is over. " if until is None else ""
+        problems["until"] = [f"{over}Choose an end in the future."]
+    if until is not None and request.kind == RequestKind.LEDGER:
+        problems["until"] = ["GPU-hours last until they are spent: leave the end out."]
+    if problems:
+        first = next(iter(problems.values()))[0]
+        raise InvalidInput(first, next_action="Correct it and decide again.", errors=problems)
+    note = storable(note).strip()[:WHY_MAX]
+    _decide(request, RequestStatus.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
+    if request.kind == RequestKind.LEDGER:
+        ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.why[:200])
+    else:
+        give(request=request, amount=granted, until=ends)
+    words = resources.counted(request.resource, granted)
+    less = granted < request.amount
+    of = f" (of {resources.spoken(request.resource, request.amount)} asked for)" if less else ""
+    said = f"approved {words}{of} for {request.team.name}"
+    _tell_decision(actor, request, "approved", said, note, amount=granted, until=ends)
+    return request
+
+
+@transaction.atomic
+def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
+    """Refuse, with a reason that the requester reads. A workspace that waited for it is deleted."""
+    reason = storable(reason).strip()[:WHY_MAX]
+    if not reason:
+        raise InvalidInput(
+            "A denial needs a reason.",
+            next_action="Say in a sentence why, and what would be better.",
+            errors={"reason": ["Say why: the requester reads it."]},
+        )
+    request = _request(request_id)
+    policies.require_decide(actor, request)
+    _decide(request, RequestStatus.DENIED, actor, reason)
+    words = resources.counted(request.resource, request.amount)
+    _tell_decision(actor, request, "denied", f"denied {words} for {request.team.name}", reason)
+    _end_waiting(request, f"{actor.username} denied what it waited for: {reason}")
+    return request
+
+
+@transaction.atomic
+def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
+    """Take back a request of one's own. A workspace that waited for it is deleted."""
+    request = _request(request_id)
+    if request.requester_id != actor.pk:
+        raise NotAllowed(
+            "Only who asked may withdraw a request.", next_action=f"Ask {request.requester.username}."
+        )
+    if request.status == RequestStatus.WITHDRAWN:
+        return request
+    _decide(request, RequestStatus.WITHDRAWN, actor, "")
+    words = resources.counted(request.resource, request.amount)
+    events.record(
+        actor=actor,
+        kind="quota.request_withdrawn",
+        team=request.team,
+        workspace=request.workspace,
+        message=f"withdrew the request for {words} more for {request.team.name}",
+        data=_data(request),
+    )
+    _end_waiting(request, "the request that it waited for was withdrawn")
+    return request
+
+
+def _request(request_id: UUID) -> QuotaRequest:
+    found = (
+        QuotaRequest.objects.select_related("team", "requester", "workspace", "decided_by")
+        .filter(pk=request_id)
+        .first()
+    )
+    if found is None:
+        raise NotFound("There is no such request.", next_action="Look at the list of requests.")
+    return found
+
+
+def _decide(request: QuotaRequest, status: RequestStatus, actor: User, note: str, **fields: Any) -> None:
+    """The conditional update that says who won; the loser learns who was faster."""
+    _set(request, status, decided_by=actor, decided_at=timezone.now(), decision_note=note, **fields)
+
+
+def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
+    changes = {"status": status, **fields}
+    open_one = QuotaRequest.objects.filter(pk=request.pk, status=RequestStatus.OPEN)
+    if not open_one.update(**changes):
+        raise _decided_already(request.pk)
+    for name, value in changes.items():
+        setattr(request, name, value)
+
+
+def _decided_already(request_id: UUID) -> StateConflict:
+    present = _request(request_id)
+    verb = {
+        RequestStatus.APPROVED: "approved it",
+        RequestStatus.DENIED: "denied it",
+        RequestStatus.WITHDRAWN: "withdrew it",
+    }.get(RequestStatus(present.status), "changed it")
+    who = present.decided_by.username if present.decided_by else "A rule"
+    ago = timezone.now() - (present.decided_at or timezone.now())
+    if ago < timedelta(minutes=2):
+        when = "a moment ago"
+    elif ago < timedelta(hours=2):
+        when = f"{int(ago.total_seconds() // 60)} minutes ago"
+    else:
+        when = f"on {present.decided_at:%d %b %Y}"
+    return StateConflict(
+        f"{who} {verb} {when}.",
+        next_action="Look at the request: it says what was decided.",
+        code="decided_already",
+        quota_request=str(request_id),
+        status_of_request=present.status,
+    )
+
+
+def _tell_decision(actor: User, request: QuotaRequest, word: str, said: str, note: str, **data: Any) -> None:
+    for_whom = None
+    if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
+        for_whom = approvers.delegator_of(actor)
+    own = request.requester_id == actor.pk
+    how = f" in place of {for_whom.username}" if for_whom else ""
+    how += " (a request of their own: there is no other administrator)" if own else ""
+    events.record(
+        actor=actor,
+        kind=f"quota.request_{word}",
+        team=request.team,
+        workspace=request.workspace,
+        message=f"{said}{how}" + (f": {note}" if note else ""),
+        data=_data(request, **data, own=own, **({"in_place_of": for_whom.username} if for_whom else {})),
+    )
+    if not own:
+        events.notify(
+            [request.requester],
+            f"quota.request_{word}",
+            f"{actor.username} {said}",
+            note,
+            url_of(request),
+        )
+
+
+def _end_waiting(request: QuotaRequest, why: str) -> None:
+    """Delete the workspace that only waited for this request; its user is told by the request's page."""
+    if request.workspace_id is None:
+        return
+    # Under its lock: what another grant lets start at this moment stays.
+    waiting = locked(request.workspace_id)
+    if waiting.state != State.PENDING or waiting.error_code != NEEDS_APPROVAL:
+        return
+    if waiting.quota_requests.filter(status=RequestStatus.OPEN).exclude(pk=request.pk).exists():
+        return
+    events.record(
+        actor=SYSTEM, kind="workspace.not_approved", workspace=waiting, message=f"deletes it: {why}"
+    )
+    workspaces.delete(actor=SYSTEM, workspace_id=waiting.pk)
+
+
+def _data(request: QuotaRequest, **more: Any) -> dict[str, Any]:
+    shown = {
+        name: value.isoformat() if isinstance(value, datetime) else value for name, value in more.items()
+    }
+    return {
+        "request": str(request.pk),
+        "kind": request.kind,
+        "resource": request.resource,
+        "asked": request.amount,
+        **shown,
+    }

@@ -1,0 +1,155 @@
+"""The operators' page of limits: one resource over the tree, the site's numbers, and the row being edited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.http import QueryDict
+
+from portal.common.errors import InvalidInput
+from portal.common.texts import storable
+from portal.quotas import resources
+from portal.quotas.models import Cohort, Quota, ResourceRate
+from portal.quotas.presenters.limits import as_typed, unit_of
+from portal.quotas.selectors import limits, site
+from portal.quotas.selectors.site import SiteLine, TreeRow
+from portal.quotas.services.limits import clean_resource
+
+ROWS_SHOWN = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Editing:
+    """The row that is being edited, with what stands in its fields."""
+
+    row: TreeRow
+    nominal: str
+    borrowing_limit: str
+    lending_limit: str
+    weight: str
+    name: str
+    cohort: str
+    reclaim: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """The page. `left_out` rows match and are not shown; `problem` is why the last form was refused."""
+
+    resource: str
+    choices: list[tuple[str, str]]
+    rows: list[TreeRow]
+    left_out: int
+    line: SiteLine
+    lines: list[SiteLine]
+    site_limit: str
+    rate: str | None
+    cohorts: list[Cohort]
+    editing: Editing | None
+    empty: bool
+    q: str = ""
+    problem: str = ""
+    said: str = ""
+    notes: tuple[str, ...] = ()
+    saved: str = ""
+    typed: Mapping[str, str] | None = None
+
+    @property
+    def label(self) -> str:
+        return resources.label(self.resource)
+
+    @property
+    def unit(self) -> str:
+        return unit_of(self.resource)
+
+    @property
+    def depths(self) -> bool:
+        return bool(self.cohorts)
+
+
+def board_of(
+    data: QueryDict,
+    *,
+    problem: str = "",
+    said: str = "",
+    notes: tuple[str, ...] = (),
+    saved: str = "",
+    typed: QueryDict | None = None,
+) -> Board:
+    """Read it all; `data` names the resource, the search and the row to edit."""
+    now = limits.standing()
+    lines = site.site_view(now)
+    known = site.known_resources(lines)
+    resource, problem = _resource(data, known, problem)
+    q = storable(data.get("q", "")).strip()[:100]
+    rows = site.tree_view(now, resource)
+    wanted = storable(data.get("edit", "") or (data.get("row", "") if typed is not None else ""))
+    chosen = next((row for row in rows if row.key == wanted), None)
+    if q:
+        words = q.lower()
+        rows = [row for row in rows if words in row.name.lower() or words in row.slug or row is chosen]
+    shown = rows[:ROWS_SHOWN]
+    if chosen is not None and chosen not in shown:
+        shown.append(chosen)
+    if resource not in known:
+        known = [resource, *known]
+    line = next((each for each in lines if each.resource == resource), None)
+    rate = ResourceRate.objects.filter(resource=resource).first()
+    return Board(
+        resource=resource,
+        choices=[(name, resources.label(name)) for name in known],
+        rows=shown,
+        left_out=len(rows) - min(len(rows), len(shown)),
+        line=line or SiteLine(resource, 0, 0, 0, None),
+        lines=lines,
+        site_limit=as_typed(line.limit if line else None, resource),
+        rate=(f"{rate.rate_milli / 1000:g}" if rate else "") if resources.is_accelerator(resource) else None,
+        cohorts=list(Cohort.objects.order_by("slug")),
+        editing=_editing(chosen, resource, typed),
+        empty=not Quota.objects.exists(),
+        q=q,
+        problem=problem,
+        said=said,
+        notes=notes,
+        saved=saved,
+        typed=typed,
+    )
+
+
+def _resource(data: QueryDict, known: list[str], problem: str) -> tuple[str, str]:
+    """The resource to show; the first that there is where none, or a wrong one, is named."""
+    named = storable(data.get("resource", "")).strip()
+    if not named:
+        return known[0], problem
+    try:
+        return clean_resource(named), problem
+    except InvalidInput as error:
+        return known[0], problem or error.message
+
+
+def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Editing | None:
+    if row is None:
+        return None
+    quota = row.quota
+    if typed is not None and "nominal" in typed:
+        return Editing(
+            row=row,
+            nominal=typed.get("nominal", ""),
+            borrowing_limit=typed.get("borrowing_limit", ""),
+            lending_limit=typed.get("lending_limit", ""),
+            weight=typed.get("weight", ""),
+            name=typed.get("name", row.name),
+            cohort=typed.get("cohort", ""),
+            reclaim=typed.get("reclaim") == "on",
+        )
+    return Editing(
+        row=row,
+        nominal=as_typed(quota.nominal if quota else None, resource),
+        borrowing_limit=as_typed(quota.borrowing_limit if quota else None, resource),
+        lending_limit=as_typed(quota.lending_limit if quota else None, resource),
+        weight=row.weight,
+        name=row.name,
+        cohort=row.parent,
+        reclaim=row.reclaim,
+    )

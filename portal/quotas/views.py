@@ -1,0 +1,248 @@
+"""Caps on a team's page, and the operators' page of all limits; templates/quotas/limits.html."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.db import transaction
+from django.http import HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.accounts import selectors as accounts
+from portal.accounts.models import Team, User
+from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.htmx import wants
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.quotas import policies, resources
+from portal.quotas.models import Cohort
+from portal.quotas.presenters.limit_board import Board, board_of
+from portal.quotas.presenters.limits import scaled, typed, typed_or_none
+from portal.quotas.selectors.limits import share_of
+from portal.quotas.services import cohorts, limits
+from portal.quotas.services.limits import Changed
+
+WEIGHT = 1000
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
+    """Set or remove a member's cap. A GET, as after signing in anew, only shows the team."""
+    if request.method != "POST":
+        return redirect("home:team", slug)
+    team = accounts.team_by_slug(request.user, slug)
+    policies.require_split(request.user, team)
+    username = storable(request.POST.get("user", ""))
+    try:
+        user = User.objects.filter(username=username).first() if username else None
+        if username and user is None:
+            raise InvalidInput(f"There is no user “{username}”.")
+        resource = limits.clean_resource(storable(request.POST.get("resource", "")))
+        if request.POST.get("remove"):
+            done = limits.remove_member_cap(actor=request.user, team=team, user=user, resource=resource)
+            words = "is removed"
+        else:
+            amount = typed(request.POST.get("amount", ""), resource, "amount")
+            done = limits.set_member_cap(
+                actor=request.user, team=team, user=user, resource=resource, amount=amount
+            )
+            words = f"is {resources.counted(resource, amount)}"
+    except PortalError as error:
+        messages.error(request, " ".join(filter(None, (error.message, error.next_action))))
+    else:
+        messages.success(request, f"The cap of {username or 'each member'} {words}.")
+        for note in done.notes:
+            messages.warning(request, note)
+    return redirect(f"{reverse('home:team', args=[slug])}#caps")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def board(request: SignedInRequest) -> HttpResponse:
+    """The tree of cohorts and teams with one resource's quota, limits of the site, rates; for operators."""
+    policies.require_set_limits(request.user)
+    if request.method != "POST":
+        return _render(request, board_of(request.GET))
+    data = request.POST
+    try:
+        with transaction.atomic():
+            done, words = _done(request.user, data)
+    except PortalError as error:
+        sentence = " ".join(filter(None, (error.message, error.next_action)))
+        # What was typed stays in the row that is being edited.
+        shown = board_of(data, problem=sentence, typed=data)
+        return _render(request, shown, status=200 if wants(request, "board") else 400)
+    if not wants(request, "board"):
+        (messages.success if done.changed else messages.info)(request, words)
+        for note in done.notes:
+            messages.warning(request, note)
+        return redirect(f"{reverse('quotas:limits')}?{_where(data)}")
+    after = QueryDict(mutable=True)
+    after["resource"] = data.get("resource", "")
+    after["q"] = data.get("q", "")
+    return _render(request, board_of(after, said=words, notes=done.notes, saved=data.get("row", "")))
+
+
+def _where(data: QueryDict) -> str:
+    """The same resource and search, without the row that was edited."""
+    kept = QueryDict(mutable=True)
+    for name in ("resource", "q"):
+        if value := data.get(name, ""):
+            kept[name] = storable(value)
+    return kept.urlencode()
+
+
+def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpResponse:
+    name = "quotas/limits.html#board" if wants(request, "board") else "quotas/limits.html"
+    return render(request, name, {"board": shown}, status=status)
+
+
+# --- what a form does ---------------------------------------------------------------------------------
+
+
+def _done(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    """Do what the form asks. Returns what changed and the words for it."""
+    actions: dict[str, Callable[[User, QueryDict], tuple[Changed, str]]] = {
+        "save": _save,
+        "remove": _remove,
+        "create-cohort": _create_cohort,
+        "delete-cohort": _delete_cohort,
+        "site": _site,
+        "rate": _rate,
+    }
+    act = actions.get(data.get("action", ""))
+    if act is None:
+        raise InvalidInput("This form is not known.", next_action="Reload the page.")
+    return act(actor, data)
+
+
+def _resource(data: QueryDict) -> str:
+    return limits.clean_resource(storable(data.get("resource", "")))
+
+
+def _row(data: QueryDict) -> Team | Cohort:
+    kind, _, slug = storable(data.get("row", "")).partition(":")
+    model: Any = {"team": Team, "cohort": Cohort}.get(kind)
+    found = model.objects.filter(slug=slug).first() if model else None
+    if found is None:
+        raise NotFound("This row is no longer there.", next_action="Reload the page.")
+    row: Team | Cohort = found
+    return row
+
+
+def _owner(row: Team | Cohort) -> dict[str, Any]:
+    return {"team": row} if isinstance(row, Team) else {"cohort": row}
+
+
+def _cohort(slug: str) -> Cohort | None:
+    if not slug:
+        return None
+    cohort = Cohort.objects.filter(slug=storable(slug)).first()
+    if cohort is None:
+        raise NotFound("That cohort is no longer there.", next_action="Choose another one.")
+    return cohort
+
+
+def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    """The quota of a row and its place in the tree, all or nothing."""
+    row, resource = _row(data), _resource(data)
+    weight = scaled(data.get("weight", "1"), WEIGHT, "weight")
+    parent = _cohort(data.get("cohort", ""))
+    before = _place(row)
+    if isinstance(row, Team):
+        cohorts.set_share(
+            actor=actor,
+            team=row,
+            cohort=parent,
+            weight_milli=weight,
+            reclaim=data.get("reclaim") == "on",
+        )
+    else:
+        row = cohorts.change_cohort(
+            actor=actor, cohort=row, name=data.get("name", row.name), parent=parent, weight_milli=weight
+        )
+    moved = before != _place(row)
+    nominal = typed_or_none(data.get("nominal", ""), resource, "nominal")
+    borrowing = typed_or_none(data.get("borrowing_limit", ""), resource, "borrowing_limit")
+    lending = typed_or_none(data.get("lending_limit", ""), resource, "lending_limit")
+    label = resources.label(resource)
+    if nominal is None and borrowing is None and lending is None:
+        done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
+        return Changed(done.changed or moved, done.notes), (
+            f"{row.name} has no quota of {label}." if done.changed else _placed(row, moved)
+        )
+    done = limits.set_quota(
+        actor=actor,
+        **_owner(row),
+        resource=resource,
+        nominal=nominal or 0,
+        borrowing_limit=borrowing,
+        lending_limit=lending,
+    )
+    words = f"{row.name} has a quota of {resources.counted(resource, nominal or 0)}."
+    return Changed(done.changed or moved, done.notes), words if done.changed else _placed(row, moved)
+
+
+def _placed(row: Team | Cohort, moved: bool) -> str:
+    return f"{row.name} is changed." if moved else f"{row.name} was so already."
+
+
+def _place(row: Team | Cohort) -> tuple[Any, ...]:
+    if isinstance(row, Cohort):
+        return row.name, row.parent_id, row.weight_milli
+    share = share_of(row)
+    return share.cohort_id, share.weight_milli, share.reclaim
+
+
+def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    row, resource = _row(data), _resource(data)
+    done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
+    return done, f"{row.name} has no quota of {resources.label(resource)}."
+
+
+def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    made = cohorts.create_cohort(
+        actor=actor,
+        slug=data.get("slug", "").strip(),
+        name=data.get("name", ""),
+        parent=_cohort(data.get("cohort", "")),
+    )
+    return Changed(True), f"The cohort {made.name} is there. Put teams into it by editing their rows."
+
+
+def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    row = _row(data)
+    if isinstance(row, Team):
+        raise InvalidInput("Only cohorts are deleted here.")
+    cohorts.delete_cohort(actor=actor, cohort=row)
+    return Changed(True), f"The cohort {row.name} is deleted."
+
+
+def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    resource = _resource(data)
+    amount = typed_or_none(data.get("amount", ""), resource, "amount")
+    if amount is None:
+        done = limits.remove_site_limit(actor=actor, resource=resource)
+        return done, f"The site has no limit of {resources.label(resource)}."
+    done = limits.set_site_limit(actor=actor, resource=resource, amount=amount)
+    return done, f"The site's limit is {resources.counted(resource, amount)}."
+
+
+def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
+    resource = _resource(data)
+    label = resources.label(resource)
+    given = data.get("rate", "")
+    if not given.strip():
+        done = limits.remove_rate(actor=actor, resource=resource)
+        return done, f"An hour of {label} costs one GPU-hour."
+    rate = scaled(given, 1000, "rate")
+    done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate)
+    return done, f"An hour of {label} costs {rate / 1000:g} GPU-hours."

@@ -1,1 +1,0 @@
-"""Pages of quota: they parse, call services and render."""

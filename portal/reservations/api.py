@@ -1,0 +1,205 @@
+"""Reservations over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiExample
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, ListView, StrictSerializer, UserRequest, filters, operation, routes
+from portal.common.scopes import Scope
+from portal.quotas import policies
+from portal.quotas.api.limits import body_of
+from portal.quotas.selectors import limits
+from portal.reservations import selectors as selectors
+from portal.reservations import services as services
+from portal.reservations import slots
+from portal.reservations.models import Reservation, ReservationStatus
+
+SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+
+
+class ReservationSerializer(serializers.ModelSerializer[Reservation]):
+    """Capacity for a team and a time. Title and note are empty where the team is not yours to see."""
+
+    team = serializers.CharField(source="team.slug")
+    status = serializers.ChoiceField(ReservationStatus.choices)
+    title = serializers.SerializerMethodField()
+    note = serializers.SerializerMethodField()
+    amounts = serializers.SerializerMethodField(
+        help_text="Base units by resource, such as 4000 of `gpu:h100`."
+    )
+
+    class Meta:
+        model = Reservation
+        fields = ["id", "team", "title", "amounts", "starts_at", "ends_at", "status", "note", "created_at"]
+        read_only_fields = fields
+
+    def _knows(self, row: Reservation) -> bool:
+        return policies.may_view_team(self.context["actor"], row.team)
+
+    def get_title(self, row: Reservation) -> str:
+        return row.title if self._knows(row) else ""
+
+    def get_note(self, row: Reservation) -> str:
+        return row.note if self._knows(row) else ""
+
+    def get_amounts(self, row: Reservation) -> dict[str, int]:
+        return slots.plain(row.amounts)
+
+
+class ReservationWriteSerializer(StrictSerializer):
+    title = serializers.CharField(max_length=80)
+    amounts = serializers.DictField(child=serializers.IntegerField(min_value=1))
+    starts_at = serializers.DateTimeField()
+    ends_at = serializers.DateTimeField()
+
+
+class ReservationCreateSerializer(ReservationWriteSerializer):
+    team = serializers.CharField(max_length=40)
+    note = serializers.CharField(required=False, allow_blank=True, default="", max_length=2000)
+
+
+class DenialSerializer(StrictSerializer):
+    reason = serializers.CharField(max_length=2000)
+
+
+class ReservationFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    status = filters.ChoiceFilter(choices=ReservationStatus.choices, label="Whether it holds.")
+    starts_before = filters.IsoDateTimeFilter(
+        field_name="starts_at", lookup_expr="lt", label="Begins before."
+    )
+    ends_after = filters.IsoDateTimeFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
+
+
+def _shown(request: UserRequest, row: Reservation) -> Any:
+    return ReservationSerializer(row, context={"actor": request.user}).data
+
+
+class ReservationList(ListView):
+    scopes = SCOPES
+    serializer_class = ReservationSerializer
+    filterset_class = ReservationFilter
+    ordering = ("starts_at", "id")
+
+    def get_queryset(self) -> QuerySet[Reservation]:
+        return (
+            Reservation.objects.none()
+            if self.documenting()
+            else selectors.reservations_for(self.request.user)
+        )
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "actor": self.request.user}
+
+    @operation(
+        "List reservations",
+        description="What is booked, and what your teams ask for; all for operators and approvers.",
+        responses={200: ReservationSerializer(many=True)},
+        errors=[400],
+    )
+    def get(self, request: UserRequest) -> Response:
+        return self.list(request)
+
+    @operation(
+        "Ask for a reservation",
+        description="Owners of the team ask; an approver's or operator's is booked at once.",
+        request=ReservationCreateSerializer,
+        responses={201: ReservationSerializer},
+        errors=[400, 404, 409, 415],
+        examples=[
+            OpenApiExample(
+                "Four H100 for an afternoon",
+                {
+                    "team": "vision", "title": "Paper", "amounts": {"gpu:h100": 4000},
+                    "starts_at": "2030-01-31T12:00:00Z", "ends_at": "2030-01-31T18:00:00Z",
+                },
+                request_only=True,
+            )
+        ],
+    )  # fmt: skip
+    def post(self, request: UserRequest) -> Response:
+        given = body_of(request, ReservationCreateSerializer)
+        team = limits.team_for(request.user, given.pop("team"))
+        given["amounts"] = slots.counted(given["amounts"])
+        made = services.request(actor=request.user, team=team, **given)
+        location = reverse("api:reservation", args=[made.pk])
+        return Response(_shown(request, made), status=201, headers={"Location": location})
+
+
+class ReservationDetail(ApiView):
+    scopes = SCOPES
+
+    @operation("Read a reservation", responses={200: ReservationSerializer}, errors=[404])
+    def get(self, request: UserRequest, reservation_id: UUID) -> Response:
+        return Response(_shown(request, selectors.reservation_by_id(request.user, reservation_id)))
+
+    @operation(
+        "Change a reservation",
+        description="An owner changes what waits for approval, and gives back a part of what is booked.",
+        request=ReservationWriteSerializer,
+        responses={200: ReservationSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    def put(self, request: UserRequest, reservation_id: UUID) -> Response:
+        given = body_of(request, ReservationWriteSerializer)
+        given["amounts"] = slots.counted(given["amounts"])
+        return Response(
+            _shown(request, services.change(actor=request.user, reservation_id=reservation_id, **given))
+        )
+
+    @operation(
+        "Cancel a reservation",
+        description="Its capacity is free at once. Repeating it is success.",
+        responses={204: None},
+        errors=[404, 409],
+    )
+    def delete(self, request: UserRequest, reservation_id: UUID) -> Response:
+        services.cancel(actor=request.user, reservation_id=reservation_id)
+        return Response(status=204)
+
+
+class ReservationApprove(ApiView):
+    scopes = {"*": Scope.QUOTAS_DECIDE}
+
+    @operation(
+        "Book what was asked for",
+        description="For approvers and operators.",
+        request=None,
+        responses={200: ReservationSerializer},
+        errors=[404, 409],
+    )
+    def post(self, request: UserRequest, reservation_id: UUID) -> Response:
+        return Response(_shown(request, services.approve(actor=request.user, reservation_id=reservation_id)))
+
+
+class ReservationDeny(ApiView):
+    scopes = {"*": Scope.QUOTAS_DECIDE}
+
+    @operation(
+        "Deny what was asked for",
+        description="For approvers and operators, with a reason.",
+        request=DenialSerializer,
+        responses={200: ReservationSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    def post(self, request: UserRequest, reservation_id: UUID) -> Response:
+        given = body_of(request, DenialSerializer)
+        return Response(
+            _shown(request, services.deny(actor=request.user, reservation_id=reservation_id, **given))
+        )
+
+
+ONE = "reservations/<uuid:reservation_id>"
+urlpatterns = [
+    *routes("reservations", ReservationList, "reservations"),
+    *routes(ONE, ReservationDetail, "reservation"),
+    *routes(f"{ONE}/approve", ReservationApprove, "reservation-approve"),
+    *routes(f"{ONE}/deny", ReservationDeny, "reservation-deny"),
+]

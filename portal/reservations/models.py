@@ -1,0 +1,58 @@
+"""Capacity that is booked for a team and a time."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from portal.quotas.resources import validate_amounts
+
+
+class ReservationStatus(models.TextChoices):
+    """Whether a reservation holds."""
+
+    REQUESTED = "requested", "Waits for approval"
+    BOOKED = "booked", "Booked"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+class Reservation(models.Model):
+    """Capacity for a team from `starts_at` until just before `ends_at`.
+
+    Until it begins preemptible work of others may use it; only BOOKED ones keep capacity free.
+    `amounts` are counted as workspaces' are (`portal.reservations.slots.counted`).
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="reservations")
+    title = models.CharField(max_length=80)
+    amounts = models.JSONField(validators=[validate_amounts])
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    status = models.CharField(max_length=10, choices=ReservationStatus, default=ReservationStatus.REQUESTED)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="reservations"
+    )
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    note = models.TextField(blank=True)
+    reminded_at = models.DateTimeField(
+        null=True, blank=True, help_text="When the team was told that it begins soon."
+    )
+    begun_at = models.DateTimeField(null=True, blank=True, help_text="When its beginning was acted on.")
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When its end was acted on.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["starts_at", "id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(ends_at__gt=F("starts_at")), name="reservation_lasts")
+        ]
+        indexes = [models.Index(fields=["status", "ends_at"], name="reservation_open")]
+
+    def __str__(self) -> str:
+        return self.title

@@ -1,0 +1,125 @@
+"""A week of reservations as a table: a row for each resource, a cell for each day."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+from portal.quotas import resources
+from portal.quotas.presenters.bars import in_order
+from portal.reservations.models import Reservation, ReservationStatus
+from portal.reservations.slots import Booked, peak
+
+DAYS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A reservation in one cell; `titled` where the reader may know what it is for."""
+
+    row: Reservation
+    amount: str
+    hours: str
+    titled: bool
+
+    @property
+    def asked(self) -> bool:
+        return self.row.status == ReservationStatus.REQUESTED
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A day of a resource: the reservations that touch it, and the most that is booked at once."""
+
+    day: date
+    today: bool
+    entries: tuple[Entry, ...]
+    booked: str
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A resource over the week, with what the site has of it."""
+
+    label: str
+    total: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Week:
+    """Seven days from `first`, in UTC."""
+
+    first: date
+    lines: tuple[Line, ...]
+
+    @property
+    def days(self) -> list[date]:
+        return [self.first + timedelta(days=n) for n in range(DAYS)]
+
+    @property
+    def last(self) -> date:
+        return self.first + timedelta(days=DAYS - 1)
+
+    @property
+    def before(self) -> date:
+        return self.first - timedelta(days=DAYS)
+
+    @property
+    def after(self) -> date:
+        return self.first + timedelta(days=DAYS)
+
+
+def bounds(first: date) -> tuple[datetime, datetime]:
+    """When the week begins, and when the next one does."""
+    start = datetime.combine(first, time(), UTC)
+    return start, start + timedelta(days=DAYS)
+
+
+def week(
+    first: date,
+    rows: Iterable[Reservation],
+    there: Mapping[str, int],
+    known: set[object] | None,
+    today: date,
+) -> Week:
+    """`rows` of the week in order of their start, `there` what the site has, `known` as `known_teams`."""
+    listed = list(rows)
+    names = in_order({*there, *(name for row in listed for name in row.amounts)} - {resources.GPU})
+    booked = [
+        Booked(row.team.name, row.amounts, int(row.starts_at.timestamp()), int(row.ends_at.timestamp()))
+        for row in listed
+        if row.status == ReservationStatus.BOOKED
+    ]
+    lines = []
+    for name in names:
+        cells = []
+        for number in range(DAYS):
+            day = first + timedelta(days=number)
+            start = datetime.combine(day, time(), UTC)
+            end = start + timedelta(days=1)
+            inside = [
+                row for row in listed if name in row.amounts and row.starts_at < end and row.ends_at > start
+            ]
+            most = peak(name, int(start.timestamp()), int(end.timestamp()), booked)
+            cells.append(
+                Cell(
+                    day=day,
+                    today=day == today,
+                    entries=tuple(_entry(row, name, start, end, known) for row in inside),
+                    booked=resources.spoken(name, most) if most else "",
+                    full=most >= there.get(name, 0) > 0,
+                )
+            )
+        lines.append(Line(resources.label(name), resources.spoken(name, there.get(name, 0)), tuple(cells)))
+    return Week(first, tuple(lines))
+
+
+def _entry(row: Reservation, name: str, start: datetime, end: datetime, known: set[object] | None) -> Entry:
+    begins = "" if row.starts_at <= start else f"{row.starts_at:%H:%M}"
+    ends = "" if row.ends_at >= end else f"{row.ends_at:%H:%M}"
+    hours = "all day" if not begins and not ends else f"{begins or '…'}–{ends or '…'}"
+    titled = known is None or row.team_id in known
+    return Entry(row, resources.spoken(name, row.amounts[name]), hours, titled)

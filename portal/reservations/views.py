@@ -1,0 +1,192 @@
+"""The calendar and a reservation's page; templates/quotas/ says what each expects."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from portal.accounts import selectors as accounts
+from portal.accounts.models import Team
+from portal.common.errors import InvalidInput, PortalError
+from portal.common.htmx import wants
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.quotas import policies, resources
+from portal.quotas.presenters import limits as limit_pages
+from portal.quotas.selectors import limits
+from portal.reservations import presenters, slots
+from portal.reservations import selectors as selectors
+from portal.reservations import services as services
+from portal.reservations.models import Reservation, ReservationStatus
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def board(request: SignedInRequest) -> HttpResponse:
+    """A week of what is reserved; asking for a reservation, with a live check of whether it fits."""
+    user = request.user
+    data = request.POST if request.method == "POST" else request.GET
+    error: PortalError | None = None
+    if request.method == "POST":
+        try:
+            made = _request(request)
+        except PortalError as refused:
+            error = refused
+        else:
+            messages.success(request, _said(made))
+            return redirect(services.url(made))
+    there = selectors.bookable()
+    form = {
+        name: storable(data.get(name, ""))
+        for name in ("title", "team", "resource", "amount", "starts", "ends")
+    }
+    if wants(request, "check"):
+        return render(request, "reservations/calendar.html#check", {"check": _check(form)})
+    today = timezone.now().date()
+    first = _day(request.GET.get("week", "")) or today
+    start, end = presenters.bounds(first)
+    rows = list(
+        selectors.reservations_for(user)
+        .exclude(status=ReservationStatus.CANCELLED)
+        .filter(starts_at__lt=end, ends_at__gt=start)
+        .order_by("starts_at", "pk")
+    )
+    known: Any = selectors.known_teams(user)
+    teams = (
+        list(accounts.own_teams(user)) if not policies.may_book(user) else list(Team.objects.order_by("name"))
+    )
+    context = {
+        "week": presenters.week(first, rows, there, known, today),
+        "rows": [
+            (row, selectors.spoken(slots.plain(row.amounts)), known is None or row.team_id in known)
+            for row in rows
+        ],
+        "waiting": list(
+            selectors.reservations_for(user)
+            .filter(status=ReservationStatus.REQUESTED, ends_at__gt=timezone.now())
+            .order_by("starts_at")[:50]
+        )
+        if policies.may_book(user)
+        else [],
+        "teams": [team for team in teams if policies.may_reserve(user, team)],
+        "choices": [
+            (name, resources.label(name), resources.spoken(name, amount))
+            for name, amount in there.items()
+            if name != resources.GPU
+        ],
+        "form": form,
+        "error": error,
+        "check": _check(form) if form["amount"] and form["starts"] else None,
+        "books": policies.may_book(user),
+    }
+    return render(request, "reservations/calendar.html", context, status=error.status if error else 200)
+
+
+def _said(made: Reservation) -> str:
+    booked = made.status == ReservationStatus.BOOKED
+    return f"“{made.title}” is booked." if booked else f"“{made.title}” waits for an approver."
+
+
+def _request(request: SignedInRequest) -> Reservation:
+    data = request.POST
+    return services.request(
+        actor=request.user,
+        team=limits.team_for(request.user, storable(data.get("team", ""))),
+        title=data.get("title", ""),
+        amounts=slots.counted(_amounts(data.get("resource", ""), data.get("amount", ""))),
+        starts_at=_moment(data.get("starts", ""), "starts_at"),
+        ends_at=_moment(data.get("ends", ""), "ends_at"),
+        note=data.get("note", ""),
+    )
+
+
+def _amounts(resource: str, amount: str) -> dict[str, int]:
+    resource = storable(resource)
+    if not resource:
+        raise InvalidInput("Choose what to reserve.", errors={"resource": ["Choose what to reserve."]})
+    return {resource: limit_pages.typed(storable(amount), resource, "amount")}
+
+
+def _moment(text: str, field: str) -> datetime:
+    """A date and time as a browser sends it, in UTC. Raises `InvalidInput`."""
+    try:
+        found = parse_datetime(storable(text))
+    except ValueError:
+        found = None
+    if found is None:
+        sentence = "Say date and time, such as 2030-01-31T14:00."
+        raise InvalidInput(sentence, errors={field: [sentence]})
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _day(text: str) -> date | None:
+    try:
+        return parse_date(storable(text))
+    except ValueError:
+        return None
+
+
+def _check(form: dict[str, str]) -> selectors.Check | None:
+    """Whether what stands in the form fits; None while something is missing or wrong."""
+    try:
+        amounts = slots.counted(_amounts(form["resource"], form["amount"]))
+        starts, ends = _moment(form["starts"], "starts_at"), _moment(form["ends"], "ends_at")
+    except PortalError:
+        return None
+    return selectors.check(amounts, starts, ends) if starts < ends else None
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@login_required
+@never_cache
+def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
+    """One reservation: approve, deny, cancel by whoever may."""
+    found = selectors.reservation_by_id(request.user, reservation_id)
+    if request.method == "POST":
+        try:
+            found = _act(request, found)
+        except PortalError as error:
+            messages.error(request, " ".join(part for part in (error.message, error.next_action) if part))
+        return redirect(services.url(found))
+    over = found.ends_at <= timezone.now()
+    open_ = found.status == ReservationStatus.REQUESTED and not over
+    context = {
+        "row": found,
+        "what": selectors.spoken(slots.plain(found.amounts)),
+        "span": services.span(found),
+        "over": over,
+        "titled": policies.may_view_team(request.user, found.team),
+        "may_decide": open_ and policies.may_book(request.user),
+        "may_cancel": not over
+        and found.status != ReservationStatus.CANCELLED
+        and policies.may_reserve(request.user, found.team),
+        "beyond": selectors.beyond_limits(found.team, found.amounts) if open_ else [],
+        "check": selectors.check(found.amounts, found.starts_at, found.ends_at, but=found.pk)
+        if open_
+        else None,
+    }
+    return render(request, "reservations/reservation.html", context)
+
+
+def _act(request: SignedInRequest, found: Reservation) -> Reservation:
+    what = request.POST.get("do", "")
+    if what == "approve":
+        return services.approve(actor=request.user, reservation_id=found.pk)
+    if what == "deny":
+        return services.deny(
+            actor=request.user, reservation_id=found.pk, reason=request.POST.get("reason", "")
+        )
+    if what == "cancel":
+        return services.cancel(actor=request.user, reservation_id=found.pk)
+    raise InvalidInput("Choose what to do.", next_action="Use one of the buttons.")

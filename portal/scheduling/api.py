@@ -1,0 +1,120 @@
+"""The queue over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.catalog import selectors as catalog
+from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
+from portal.common.scopes import Scope
+from portal.scheduling import offers, selectors
+from portal.scheduling.serializers import PreviewSerializer, VerdictSerializer, verdict_data
+from portal.workspaces import policies
+from portal.workspaces.api import team_named
+from portal.workspaces.models import Workspace
+
+
+class QueueEntrySerializer(serializers.Serializer[Any]):
+    """A workspace that waits. What names it is null where it is not yours to see."""
+
+    position = serializers.IntegerField(
+        allow_null=True, help_text="From 1; null where it waits for approval."
+    )
+    workspace = serializers.UUIDField(allow_null=True)
+    name = serializers.CharField(allow_null=True)
+    owner = serializers.CharField(allow_null=True)
+    own = serializers.BooleanField()
+    team = serializers.CharField()
+    flavor = serializers.CharField()
+    simulated = serializers.BooleanField()
+    outcome = serializers.CharField(
+        allow_blank=True, help_text="`queued`, `needs_approval`, or not decided yet."
+    )
+    message = serializers.CharField(help_text="What it waits for.")
+    resource = serializers.CharField(allow_blank=True, help_text="The resource that is short.")
+    rule = serializers.CharField(allow_blank=True, help_text="The rule in the way.")
+    requested_at = serializers.DateTimeField()
+    eta = serializers.DateTimeField(allow_null=True)
+    eta_basis = serializers.CharField(allow_blank=True)
+    preemptible = serializers.BooleanField()
+
+
+class QueueFilter(filters.FilterSet):
+    team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
+    resource = filters.CharFilter(field_name="blocker__resource", label="The resource that is short.")
+
+
+class Queue(ListView):
+    scopes = {"*": Scope.QUOTAS_READ}
+    serializer_class = QueueEntrySerializer
+    filterset_class = QueueFilter
+    ordering = ("requested_at", "id")
+
+    def get_queryset(self) -> QuerySet[Workspace]:
+        return selectors.waiting().order_by("requested_at", "pk")
+
+    @operation(
+        "List what waits",
+        description="Oldest first, over all pools; `position` is the order in which it is looked at.",
+        responses={200: QueueEntrySerializer(many=True)},
+        errors=[400],
+    )
+    def get(self, request: UserRequest) -> Response:
+        page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
+        rows = [_data(entry) for entry in selectors.entries(request.user, list(page or ()))]
+        return self.get_paginated_response(QueueEntrySerializer(rows, many=True).data)
+
+
+def _data(entry: selectors.QueueEntry) -> dict[str, Any]:
+    row = entry.workspace
+    return {
+        "position": row.queue_position,
+        "workspace": row.pk if entry.visible else None,
+        "name": row.name if entry.visible else None,
+        "owner": row.owner.username if entry.visible else None,
+        "own": entry.own,
+        "team": row.team.slug,
+        "flavor": row.flavor.slug,
+        "simulated": row.simulated,
+        "outcome": row.error_code if row.error_code in ("queued", "needs_approval") else "",
+        "message": row.error_message,
+        "resource": row.blocker.get("resource", ""),
+        "rule": row.blocker.get("rule", ""),
+        "requested_at": row.requested_at,
+        "eta": row.eta_at,
+        "eta_basis": row.eta_basis,
+        "preemptible": row.preemptible,
+    }
+
+
+class AdmissionPreview(ApiView):
+    scopes = {"*": Scope.CATALOG_READ}
+
+    @operation(
+        "Ask what would happen to a request",
+        description="The same code as the creation: what it says is what the request gets. Creates nothing.",
+        request=PreviewSerializer,
+        responses={200: VerdictSerializer},
+        errors=[400, 415],
+    )
+    def post(self, request: UserRequest) -> Response:
+        body = PreviewSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        given = body.validated_data
+        team = team_named(request.user, given.get("team", ""))
+        policies.require_create(request.user, team)
+        found = offers.flavor_offers(catalog.template_by_slug(given["template"]), team, request.user)
+        flavor = catalog.flavor_by_slug(given["flavor"])
+        verdict = next(offer.verdict for offer in found if offer.flavor == flavor)
+        nearest = [offer.flavor.slug for offer in offers.alternatives(found, flavor)]
+        return Response(VerdictSerializer(verdict_data(verdict, alternatives=nearest)).data)
+
+
+urlpatterns = [
+    *routes("queue", Queue, "queue"),
+    *routes("admission/preview", AdmissionPreview, "admission-preview"),
+]

@@ -1,0 +1,317 @@
+"""What the pools have and what of it is free, as the placement engine takes it.
+
+Five queries, however many nodes there are; the rows are read as tuples, since there may be ten
+thousand devices and a person waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Case, Q, Sum, When
+
+from portal.catalog.models import Template
+from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
+from portal.quotas import resources
+from portal.scheduling import software_requirements
+from portal.scheduling.engine.placement import filters
+from portal.scheduling.engine.placement.engine import Cluster, emptied
+from provisioning.types import (
+    WHOLE_DEVICE_MILLI,
+    DeviceGrant,
+    DeviceKind,
+    DeviceState,
+    NodePlacement,
+    NodeState,
+    Placement,
+    ResourceRequest,
+)
+
+OFFLINE = "is offline"
+CORDONED = "is cordoned by an operator"
+UNREACHABLE = "cannot be reached: its pool does not answer"
+CHECKING = "is being checked"
+DISABLED = "is in a pool that is switched off"
+PASSING = frozenset({OFFLINE, CORDONED, UNREACHABLE})
+"""Why a node takes nothing now though it may later."""
+FEW = 200
+DEVICE_COLUMNS = (
+    "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
+    "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason", "checking",
+    "compute_capability",
+)  # fmt: skip
+
+
+def program_need(program: str) -> str:
+    """What a request needs of a node that has to have a program; reasons read “lacks the program …”."""
+    return f"the program {program}"
+
+
+Reasons = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class PoolNodes:
+    """A pool and its nodes at one moment. Clusters are built when they are first asked."""
+
+    pool: Pool
+    nodes: tuple[NodeState, ...]
+    _now: Cluster | None = field(default=None, repr=False)
+    _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
+    _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
+    _models: dict[str, set[str]] = field(default_factory=dict, repr=False)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The nodes as they are."""
+        if self._now is None:
+            self._now = Cluster(self.nodes, policy=self.pool.placement_policy)
+        return self._now
+
+    def ever_takes(self, request: ResourceRequest) -> bool:
+        """Whether it would fit if nothing ran here and every node and device came back."""
+        found = self._ever.get(request)
+        if found is None:
+            fitting = (node for node in self.nodes if not filters.reason(_at_best(node), request))
+            found = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
+        return found
+
+    def reasons_at_best(self, request: ResourceRequest) -> Reasons:
+        """Why no node could ever take the request, node by node."""
+        return tuple((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
+
+    def reasons(self, request: ResourceRequest) -> Reasons:
+        """Why no node takes the request now, node by node; the same is not worked out twice."""
+        found = self._reasons.get(request)
+        if found is None:
+            found = self._reasons[request] = self.cluster.explain(request).reasons
+        return found
+
+    def changed(self) -> None:
+        """Something was taken or given back in the cluster."""
+        self._reasons.clear()
+
+    def replace(self, node: NodeState) -> None:
+        """Take over what is known anew about one of the nodes."""
+        self.nodes = tuple(node if each.name == node.name else each for each in self.nodes)
+        self._models.clear()
+        if self._now is not None:
+            self._now.update(node)
+        self.changed()
+
+    def adapted(self, request: ResourceRequest, template: Template) -> ResourceRequest:
+        """The request with what this pool's nodes must have for the template: simulated ones have all."""
+        if self.pool.simulated:
+            return request
+        wanted = request.accelerators
+        needs = (
+            *request.needs,
+            program_need(template.program),
+            *software_requirements.needs(template, wanted),
+        )
+        version = template.compute_capability
+        if wanted.count and version and not wanted.model:
+            # Of the models that would do, those that can run it; with none of them no node provides it.
+            can = self._capable(version)
+            if models := tuple(sorted(can & set(wanted.models) if wanted.models else can)):
+                wanted = replace(wanted, models=models)
+            else:
+                needs += tuple(software_requirements.on(version, model) for model in wanted.models[:1])
+        return replace(request, needs=needs, accelerators=wanted)
+
+    def _capable(self, version: str) -> set[str]:
+        """The models of this pool that have the compute capability."""
+        found = self._models.get(version)
+        if found is None:
+            names = {name for node in self.nodes for name in node.provides}
+            found = self._models[version] = software_requirements.capable(version, names)
+        return found
+
+
+def _at_best(node: NodeState) -> NodeState:
+    node = emptied(replace(node, unusable="") if node.unusable in PASSING else node)
+    return replace(node, devices=tuple(replace(device, unusable="") for device in node.devices))
+
+
+def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
+    """Every pool (or those given) by primary key; of one that is switched off only what is held counts."""
+    chosen = list(Pool.objects.order_by("slug") if pools is None else pools)
+    by_key = {pool.pk: pool for pool in chosen}
+    nodes: dict[UUID, list[NodeState]] = {pool.pk: [] for pool in chosen}
+    for pool, node in _read(by_key, Q(pool__in=list(by_key))):
+        nodes[pool].append(node)
+    return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk])) for pool in chosen}
+
+
+def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
+    """Read some nodes anew and bring the clusters up to date, where they have been built.
+
+    True where some of it is out of use, so that `totals` may have changed.
+    """
+    by_key = {key: each.pool for key, each in pools.items()}
+    out = False
+    for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key))):
+        pools[pool].replace(node)
+        out |= bool(node.unusable) or any(device.unusable for device in node.devices)
+    return out
+
+
+def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeState]]:
+    """The nodes that `which` selects, by name, each with its pool's key."""
+    nodes = list(Node.objects.filter(which).order_by("name").defer("warnings", "accelerator_note", "facts"))
+    # Named by their keys where they are few; a list of thousands would be slower than to read all.
+    named = {node.pk for node in nodes} if len(nodes) <= FEW else None
+    of_nodes = Q(node__in=named) if named is not None else Q(node__pool__in=list(pools))
+    used = {
+        node: (cpu, memory, disk)
+        for node, cpu, memory, disk in Allocation.objects.filter(of_nodes, released_at=None)
+        .values_list("node_id")
+        .annotate(Sum("cpu_milli"), Sum("memory_mib"), Sum("disk_mib"))
+    }
+    held = AllocatedDevice.objects.filter(active=True)
+    if named is not None:
+        held = held.filter(device__node__in=named)
+    taken = {
+        device: (milli, memory)
+        for device, milli, memory in held.values_list("device_id").annotate(Sum("milli"), Sum("memory_mib"))
+    }
+    devices: dict[UUID, list[DeviceState]] = {}
+    capabilities: dict[UUID, set[tuple[str, str]]] = {}
+    # Of equal devices of a node the first is taken: those with a warning stand last.
+    rows = Device.objects.filter(of_nodes, present=True).order_by(
+        Case(When(warning="", then=0), default=1), "index", "uuid"
+    )
+    for row in rows.values_list(*DEVICE_COLUMNS):
+        devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0))))
+        capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
+    for node in nodes:
+        software = software_requirements.provided(node.cuda_version, frozenset(capabilities.get(node.pk, ())))
+        taken_of = used.get(node.pk, (0, 0, 0))
+        state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), taken_of, software)
+        yield node.pool_id, state
+
+
+def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
+    _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
+    healthy, note, cordoned, reason, checking, _ = health
+    unusable = ""
+    if cordoned:
+        unusable = f"cordoned: {reason}" if reason else "cordoned"
+    elif not healthy:
+        unusable = f"unhealthy: {note}" if note else "unhealthy"
+    elif checking:
+        unusable = CHECKING
+    return DeviceState(
+        uuid=uuid,
+        model=model,
+        memory_mib=memory_mib,
+        free_milli=WHOLE_DEVICE_MILLI - taken[0],
+        free_memory_mib=memory_mib - taken[1] if taken[1] else -1,
+        kind=DeviceKind(kind),
+        parent_uuid=parent,
+        mig_mode=mig_mode,
+        mig_profile=profile,
+        mig_start=start,
+        island=island,
+        numa=numa,
+        unusable=unusable,
+    )
+
+
+def _node(
+    node: Node,
+    pool: Pool,
+    devices: Sequence[DeviceState],
+    used: tuple[int, int, int],
+    software: tuple[str, ...],
+) -> NodeState:
+    unusable = ""
+    if not node.online:
+        unusable = OFFLINE
+    elif node.cordoned:
+        unusable = CORDONED
+    elif pool.state == PoolState.UNREACHABLE:
+        unusable = UNREACHABLE
+    if not pool.enabled:
+        unusable = DISABLED
+    # What is wrong with a GPU is wrong with its instances.
+    bad = {each.uuid: each.unusable for each in devices if each.unusable and each.mig_mode}
+    if bad:
+        devices = [
+            replace(each, unusable=f"its GPU is out: {bad[each.parent_uuid]}")
+            if each.parent_uuid in bad and not each.unusable
+            else each
+            for each in devices
+        ]
+    programs = () if pool.simulated else (program_need(name) for name, path in node.programs.items() if path)
+    return NodeState(
+        name=node.name,
+        cpu_milli=node.cpu_milli,
+        memory_mib=node.memory_mib,
+        disk_mib=node.disk_mib,
+        free_cpu_milli=node.cpu_milli - used[0],
+        free_memory_mib=node.memory_mib - used[1],
+        free_disk_mib=node.disk_mib - used[2],
+        devices=tuple(devices),
+        unusable=unusable,
+        labels=tuple(sorted(node.labels.items())),
+        provides=(*node.provides, *programs, *software),
+        rack=node.rack,
+        block=node.block,
+    )
+
+
+def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
+    """What devices there are to be had, by resource: accelerators only, nodes know the rest better.
+
+    Of what is out of use counts only what is held there, so that the difference to what is held is free.
+    """
+    found: dict[str, int] = {}
+    for each in pools:
+        for node in each.nodes:
+            parents = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
+            for device in node.devices:
+                if device.uuid in parents:
+                    continue
+                out = node.unusable or device.unusable
+                milli = WHOLE_DEVICE_MILLI - (device.free_milli if out else 0)
+                if not milli:
+                    continue
+                if device.kind is DeviceKind.MIG:
+                    if device.mig_profile:
+                        name = resources.mig(device.mig_profile, simulated=each.pool.simulated)
+                        found[name] = found.get(name, 0) + milli
+                    continue
+                names = [resources.gpu(device.model)] + ([] if each.pool.simulated else [resources.GPU])
+                for name in names:
+                    found[name] = found.get(name, 0) + milli
+    return found
+
+
+def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
+    """Where running workspaces stand, by workspace id: pool, placement, and what is held on each node."""
+    devices = AllocatedDevice.objects.filter(active=True)
+    allocations = Allocation.objects.filter(released_at=None)
+    if len(workspaces) <= FEW:
+        # Named where they are few; a list of thousands would be slower than to read all.
+        devices = devices.filter(allocation__workspace__in=workspaces)
+        allocations = allocations.filter(workspace__in=workspaces)
+    grants: dict[int, list[DeviceGrant]] = {}
+    for allocation, uuid, milli, memory in devices.values_list(
+        "allocation_id", "device__uuid", "milli", "memory_mib"
+    ):
+        grants.setdefault(allocation, []).append(DeviceGrant(uuid, milli, memory))
+    wanted = set(workspaces)
+    found: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
+    for pk, workspace, pool, node, cpu, memory, disk in allocations.values_list(
+        "pk", "workspace_id", "node__pool_id", "node__name", "cpu_milli", "memory_mib", "disk_mib"
+    ):
+        if workspace in wanted:
+            place = Placement((NodePlacement(node, tuple(grants.get(pk, ()))),))
+            held = ResourceRequest(cpu_milli=cpu, memory_mib=memory, disk_mib=disk)
+            found.setdefault(str(workspace), []).append((pool, place, held))
+    return found

@@ -1,0 +1,243 @@
+"""The scheduling cycle: decides who starts and who has to leave, and writes it, one cycle at a time.
+
+A transaction that holds a workspace never waits for the queue's row (it takes it only when it is free),
+and a cycle passes over workspaces that somebody else is just changing: so the two cannot block each
+other, and the next cycle sees them again. Only a cycle grants capacity, and it reads under the queue's
+lock: what others do meanwhile can only free some.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.events import services as events
+from portal.inventory.models import PlacementLock
+from portal.scheduling import hints, placing, queue_status, snapshot, snapshot_cache
+from portal.scheduling.engine import model
+from portal.scheduling.models import QueueState
+from portal.scheduling.snapshot import Site
+from portal.workspaces.domain_events import WorkspaceQueued
+from portal.workspaces.lifecycle import NOT_LEAVING, State, Wanted
+from portal.workspaces.models import Workspace
+
+log = logging.getLogger(__name__)
+MOST_PASSES = 4
+RECHECK = timedelta(seconds=20)
+"""Without any change the queue is looked at again after this: time itself changes ETAs and bookings."""
+REASONS = {
+    model.Reason.IN_TEAM: "a request of its team with a higher priority needs the place",
+    model.Reason.RECLAIM: "the team that owns the quota which it had borrowed needs it back",
+    model.Reason.FAIR_SHARE: "another team, which has borrowed less, needs a part of it",
+    model.Reason.BOOKING: "its capacity is booked for another team from now on",
+}
+NOT_FOR_A_WAITER = frozenset({model.Reason.BOOKING.value, "drain"})
+"""Who leaves for these leaves whoever waits; `portal.scheduling.drains` lets stay who need not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a cycle did. `waiting` counts those that wait on."""
+
+    started: tuple[UUID, ...] = ()
+    leaving: tuple[UUID, ...] = ()
+    waiting: int = 0
+
+
+@transaction.atomic
+def run(*, now: datetime | None = None) -> Report | None:
+    """One cycle; None when another one is under way, which is then followed by one more."""
+    began = time.monotonic()
+    state = _lock()
+    if state is None:
+        hints.request_cycle()
+        return None
+    now = now or timezone.now()
+    with snapshot_cache.cycles.use(now) as site:
+        started, leaving = _decide_and_write(site, state)
+        queue_status.tell(site)
+        state.seen_event = snapshot.last_event()
+        state.decided_at = now
+        state.took_ms = int((time.monotonic() - began) * 1000)
+        state.save()
+        return Report(tuple(started), tuple(leaving), len(site.scheduler.waiting))
+
+
+def run_if_due() -> Report | None:
+    """A cycle where something waits or has to leave, unless nothing has changed since the last one."""
+    if not Workspace.objects.filter(state=State.PENDING, wanted=Wanted.RUNNING).exists():
+        return None
+    state = QueueState.objects.filter(pk=1).first()
+    if (
+        state is not None
+        and state.decided_at is not None
+        and timezone.now() - state.decided_at < RECHECK
+        and state.seen_event == snapshot.last_event()
+    ):
+        return None
+    return run()
+
+
+def _lock() -> QueueState | None:
+    """The queue's row, with the right to grant capacity; None where somebody else has that."""
+    if not PlacementLock.try_hold():
+        return None
+    return QueueState.objects.get_or_create(pk=1)[0]
+
+
+def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[UUID]]:
+    started: list[UUID] = []
+    leaving: list[UUID] = []
+    for _ in range(MOST_PASSES):
+        cycle = site.scheduler.cycle(site.now_s)
+        begun = _start(site, cycle.starts)
+        if len(begun) < len(cycle.starts):
+            # Somebody is just changing one of them: it does not start, and waits no more in this cycle.
+            for name in set(cycle.starts) - set(begun):
+                site.scheduler.withdraw(name)
+                site.unsure.add(UUID(name))
+        started += [UUID(name) for name in begun]
+        leaving += _ask_to_leave(site, cycle.victims)
+        _keep_promises(site, state, cycle)
+        for name in begun:
+            site.scheduler.start(name, site.now_s)
+        for victim in cycle.victims:
+            site.scheduler.leave(victim, site.now_s)
+            site.unsure.add(UUID(victim.workload))
+        if not begun or not _choose_again(site):
+            break
+    _let_stay(site)
+    return started, leaving
+
+
+def _choose_again(site: Site) -> bool:
+    """Let requests for any model choose anew, since some models have become scarcer; whether any can."""
+    again = False
+    for waiter in site.waiters.values():
+        if len(waiter.asked.variants) > 1 and waiter.id in site.scheduler.waiting.items:
+            before = waiter.workload
+            snapshot.choose_variant(site.scheduler, site.placer, waiter)
+            if waiter.workload.amounts != before.amounts:
+                site.scheduler.withdraw(waiter.id)
+                site.scheduler.submit(waiter.workload)
+                again = True
+    return again
+
+
+def _start(site: Site, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    rows = {
+        str(workspace.pk): workspace
+        for workspace in Workspace.objects.select_for_update(of=("self",), skip_locked=True)
+        .select_related("owner", "team", "template", "flavor", "pool")
+        .filter(pk__in=list(names), state=State.PENDING, wanted=Wanted.RUNNING)
+        .order_by("pk")
+    }
+    starts = []
+    for name in names:
+        if name in rows:
+            pool, placement = site.placer.place_of(name)
+            amounts = site.scheduler.waiting.items[name].amounts
+            starts.append(placing.Start(rows[name], pool.pool, placement, amounts))
+    placing.begin(starts, site.now)
+    return [str(each.workspace.pk) for each in starts]
+
+
+def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
+    asked = []
+    for victim in victims:
+        row = (
+            Workspace.objects.select_for_update(of=("self",), skip_locked=True)
+            .select_related("owner", "team")
+            .filter(pk=victim.workload, leave_at=None)
+            .first()
+        )
+        if row is None or row.state not in (State.PROVISIONING, State.RUNNING):
+            continue
+        leave_at = site.now + timedelta(seconds=site.scheduler.policy.grace_s)
+        row.leave_at, row.leave_for, row.leave_reason = leave_at, victim.beneficiary, victim.reason.value
+        row.due_at = min(row.due_at or leave_at, leave_at)
+        row.save(update_fields=["leave_at", "leave_for", "leave_reason", "due_at"])
+        if victim.reason is not model.Reason.BOOKING:
+            _claim(victim.beneficiary)
+        events.record(
+            actor=SYSTEM,
+            kind="workspace.asked_to_leave",
+            workspace=row,
+            message=f"asks it to leave within {site.scheduler.policy.grace_s} s: {REASONS[victim.reason]}",
+            data={"reason": victim.reason.value, "for": victim.beneficiary},
+        )
+        events.notify(
+            [row.owner],
+            kind="workspace.asked_to_leave",
+            title=f"{row.name} has to make room and stops at {queue_status.clock(leave_at, site.now)}",
+            body=f"{REASONS[victim.reason].capitalize()}. Its files stay, and it is queued again by itself.",
+            url=f"/workspaces/{row.pk}/",
+        )
+        asked.append(row.pk)
+    return asked
+
+
+def _claim(workspace_id: str) -> None:
+    """Note that others are leaving for it: what they leave is kept for it."""
+    if Workspace.objects.filter(pk=workspace_id, state=State.PENDING, claimed=False).update(claimed=True):
+        _note(workspace_id, "workspace.claimed", "has others make room for it")
+
+
+def _note(workspace_id: str, kind: str, message: str) -> None:
+    workspace = Workspace.objects.select_related("team", "owner").get(pk=workspace_id)
+    events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message)
+
+
+def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
+    """Number the heads whose start has been promised, and forget claims that came to nothing."""
+    for head in cycle.heads:
+        if site.scheduler.waiting.items[head.workload].promised:
+            continue
+        if Workspace.objects.filter(pk=head.workload, promised=0).update(promised=state.promises + 1):
+            state.promises += 1
+            when = queue_status.clock(queue_status.moment(head.start_s), site.now)
+            _note(
+                head.workload,
+                "workspace.promised",
+                f"keeps its place: nothing smaller delays it beyond {when}",
+            )
+        site.scheduler.waiting.promise(head.workload)
+    for name in cycle.unclaimed:
+        if Workspace.objects.filter(pk=name, claimed=True).update(claimed=False):
+            _note(
+                name, "workspace.unclaimed", "finds too little room made for it; it waits in the usual order"
+            )
+        site.scheduler.waiting.claim(name, False)
+
+
+def _let_stay(site: Site) -> None:
+    """Whoever was asked to leave for a request that waits no more may stay, if it has not begun to stop."""
+    asked = Workspace.objects.filter(
+        leave_at__isnull=False, leave_at__gt=site.now, state__in=(State.PROVISIONING, State.RUNNING)
+    )
+    for row in asked.select_related("owner", "team"):
+        if row.leave_for in site.waiters or row.leave_reason in NOT_FOR_A_WAITER:
+            continue
+        changed = Workspace.objects.filter(pk=row.pk, leave_at=row.leave_at).update(**NOT_LEAVING)
+        if changed:
+            events.record(
+                actor=SYSTEM,
+                kind="workspace.may_stay",
+                workspace=row,
+                message="lets it stay: who needed the place does not wait any more",
+            )
+
+
+def decide_at_once(_event: WorkspaceQueued) -> None:
+    """A person waits for the answer: decide in their transaction."""
+    run()

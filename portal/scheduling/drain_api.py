@@ -1,0 +1,67 @@
+"""Draining nodes and devices over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.common.api import ApiView, UserRequest, operation, routes
+from portal.inventory.api import SCOPES, reason_of
+from portal.inventory.serializers import CordonSerializer
+from portal.scheduling import drains
+
+
+class DrainSerializer(serializers.Serializer[Any]):
+    """What a drain has come to. Ask again, or read the workspaces, to see how far it is."""
+
+    name = serializers.CharField(help_text="What is drained.")
+    asked = serializers.IntegerField(help_text="How many were asked to leave by this call.")
+    left = serializers.IntegerField(help_text="How many are there yet, these among them.")
+    until = serializers.DateTimeField(allow_null=True, help_text="When the last of them has to go.")
+    done = serializers.BooleanField(help_text="Whether nothing runs there any more.")
+
+
+DRAIN_SAYS = (
+    "For operators. It is cordoned, and what runs there is asked to leave within the site's grace: it stops "
+    "with its files kept, waits in the queue again at its old place, and starts elsewhere. Asking again "
+    "tells nobody twice and answers with how many are there yet."
+)
+
+
+class NodeDrain(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Drain a node",
+        description=DRAIN_SAYS,
+        request=CordonSerializer,
+        responses={200: DrainSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest, node_id: UUID) -> Response:
+        drain = drains.drain_node(actor=request.user, node_id=node_id, reason=reason_of(request))
+        return Response(DrainSerializer(drain).data)
+
+
+class DeviceDrain(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Drain a device",
+        description=DRAIN_SAYS + " A GPU that is split is drained with all its instances.",
+        request=CordonSerializer,
+        responses={200: DrainSerializer},
+        errors=[400, 404, 415],
+    )
+    def post(self, request: UserRequest, device_id: UUID) -> Response:
+        drain = drains.drain_device(actor=request.user, device_id=device_id, reason=reason_of(request))
+        return Response(DrainSerializer(drain).data)
+
+
+urlpatterns = [
+    *routes("nodes/<uuid:node_id>/drain", NodeDrain, "node-drain"),
+    *routes("devices/<uuid:device_id>/drain", DeviceDrain, "device-drain"),
+]

@@ -1,0 +1,245 @@
+"""Drains: a node or a device takes nothing new, and what runs there is asked to leave, with notice.
+
+Who has to leave stops with its files kept, waits in the queue again at its old place by age, and starts
+elsewhere. Putting the node or device back before it has left lets it stay.
+
+First the cordon is committed; only then, under the queue's lock, are those asked who are there. A cycle
+that was under way has ended by then, and the next one sees the cordon: nobody is placed there unasked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.accounts.policies import require_operator
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.errors import NotFound
+from portal.common.texts import storable
+from portal.events import services as events
+from portal.inventory import cordons, services
+from portal.inventory.cordons import name_of
+from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
+from portal.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
+from portal.scheduling import hints
+from portal.scheduling.queue_status import clock
+from portal.workspaces.lifecycle import NOT_LEAVING, State
+from portal.workspaces.models import Workspace
+
+DRAIN = "drain"
+"""The `leave_reason` of who has to leave for a drain: for nobody's sake, so `leave_for` is empty."""
+REASON_MOST = 1000
+LEAVES = (State.PROVISIONING, State.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a drain has come to: `asked` to leave by this call; `left`, all that are there yet, these among
+    them; `until` when the last of those that were asked has to go, None where nobody has to.
+    """
+
+    name: str
+    asked: int
+    left: int
+    until: datetime | None
+
+    @property
+    def done(self) -> bool:
+        return self.left == 0
+
+    def __str__(self) -> str:
+        """For the operator who asked for it."""
+        if self.done:
+            return f"{self.name} is cordoned, and nothing runs there."
+        some = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"
+        if self.until is None:
+            return f"{self.name} is cordoned; {some} just ending there."
+        return (
+            f"{self.name} is cordoned; {some} there yet, until {clock(self.until, timezone.now())} at most."
+        )
+
+
+def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drain:
+    """Cordon a node and ask what runs there to leave within the site's grace. Repeating it is success.
+
+    Not inside a transaction that has locked workspaces. Raises `NotFound`, `NotAllowed`.
+    """
+    require_operator(actor)
+    reason = storable(reason).strip()[:REASON_MOST]
+    before = Node.objects.filter(pk=node_id, cordoned=True).exists()
+    node = services.set_cordon(actor=actor, node_id=node_id, cordoned=True, reason=reason)
+    return _ask_all(
+        actor,
+        name=node.name,
+        pool=node.pool,
+        kind="node.drained",
+        reason=reason,
+        data={"node": node.name},
+        there=Q(node=node.pk),
+        changed=not before,
+    )
+
+
+def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> Drain:
+    """Cordon a device and ask who holds any of it to leave; a GPU that is split, with all its instances.
+
+    As `drain_node`. What a check or a scrub took out becomes the operator's to put back.
+    """
+    require_operator(actor)
+    reason = storable(reason).strip()[:REASON_MOST]
+    before = Device.objects.filter(pk=device_id).first()
+    if before is None:
+        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+    device = cordons.cordon_device(
+        actor=actor, device_id=device_id, reason=reason or before.cordon_reason, cause=CordonCause.OPERATOR
+    )
+    return _ask_all(
+        actor,
+        name=name_of(device),
+        pool=device.node.pool,
+        kind="device.drained",
+        reason=reason,
+        data={"device": device.uuid},
+        there=Q(devices__active=True) & _of_device(device),
+        changed=not (before.cordoned and before.cordon_cause == CordonCause.OPERATOR),
+    )
+
+
+def _of_device(device: Device) -> Q:
+    return Q(devices__device=device.pk) | Q(
+        devices__device__parent_uuid=device.uuid, devices__device__node=device.node_id
+    )
+
+
+def _there(where: Q) -> QuerySet[Workspace]:
+    """Who holds something there, in the order in which they are locked."""
+    holding = Allocation.objects.filter(where, released_at=None).values("workspace")
+    return Workspace.objects.filter(pk__in=holding).order_by("pk")
+
+
+@transaction.atomic
+def _ask_all(
+    actor: User | SystemActor,
+    *,
+    name: str,
+    pool: Pool,
+    kind: str,
+    reason: str,
+    data: dict[str, str],
+    there: Q,
+    changed: bool,
+) -> Drain:
+    PlacementLock.hold()
+    now = timezone.now()
+    grace_s = settings.BERTH_PREEMPTION_GRACE_S
+    leave_at = now + timedelta(seconds=grace_s)
+    rows = list(_there(there).select_for_update(of=("self",)).select_related("owner", "team"))
+    asked = [row for row in rows if _ask(row, leave_at)]
+    if asked:
+        why = f"{name} is drained" + (f": {reason}" if reason else "")
+        events.record_all(
+            actor=actor,
+            kind="workspace.asked_to_leave",
+            entries=[
+                (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s: {why}")
+                for row in asked
+            ],
+            data={"reason": DRAIN, "for": "", **data},
+        )
+        for row in asked:
+            events.notify(
+                [row.owner],
+                kind="workspace.asked_to_leave",
+                title=f"{row.name} has to move and stops at {clock(_by(row), now)}",
+                body=f"{why}. Save what is open: its files stay, it is queued again by itself, and it "
+                "starts elsewhere.",
+                url=f"/workspaces/{row.pk}/",
+            )
+    if asked or changed:
+        events.record(
+            actor=actor,
+            kind=kind,
+            pool=pool,
+            message=f"drains {name}" + (f": {reason}" if reason else ""),
+            data={**data, "asked": len(asked), "left": len(rows)},
+        )
+    untils = [row.leave_at for row in rows if row.leave_at is not None and row.state in LEAVES]
+    return Drain(name=name, asked=len(asked), left=len(rows), until=max(untils, default=None))
+
+
+def _by(row: Workspace) -> datetime:
+    return row.leave_at or timezone.now()
+
+
+def _ask(row: Workspace, leave_at: datetime) -> bool:
+    """Ask a locked workspace to leave; False where it has been, or goes anyway."""
+    if row.state not in LEAVES or row.leave_reason == DRAIN:
+        return False
+    # Who had to leave for another goes at that time; but from now on it may not stay when that other is gone.
+    row.leave_at = min(row.leave_at or leave_at, leave_at)
+    row.leave_for, row.leave_reason = "", DRAIN
+    row.due_at = min(row.due_at or row.leave_at, row.leave_at)
+    row.save(update_fields=["leave_at", "leave_for", "leave_reason", "due_at"])
+    return True
+
+
+# --- staying ---------------------------------------------------------------------------------------
+
+
+def node_uncordoned(event: NodeUncordoned) -> None:
+    """A node is back: whoever was asked to leave it, and has not, may stay.
+
+    Were this to be lost, `still_drained` is asked when the time to leave has come.
+    """
+    _let_stay(Q(node=event.node_id))
+
+
+def device_uncordoned(event: DeviceUncordoned) -> None:
+    """As `node_uncordoned`, for one device."""
+    device = Device.objects.filter(pk=event.device_id).first()
+    if device is not None:
+        _let_stay(Q(devices__active=True) & _of_device(device))
+
+
+@transaction.atomic
+def _let_stay(where: Q) -> None:
+    asked = _there(where).filter(leave_reason=DRAIN, state__in=LEAVES)
+    for row in asked.select_for_update(of=("self",)).select_related("owner", "team"):
+        if not still_drained(row):
+            let_stay(row)
+
+
+def still_drained(workspace: Workspace) -> bool:
+    """Whether anything that the workspace holds is kept out of use by an operator now."""
+    by_operator = Q(cordoned=True, cordon_cause=CordonCause.OPERATOR)
+    if Allocation.objects.filter(workspace=workspace, released_at=None, node__cordoned=True).exists():
+        return True
+    held = Device.objects.filter(allocated__active=True, allocated__allocation__workspace=workspace)
+    parents = Device.objects.filter(by_operator, uuid=OuterRef("parent_uuid"), node=OuterRef("node"))
+    return held.filter(by_operator | Exists(parents)).exists()
+
+
+def let_stay(workspace: Workspace) -> None:
+    """Take back what a locked workspace was asked; the next step is due at once."""
+    changes = {**NOT_LEAVING, "due_at": timezone.now()}
+    for name, value in changes.items():
+        setattr(workspace, name, value)
+    workspace.save(update_fields=list(changes))
+    message = "lets it stay: where it runs is not drained any more"
+    events.record(actor=SYSTEM, kind="workspace.may_stay", workspace=workspace, message=message)
+    events.notify(
+        [workspace.owner],
+        kind="workspace.may_stay",
+        title=f"{workspace.name} may stay where it is",
+        body="Where it runs is not taken out of use after all.",
+        url=f"/workspaces/{workspace.pk}/",
+    )
+    # Others may count on its leaving.
+    hints.request_cycle()

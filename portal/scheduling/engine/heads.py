@@ -1,0 +1,204 @@
+"""Reserved heads: when a blocked request can start, and what nobody behind it may take until then."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from operator import itemgetter
+from typing import Protocol, runtime_checkable
+
+from portal.scheduling.engine.model import Head, Policy, Running, Workload
+from portal.scheduling.engine.state import State
+
+End = tuple[int, str, Workload]
+MOST_GONE = 512
+"""A look ahead at the nodes takes at most so many workloads to have ended."""
+
+
+class Placer(Protocol):
+    """Where a workload goes, if the caller has nodes: quota may be free where no single node is.
+
+    One that also has `keeps` (see `Keeper`) makes a head keep its place on the nodes too.
+    """
+
+    def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
+        """Whether it could be placed if the workloads named in `gone` had left."""
+
+    def take(self, workload: Workload) -> None:
+        """Place it: what follows sees the room gone."""
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A placer that can imagine one placement and then ask for another."""
+
+    def keeps(self, head: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+        """Whether `head` still finds a place with `gone` left once `other` has one with `left` left.
+
+        Nothing is taken. False where `other` finds no place.
+        """
+
+
+@dataclass(slots=True)
+class Shadow:
+    """A reserved head, and the state at its promised start with the head in it.
+
+    `gone` names those whose leaving gives it its place on the nodes; None where nodes are not looked at.
+    """
+
+    head: Head
+    workload: Workload
+    state: State
+    claimed: bool = False
+    gone: tuple[str, ...] | None = None
+
+    def allows(self, other: Workload, now_s: int, placer: Placer | None) -> bool:
+        """Whether starting `other` now leaves the head's start where it is."""
+        if now_s + other.duration_s <= self.head.start_s:
+            return True
+        if self.state.lack(other, self.head.start_s) is not None:
+            return False
+        if self.gone is None or not isinstance(placer, Keeper):
+            return True
+        return placer.keeps(self.workload, self.gone, other, ())
+
+    def allows_swap(
+        self, other: Workload, victims: Iterable[Running], from_s: int, placer: Placer | None
+    ) -> bool:
+        """Whether `other` may have the place of `victims` from `from_s` on."""
+        start_s = self.head.start_s
+        if from_s + other.duration_s <= start_s:
+            return True
+        stayed = [each for each in victims if each.ends_s > start_s]
+        for each in stayed:
+            self.state.remove(each.workload)
+        fits = self.state.lack(other, start_s) is None
+        for each in stayed:
+            self.state.add(each.workload)
+        if not fits or self.gone is None or not isinstance(placer, Keeper):
+            return fits
+        left = [each.workload.id for each in victims]
+        return placer.keeps(self.workload, [*self.gone, *left], other, left)
+
+    def swap(self, other: Workload, victims: Iterable[Running], from_s: int) -> None:
+        """Take over what `allows_swap` has allowed."""
+        for each in victims:
+            if each.ends_s > self.head.start_s:
+                self.state.remove(each.workload)
+        if from_s + other.duration_s > self.head.start_s:
+            self.state.add(other)
+
+
+def expected_ends(
+    ends: Sequence[tuple[int, str]],
+    running: Mapping[str, Running],
+    now_s: int,
+    policy: Policy,
+    asked: Iterable[str],
+    more: Iterable[tuple[int, Workload]],
+) -> Iterator[End]:
+    """What is expected to end, the first first: what runs (those `asked` to leave sooner), and `more`."""
+    moved = set(asked)
+    early: list[End] = [(end_s, workload.id, workload) for end_s, workload in more]
+    for name in moved:
+        early.append((min(running[name].ends_s, now_s + policy.grace_s), name, running[name].workload))
+    first = 0
+    while first < len(ends) and ends[first][0] <= now_s:
+        name = ends[first][1]
+        if name not in moved:
+            early.append((now_s + policy.overdue_s, name, running[name].workload))
+        first += 1
+    early.sort(key=itemgetter(0, 1))
+    usual = (
+        (end_s, name, running[name].workload)
+        for end_s, name in (ends[index] for index in range(first, len(ends)))
+        if name not in moved
+    )
+    return merge(usual, early, key=itemgetter(0, 1))
+
+
+def shadow_of(
+    workload: Workload,
+    resource: str,
+    now_s: int,
+    state: State,
+    ends: Iterator[End],
+    earlier: Sequence[Shadow],
+) -> Shadow | None:
+    """When the head can start, as running workloads and earlier heads end; None: never."""
+    later = state.clone()
+    for other in earlier:
+        later.add(other.workload)
+    following = next(ends, None)
+    at_s = now_s
+    while True:
+        # The next moment at which something is given back, or a booking ends.
+        moments = [following[0]] if following is not None else []
+        moments += [each.end_s for each in later.calendar.bookings if each.end_s > at_s]
+        if not moments:
+            return None
+        at_s = min(moments)
+        while following is not None and following[0] <= at_s:
+            later.remove(following[2])
+            following = next(ends, None)
+        if later.lack(workload, at_s) is None:
+            break
+    later.add(workload)
+    return Shadow(Head(workload.id, at_s, resource), workload, later)
+
+
+def fits_without(
+    workload: Workload,
+    at_s: int,
+    state: State,
+    gone: Sequence[Workload],
+    shadows: Sequence[Shadow],
+    placer: Placer | None,
+    running: Container[str],
+) -> bool:
+    """Whether it fits at `at_s` with `gone` left and the heads of `shadows` in. The state stays as it was."""
+    for other in gone:
+        state.remove(other)
+    for shadow in shadows:
+        state.add(shadow.workload)
+    fits = state.lack(workload, at_s) is None
+    for shadow in shadows:
+        state.remove(shadow.workload)
+    for other in gone:
+        state.add(other)
+    if not fits or placer is None:
+        return fits
+    return placer.fits(workload, [other.id for other in gone if other.id in running])
+
+
+def room_on_nodes(
+    workload: Workload, ends: Iterator[End], placer: Placer
+) -> tuple[int, tuple[str, ...]] | None:
+    """When enough has ended for a place on the nodes, and what has by then; None: not among the first ends.
+
+    Looks at twice as much each time and then halves: few questions to the placer.
+    """
+    known: list[End] = []
+    needed = step = 1
+    while True:
+        while len(known) < step:
+            following = next(ends, None)
+            if following is None:
+                break
+            known.append(following)
+        if not known:
+            return None
+        if placer.fits(workload, [name for _, name, _ in known]):
+            break
+        if len(known) < step or step >= MOST_GONE:
+            return None
+        needed, step = len(known) + 1, step * 2
+    low, high = needed, len(known)
+    while low < high:
+        middle = (low + high) // 2
+        if placer.fits(workload, [name for _, name, _ in known[:middle]]):
+            high = middle
+        else:
+            low = middle + 1
+    return known[high - 1][0], tuple(name for _, name, _ in known[:high])

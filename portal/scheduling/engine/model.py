@@ -1,0 +1,209 @@
+"""The values of the scheduler: what goes in (a `Snapshot`) and what comes out.
+
+Amounts are integers by resource name, in the unit that the name says (`cpu_milli`, `memory_mib`,
+`workspaces`; accelerators in milli-GPU by model, such as `gpu:h100`). Times are UTC seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from portal.common.reason_codes import Rule
+from portal.quotas.types import Amounts, Cohort, Team
+
+FOREVER_S = 1 << 60
+
+
+class Outcome(StrEnum):
+    FITS_NOW = "fits_now"
+    QUEUED = "queued"
+    NEEDS_APPROVAL = "needs_approval"
+    IMPOSSIBLE = "impossible"
+
+
+class Reason(StrEnum):
+    """Why a workload is preempted."""
+
+    IN_TEAM = "in_team"
+    RECLAIM = "reclaim"
+    FAIR_SHARE = "fair_share"
+    BOOKING = "booking"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A request. `duration_s` is how long it is expected to run, or may run at most. `created_ms` is the
+    part of the second in which it was made: age decides between equals.
+
+    `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests of
+    one member that are equal in amounts and in this, both fit or neither. `claimed` is set while others
+    are being preempted for it, `promised` is above zero once it has been a reserved head: from then on
+    only a higher priority goes before it, or who was promised a start earlier (a lower number).
+    `preempted` counts how often it has had to leave. `loses_work` says that it begins anew when it comes
+    back (a batch command, say): it is not asked to leave where waiting costs less than what it has done.
+    """
+
+    id: str
+    team: str
+    amounts: Amounts
+    user: str = ""
+    priority: int = 0
+    created_s: int = 0
+    created_ms: int = 0
+    duration_s: int = 3600
+    preemptible: bool = True
+    claimed: bool = False
+    promised: int = 0
+    preempted: int = 0
+    place: str = ""
+    loses_work: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A workload that holds its amounts. `leaving_s` is when it will be gone if it is being preempted,
+    `leaving_for` the workload (or booking) that it leaves for. `idle_s` counts the seconds since its
+    accelerators were last used, -1 where that is not known."""
+
+    workload: Workload
+    started_s: int
+    leaving_s: int | None = None
+    leaving_for: str = ""
+    idle_s: int = -1
+
+    @property
+    def ends_s(self) -> int:
+        """When it is expected to be gone."""
+        if self.leaving_s is not None:
+            return self.leaving_s
+        return self.started_s + self.workload.duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Capacity booked on the calendar for a team, from `start_s` until just before `end_s`."""
+
+    id: str
+    team: str
+    amounts: Amounts
+    start_s: int
+    end_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The site's rules. A request that waited `max_wait_s` goes before all younger ones.
+
+    `backfill_depth` bounds how many requests a cycle looks at behind a reserved head. An
+    overrunning workload is expected to go on for `overdue_s`. Nobody has to leave before `min_run_s`, and
+    longer after each time it had to; nor where who wants its place would get one within `patience_s` anyhow.
+    """
+
+    preemption: bool = True
+    backfill: bool = True
+    min_run_s: int = 900
+    grace_s: int = 60
+    patience_s: int = 900
+    max_wait_s: int = 7 * 86400
+    backfill_depth: int = 200
+    preemption_attempts: int = 8
+    overdue_s: int = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a decision depends on. `capacity` is what the site has, `site_limits` what it allows."""
+
+    now_s: int
+    teams: tuple[Team, ...]
+    cohorts: tuple[Cohort, ...] = ()
+    running: tuple[Running, ...] = ()
+    queued: tuple[Workload, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    capacity: Amounts = field(default_factory=dict)
+    site_limits: Amounts = field(default_factory=dict)
+    policy: Policy = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Eta:
+    """When a request is expected to start, or None, and what that rests on."""
+
+    eta_s: int | None
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A team that holds `amount` of the resource, and when some of it is expected back (None: unknown).
+
+    `idle` of it has not been used for `idle_s` seconds at least; 0 and -1 where none is known to be idle.
+    """
+
+    team: str
+    amount: int
+    next_end_s: int | None
+    idle: int = 0
+    idle_s: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """The rule in the way: `wanted` of `resource`, of which `free` are left of `limit`."""
+
+    rule: Rule
+    resource: str = ""
+    wanted: int = 0
+    free: int = 0
+    limit: int = 0
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A running workload that has to leave for `beneficiary` (a workload's or booking's id)."""
+
+    workload: str
+    team: str
+    reason: Reason
+    beneficiary: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A blocked request whose start is protected: nothing behind it may move `start_s` back."""
+
+    workload: str
+    start_s: int
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """What to do now: whom to start, in this order, and whom to ask to leave; and who is protected.
+
+    `backfilled` names those of `starts` that overtook a reserved head, `unclaimed` those for which
+    enough left in vain: they wait in the usual order again.
+    """
+
+    starts: tuple[str, ...] = ()
+    backfilled: frozenset[str] = frozenset()
+    victims: tuple[Victim, ...] = ()
+    heads: tuple[Head, ...] = ()
+    unclaimed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome for one request. `position` counts from 1; `eta_s` is None where `basis` says why."""
+
+    outcome: Outcome
+    message: str
+    position: int = 0
+    eta_s: int | None = None
+    basis: str = ""
+    blocker: Blocker | None = None
+    victims: tuple[Victim, ...] = ()
+    alternatives: tuple[str, ...] = ()

@@ -1,0 +1,164 @@
+"""The waiting requests, by team and shape, in the order in which they are looked at."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
+
+from portal.scheduling.engine.model import Workload
+from portal.scheduling.engine.state import State
+
+Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
+Key = tuple[int, int, int, int, str]
+"""Band, priority downwards, number of the promise, creation, id."""
+Rank = tuple[int, int, int, tuple[int, ...], int, str]
+CLAIMED, OVERDUE, USUAL = 0, 1, 2
+UNPROMISED = 1 << 60
+
+
+def shape_of(workload: Workload, capped: bool) -> Shape:
+    """What decides whether a request fits: of equal shapes all fit or none does."""
+    user = workload.user if capped else ""
+    return (workload.team, user, workload.place, tuple(sorted(workload.amounts.items())))
+
+
+class Waiting:
+    """Requests by shape. Each list is in order of its own; `pick` merges them by the teams' shares.
+
+    Order: who is claimed for (others are leaving for it), who has waited too long, then by priority,
+    who was promised a start, the team's share, age.
+    """
+
+    __slots__ = ("_ages", "_claims", "_keys", "_lists", "_promised", "items")
+
+    def __init__(self) -> None:
+        self.items: dict[str, Workload] = {}
+        self._keys: dict[str, tuple[Shape, Key]] = {}
+        self._lists: dict[Shape, list[Key]] = {}
+        self._ages: list[tuple[int, str]] = []
+        self._claims: set[str] = set()
+        self._promised: dict[str, int] = {}
+
+    def clone(self) -> Waiting:
+        twin = Waiting.__new__(Waiting)
+        twin.items, twin._keys = dict(self.items), dict(self._keys)
+        twin._lists = {shape: list(keys) for shape, keys in self._lists.items()}
+        twin._ages, twin._claims = list(self._ages), set(self._claims)
+        twin._promised = dict(self._promised)
+        return twin
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def add(self, workload: Workload, capped: bool) -> None:
+        if workload.id in self.items:
+            raise ValueError(f"{workload.id!r} waits already")
+        self.items[workload.id] = workload
+        insort(self._ages, (workload.created_s, workload.id))
+        if workload.claimed:
+            self._claims.add(workload.id)
+        if workload.promised:
+            self._promised[workload.id] = workload.promised
+        self._insert(workload, shape_of(workload, capped), CLAIMED if workload.claimed else USUAL)
+
+    def remove(self, workload_id: str) -> Workload:
+        """Raises KeyError where it does not wait."""
+        workload = self.items.pop(workload_id)
+        self._discard(workload_id)
+        age = (workload.created_s, workload_id)
+        index = bisect_left(self._ages, age)
+        if index < len(self._ages) and self._ages[index] == age:
+            del self._ages[index]
+        self._claims.discard(workload_id)
+        self._promised.pop(workload_id, None)
+        return workload
+
+    def claims(self) -> frozenset[str]:
+        return frozenset(self._claims)
+
+    def claim(self, workload_id: str, claimed: bool = True) -> None:
+        """Put the request before all that are not claimed for, or back among them."""
+        shape, _ = self._keys[workload_id]
+        self._discard(workload_id)
+        (self._claims.add if claimed else self._claims.discard)(workload_id)
+        self._insert(self.items[workload_id], shape, CLAIMED if claimed else USUAL)
+
+    def promise(self, workload_id: str) -> None:
+        """Put the request before all of its priority: its start has been promised."""
+        if workload_id in self._promised:
+            return
+        shape, key = self._keys[workload_id]
+        self._discard(workload_id)
+        self._promised[workload_id] = 1 + max(self._promised.values(), default=0)
+        self._insert(self.items[workload_id], shape, key[0])
+
+    def promote(self, created_until_s: int) -> None:
+        """Put those that were created by then before all younger ones."""
+        while self._ages and self._ages[0][0] <= created_until_s:
+            _, workload_id = self._ages.pop(0)
+            shape, key = self._keys[workload_id]
+            if key[0] == USUAL:
+                self._discard(workload_id)
+                self._insert(self.items[workload_id], shape, OVERDUE)
+
+    def pick(self, state: State, passed: set[Shape]) -> Iterator[Workload]:
+        """Each waiting request once, best first as shares stand then, without the shapes in `passed`.
+
+        The caller may start what it is given (shares only grow by that), and removes after the iteration.
+        """
+        seen: dict[Shape, int] = dict.fromkeys(self._lists, 0)
+        # Shares only grow while the caller starts requests: a rank that still holds at the top is the best.
+        heap = [(self._rank(shape, 0, state), shape) for shape in seen]
+        heapify(heap)
+        while heap:
+            rank, shape = heap[0]
+            if shape in passed:
+                heappop(heap)
+                continue
+            index = seen[shape]
+            now = self._rank(shape, index, state)
+            if now != rank:
+                # Its team's share has grown since: it may not be the best any more.
+                heapreplace(heap, (now, shape))
+                continue
+            seen[shape] = index + 1
+            if index + 1 < len(self._lists[shape]):
+                heapreplace(heap, (self._rank(shape, index + 1, state), shape))
+            else:
+                heappop(heap)
+            yield self.items[rank[5]]
+
+    def _rank(self, shape: Shape, index: int, state: State) -> Rank:
+        band, priority, usual, created, name = self._lists[shape][index]
+        share = state.share(shape[0]) if band == USUAL and usual == UNPROMISED else ()
+        return (band, priority, usual, share, created, name)
+
+    def keys_of_all(self) -> Iterator[Key]:
+        """What decides the order of each, but for the shares. In no order."""
+        return (key for _, key in self._keys.values())
+
+    def key_of(self, workload: Workload) -> Key:
+        """The same for a request that is new, or for one that waits."""
+        if workload.id in self._keys:
+            return self._keys[workload.id][1]
+        return self._key(workload, CLAIMED if workload.claimed else USUAL)
+
+    def _key(self, workload: Workload, band: int) -> Key:
+        # Priority does not count for those who have waited too long: their age alone does.
+        priority = 0 if band == OVERDUE else -workload.priority
+        promised = self._promised.get(workload.id) or workload.promised or UNPROMISED
+        made_ms = workload.created_s * 1000 + workload.created_ms
+        return (band, priority, promised if band == USUAL else 0, made_ms, workload.id)
+
+    def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
+        key = self._key(workload, band)
+        self._keys[workload.id] = (shape, key)
+        insort(self._lists.setdefault(shape, []), key)
+
+    def _discard(self, workload_id: str) -> None:
+        shape, key = self._keys.pop(workload_id)
+        keys = self._lists[shape]
+        del keys[bisect_left(keys, key)]
+        if not keys:
+            del self._lists[shape]

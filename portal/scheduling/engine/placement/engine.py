@@ -1,0 +1,48 @@
+"""Places a request on a snapshot: the stateless face of `cluster.Cluster`, for one decision at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from portal.scheduling.engine.placement.cluster import Cluster
+from portal.scheduling.engine.placement.mix import DEFAULT_MIX, RequestMix
+from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY
+from provisioning.types import WHOLE_DEVICE_MILLI, NodeState, Placed, ResourceRequest, Unplaceable
+
+__all__ = ["DEFAULT_MIX", "DEFAULT_POLICY", "Cluster", "RequestMix", "emptied", "place"]
+
+
+def place(
+    nodes: Sequence[NodeState],
+    request: ResourceRequest,
+    *,
+    policy: str = DEFAULT_POLICY,
+    mix: RequestMix = DEFAULT_MIX,
+    repartition: bool = False,
+) -> Placed | Unplaceable:
+    """Decide where `request` goes; a pure function of its arguments.
+
+    `policy` is `fragmentation`, `best_fit` or `spread`; `mix` says which requests are expected. With
+    `repartition` the placement may ask for another MIG layout first. Raises ValueError for a request
+    that makes no sense, an unknown policy or a node named twice.
+    """
+    return Cluster(nodes, policy=policy, mix=mix).decide(request, repartition=repartition)
+
+
+def emptied(node: NodeState) -> NodeState:
+    """The node as if nothing ran on it: what cannot be placed here can never be placed."""
+    return replace(
+        node,
+        free_cpu_milli=node.cpu_milli,
+        free_memory_mib=node.memory_mib,
+        free_disk_mib=node.disk_mib,
+        devices=tuple(
+            replace(
+                device,
+                free_milli=WHOLE_DEVICE_MILLI,
+                free_memory_mib=device.memory_mib if device.free_memory_mib >= 0 else -1,
+            )
+            for device in node.devices
+        ),
+    )

@@ -1,0 +1,49 @@
+"""Predicates: whether a node can take a request, and if not, why. One predicate a file.
+
+Each module offers the same three functions. `applies(request)` says whether the predicate has a say;
+`mask(nodes, rows, request)` answers for many nodes at once; `reason(node, request)` says in words why
+one node fails, or returns the empty string. The last two give the same verdict. FILTERS is the order in
+which reasons are looked for: the first one found is told.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
+from portal.scheduling.engine.placement.filters import (
+    bonds,
+    cpu,
+    devices,
+    disk,
+    labels,
+    memory,
+    mig,
+    needs,
+    usable,
+)
+from provisioning.types import NodeState, ResourceRequest
+
+
+class Filter(Protocol):
+    """The three faces of a predicate."""
+
+    def applies(self, request: ResourceRequest, /) -> bool: ...
+
+    def mask(self, nodes: NodeArrays, rows: Ints, request: ResourceRequest, /) -> Bools: ...
+
+    def reason(self, node: NodeState, request: ResourceRequest, /) -> str: ...
+
+
+MIG: Filter = mig
+FILTERS: tuple[Filter, ...] = (usable, labels, needs, cpu, memory, disk, devices, bonds, MIG)
+
+
+def applying(request: ResourceRequest) -> tuple[Filter, ...]:
+    """The filters that have a say on this request, in the order in which they are asked."""
+    return tuple(each for each in FILTERS if each.applies(request))
+
+
+def reason(node: NodeState, request: ResourceRequest) -> str:
+    """The first reason why the node does not fit, or the empty string."""
+    return next((found for each in applying(request) if (found := each.reason(node, request))), "")

@@ -1,0 +1,21 @@
+"""The node takes work: it is online, healthy, not cordoned, and has not given away more than it has."""
+
+from __future__ import annotations
+
+from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
+from provisioning.types import NodeState, ResourceRequest
+
+
+def applies(_request: ResourceRequest) -> bool:
+    return True
+
+
+def mask(nodes: NodeArrays, rows: Ints, _request: ResourceRequest) -> Bools:
+    usable: Bools = nodes.usable[rows]
+    return usable
+
+
+def reason(node: NodeState, _request: ResourceRequest) -> str:
+    if not node.unusable and min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib) < 0:
+        return "has given away more than it has"
+    return node.unusable

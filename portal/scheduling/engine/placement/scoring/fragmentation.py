@@ -1,0 +1,163 @@
+"""Fragmentation gradient: the node where the usual requests lose the least by this placement.
+
+After "Beware of Fragmentation" (USENIX ATC 2023), with three differences, each measured in
+docs/placement.md: memory counts beside CPU; a tenth of the loss of room (see `tables`) is added; and
+nodes of equal level are told apart by their usage among their peers, never by a fixed order of nodes.
+
+The level is coarse on purpose: the change goes through a sigmoid to whole numbers 0 … 63. A finer
+score follows every small difference and scatters requests over all nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
+from portal.scheduling.engine.placement.mix import RequestMix
+from portal.scheduling.engine.placement.scoring.base import Policy
+from portal.scheduling.engine.placement.scoring.tables import full_peers, tables
+from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
+
+LEVELS = 64
+FRAGMENTATION_WEIGHT = 10
+ROOM_WEIGHT = 1
+_FEW = 4
+
+
+def sigmoid_thresholds(unit: int) -> Ints:
+    """Where the levels begin: a gain x, in `unit`s of one whole GPU, has level ⌊64 · sigmoid(x)⌋."""
+    steps = (math.log(step / (LEVELS - step)) for step in range(1, LEVELS))
+    return np.array([math.ceil(step * unit) for step in steps], np.int64)
+
+
+class Fragmentation(Policy):
+    """The default policy."""
+
+    name: ClassVar[str] = "fragmentation"
+
+    def __init__(self, nodes: NodeArrays, mix: RequestMix) -> None:
+        super().__init__(nodes, mix)
+        self._table, self._room = tables(mix, tuple(nodes.classes), nodes.width)
+        self._loss_unit = FRAGMENTATION_WEIGHT * self._room.total_weight
+        self._room_unit = ROOM_WEIGHT * self._table.total_weight
+        self._device_thresholds = sigmoid_thresholds(self._table.total_weight * WHOLE_DEVICE_MILLI)
+        self._thresholds = sigmoid_thresholds(self._loss_unit * self._table.total_weight * WHOLE_DEVICE_MILLI)
+        self._stale: set[int] = set()
+        self._slots = self._room.slots(nodes.device_class, nodes.free_milli).sum(axis=1)
+        self._loss = np.zeros(len(nodes), np.int64)
+        self._value = np.zeros(len(nodes), np.int64)
+        if len(nodes):
+            self._refresh(np.arange(len(nodes)))
+
+    def changed(self, row: int) -> None:
+        self._stale.add(row)
+
+    def _refresh(self, rows: Ints) -> None:
+        nodes = self.nodes
+        classes, free = nodes.device_class[rows], nodes.free_milli[rows]
+        self._slots[rows] = self._room.slots(classes, free).sum(axis=1)
+        if nodes.uniform and len(rows) <= _FEW:
+            for row in rows.tolist():
+                self._loss[row] = self._table.loss_of_one(
+                    int(nodes.device_class[row, 0]),
+                    int(nodes.free_cpu[row]),
+                    int(nodes.free_memory[row]),
+                    nodes.free_milli[row].tolist(),
+                )
+        else:
+            self._loss[rows] = self._node_loss(classes, nodes.free_cpu[rows], nodes.free_memory[rows], free)
+        self._value[rows] = self._room.value(self._slots[rows], nodes.free_cpu[rows], nodes.free_memory[rows])
+
+    def _node_loss(self, classes: Ints, free_cpu: Ints, free_memory: Ints, free: Ints) -> Ints:
+        return self._table.loss(classes, free_cpu, free_memory, free, uniform=self.nodes.uniform)
+
+    def loss(self) -> Ints:
+        """Fragmentation of each node now, in milli-GPU × weight of the mix."""
+        self._catch_up()
+        return self._loss
+
+    def room(self) -> Ints:
+        """Room on each node now, in milli-GPU × weight of the accelerated shapes."""
+        self._catch_up()
+        return self._value
+
+    def _catch_up(self) -> None:
+        if self._stale:
+            self._refresh(np.array(sorted(self._stale)))
+            self._stale.clear()
+
+    def levels(self, rows: Ints, request: ResourceRequest, eligible: Bools) -> tuple[Ints, Ints]:
+        self._catch_up()
+        nodes, wanted = self.nodes, request.accelerators
+        cpu = nodes.free_cpu[rows] - request.cpu_milli
+        memory = nodes.free_memory[rows] - request.memory_mib
+        classes, free = nodes.device_class[rows], nodes.free_milli[rows]
+        slots = self._slots[rows]
+        first = np.zeros(len(rows), np.int64)
+        if wanted.count == 1 and wanted.share_milli < WHOLE_DEVICE_MILLI:
+            loss, first = self._share_loss(rows, wanted.share_milli, eligible, cpu, memory, classes, free)
+        else:
+            if wanted.count:
+                every = np.arange(len(rows))[:, None]
+                chosen = self.chosen(rows, request, eligible)
+                first = chosen[:, 0]
+                free[every, chosen] -= wanted.share_milli
+            loss = self._node_loss(classes, cpu, memory, free)
+        if wanted.count == 1:
+            every_row = np.arange(len(rows))
+            kind, before = classes[every_row, first], nodes.free_milli[rows, first]
+            slots += self._room.slots(kind, before - wanted.share_milli) - self._room.slots(kind, before)
+        elif wanted.count:
+            slots = self._room.slots(classes, free).sum(axis=1)
+        gain = (self._loss[rows] - loss) * self._loss_unit
+        gain += (self._room.value(slots, cpu, memory) - self._value[rows]) * self._room_unit
+        levels: Ints = self._thresholds.searchsorted(gain, "right")
+        if not wanted.count:
+            # A node without devices has none to cut off from its cores.
+            levels[nodes.bare[rows]] = LEVELS
+        return levels, first
+
+    def _share_loss(
+        self,
+        rows: Ints,
+        share_milli: int,
+        eligible: Bools,
+        cpu: Ints,
+        memory: Ints,
+        classes: Ints,
+        free: Ints,
+    ) -> tuple[Ints, Ints]:
+        """The loss after taking a share of the best device of each node, and that device."""
+        table = self._table
+        cells = table.cells(classes[:, :1] if self.nodes.uniform else classes, cpu, memory)
+        after = np.where(eligible, free - share_milli, 0)
+        kept = table.value(cells, free)
+        losses = table.value(cells, after)
+        losses -= kept
+        losses += kept.sum(axis=1)[:, None]
+        losses -= self._bonus_without(classes, cells, free)
+        level = self._device_thresholds.searchsorted(self._loss[rows][:, None] - losses, "right")
+        order = np.where(eligible, level * (WHOLE_DEVICE_MILLI + 1) + WHOLE_DEVICE_MILLI - free, -1)
+        first = order.argmax(axis=1)
+        return losses[np.arange(len(rows)), first], first
+
+    def _bonus_without(self, classes: Ints, cells: Ints, free: Ints) -> Ints:
+        """The node's bonus for shapes of several devices if each device in turn is touched."""
+        table = self._table
+        full = free == WHOLE_DEVICE_MILLI
+        if self.nodes.uniform:
+            count = full.sum(axis=1)[:, None] - full
+            bonus: Ints = table.bonus(cells, count) * count
+            return bonus
+        peers = full_peers(full, classes)
+        whole = table.bonus(cells, peers) * full
+        fewer = table.bonus(cells, np.maximum(peers - 1, 0)) * full
+        same = (classes[:, :, None] == classes[:, None, :]) & full[:, :, None]
+        own = (same * whole[:, None, :]).sum(axis=2)
+        # One fewer of its class: each of the others loses worth, and the touched device all of it.
+        rest = (same * fewer[:, None, :]).sum(axis=2) - fewer * full
+        total: Ints = whole.sum(axis=1)[:, None] - own + rest
+        return total

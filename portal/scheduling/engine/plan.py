@@ -1,0 +1,351 @@
+"""When everybody who waits gets a turn: conservative back-fill over a grid of times.
+
+Each limit (the site's, each cohort's, each team's and capped member's own) is a row that says how much
+is left of it at each time. The waiting requests take their slots in the order of the queue: the first
+span in which all their rows have enough for as long as they run. What runs is taken to end as expected,
+and nobody new to come. The first ends of a small site are grid times; else times are within some 2 % of
+the time ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from portal.common.reason_codes import Rule
+from portal.quotas.tree import NO_LIMIT, Node
+from portal.scheduling.engine.fair_share_order import Turns
+from portal.scheduling.engine.model import FOREVER_S, Cycle, Eta, Running, Workload
+
+if TYPE_CHECKING:
+    from portal.scheduling.engine.scheduler import Scheduler
+
+GRID_RATIO = 1.03
+GRID_AHEAD_S = 2 * 365 * 86400
+EXACT_TIMES = 160
+"""So many of the expected ends are grid times themselves."""
+FINE_BITS = 6
+"""Durations count by their first so many bits and one more: within 1 %."""
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.intp]
+FAR = Eta(None, "further away than can be told")
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What a request takes of which rows. The first `checked` rows are limits; the others say what a team
+    or cohort that keeps a part to itself holds. `amounts` has one column, or one for each time."""
+
+    rows: Rows
+    amounts: Ints
+    checked: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    need: _Need
+    first: int
+    after: int
+
+
+class Plan:
+    """The ETAs of a queue, as it and the running workloads were when this was made.
+
+    Nodes are not looked at: whom no single node can take waits longer.
+    """
+
+    def __init__(self, scheduler: Scheduler, cycle: Cycle | None = None) -> None:
+        """Plan for the waiting requests. `cycle` says who starts at once; without it, whom the slots let."""
+        self._scheduler = scheduler
+        self._state = scheduler.state
+        self._now_s = scheduler.now_s
+        self._basis = f"{len(scheduler.running)} running workloads end as expected, nobody new comes first"
+        self._row: dict[tuple[object, ...], int] = {}
+        self._held_row: dict[tuple[int, str], int] = {}
+        self._needs: dict[object, _Need] = {}
+        self._after: dict[int, Rows] = {}
+        self._kept: dict[tuple[str, str], Ints] = {}
+        self._etas: dict[str, Eta] = {}
+        self._slots: list[_Slot | None] = []
+        self._grid, self._next, self._left = self._read()
+        starts = cycle.starts if cycle is not None else ()
+        self._turns = turns = Turns(scheduler, frozenset(starts))
+        for name in starts:
+            workload = scheduler.waiting.items[name]
+            need = self._need(self._left, workload)
+            self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
+            turns.begins(workload, self._now_s)
+            self._etas[name] = Eta(self._now_s, "enough is free")
+        earliest = 0 if cycle is None else self._next
+        while (waiting := turns.pick()) is not None:
+            slot, eta = self._find(self._left, waiting, earliest)
+            self._slots.append(slot)
+            self._etas[waiting.id] = eta
+            if slot is not None and eta.eta_s is not None:
+                self._take(self._left, slot, -1)
+                turns.begins(waiting, eta.eta_s)
+
+    def eta(self, workload_id: str) -> Eta:
+        """Raises KeyError where it did not wait when the plan was made."""
+        return self._etas[workload_id]
+
+    def etas(self) -> dict[str, Eta]:
+        """The ETAs of all that waited."""
+        return dict(self._etas)
+
+    def insert(self, workload: Workload) -> Eta:
+        """The ETA of one more request at its place in the order, given that it does not start at once.
+
+        The plan stays as it is.
+        """
+        place = self._turns.place_of(workload.team, self._scheduler.waiting.key_of(workload))
+        left = self._left
+        if place < len(self._slots):
+            left = left.copy()
+            for slot in self._slots[place:]:
+                if slot is not None:
+                    self._take(left, slot, 1)
+        return self._find(left, workload, self._next)[1]
+
+    # --- slots -----------------------------------------------------------------------------------------
+
+    def _find(self, left: Ints, workload: Workload, earliest: int) -> tuple[_Slot | None, Eta]:
+        need = self._needs.get(key := self._key(workload))
+        if need is None:
+            never = self._state.never(workload)
+            if never is None and not self._state.teams[workload.team].funded:
+                never = (Rule.LEDGER, "")
+            if never is not None:
+                return None, Eta(None, f"not before a limit changes ({never[0].value})")
+            need = self._need(left, workload)
+            if need.amounts.shape[1] == 1:
+                self._needs[key] = need
+        over = left[need.rows[: need.checked]] - need.amounts[: need.checked]
+        enough: Bools = np.all(over >= 0, axis=0)
+        begins = enough
+        if self._state.calendar.bookings:
+            unbooked = self._unbooked(left, workload)
+            begins = enough & unbooked
+            # Work that may have to leave only has to fit beside bookings when it starts.
+            enough = enough if workload.preemptible else begins
+        after = self._after_of(workload.duration_s)
+        short = np.zeros(len(enough) + 1, np.int64)
+        np.cumsum(~enough, out=short[1:])
+        fits = (short[after] == short[:-1]) & begins
+        first = earliest + int(fits[earliest:].argmax()) if earliest < len(fits) else 0
+        if earliest >= len(fits) or not fits[first]:
+            return None, FAR
+        return _Slot(need, first, int(after[first])), Eta(int(self._grid[first]), self._basis)
+
+    @staticmethod
+    def _take(left: Ints, slot: _Slot, sign: int) -> None:
+        amounts = slot.need.amounts
+        if amounts.shape[1] > 1:
+            amounts = amounts[:, slot.first : slot.after]
+        left[slot.need.rows, slot.first : slot.after] += sign * amounts
+
+    def _after_of(self, duration_s: int) -> Rows:
+        """For each grid time that of the end of what starts then: the nearest, one further at least."""
+        coarse = max(0, duration_s.bit_length() - FINE_BITS)
+        key = (duration_s >> coarse << coarse) + (1 << coarse >> 1)
+        after = self._after.get(key)
+        if after is None:
+            middles = (self._grid[1:] + self._grid[:-1]) // 2
+            after = np.searchsorted(middles, self._grid + key)
+            np.maximum(after, np.arange(1, len(self._grid) + 1), out=after)
+            self._after[key] = after
+        return after
+
+    def _key(self, workload: Workload) -> object:
+        user = workload.user if self._state.teams[workload.team].capped else ""
+        return (workload.team, user, tuple(workload.amounts.items()))
+
+    def _need(self, left: Ints, workload: Workload) -> _Need:
+        state = self._state
+        user = workload.user
+        limits: list[tuple[int, int | Ints]] = []
+        held: list[tuple[int, int | Ints]] = []
+        for resource, amount in workload.amounts.items():
+            if amount <= 0:
+                continue
+            for name in (("site", resource), ("member", workload.team, user, resource)):
+                if name in self._row:
+                    limits.append((self._row[name], amount))
+            node: Node | None = state.tree.teams[workload.team]
+            more: int | Ints = amount
+            while node is not None:
+                line = self._row.get((id(node), resource))
+                if line is not None:
+                    limits.append((line, more))
+                line = self._held_row.get((id(node), resource))
+                if line is not None:
+                    # The part that it keeps to itself is used first; only the rest comes from above.
+                    held.append((line, more))
+                    usage, keeps = -left[line], node.local[resource]
+                    more = np.maximum(0, usage + more - keeps) - np.maximum(0, usage - keeps)
+                node = node.parent
+        lines = [*limits, *held]
+        wide = bool(held)
+        amounts = np.empty((len(lines), len(self._grid) if wide else 1), np.int64)
+        for index, (_, value) in enumerate(lines):
+            amounts[index] = value
+        return _Need(np.array([line for line, _ in lines], np.intp), amounts, len(limits))
+
+    # --- rows ------------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[Ints, int, Ints]:
+        """The grid, where on it something changes first, and what is left of each limit at each time."""
+        scheduler, state = self._scheduler, self._state
+        running = _Running(scheduler)
+        moments = [
+            at_s
+            for each in state.calendar.bookings
+            for at_s in (each.start_s, each.end_s)
+            if at_s > self._now_s
+        ]
+        grid = _grid(self._now_s, np.unique(running.ends), moments)
+        running.settle(grid)
+        # Until something ends nothing changes: who does not start now starts then at the earliest.
+        shortest_s = min((each.duration_s for each in scheduler.waiting.items.values()), default=FOREVER_S)
+        soonest = min((*running.ends.tolist(), *moments, self._now_s + shortest_s))
+        following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
+        lines: list[Ints] = []
+        for resource in {**state.capacity, **state.site_limits}:
+            both = (state.capacity, state.site_limits)
+            most = min(one[resource] for one in both if resource in one)
+            self._row["site", resource] = len(lines)
+            lines.append(most - running.held(resource))
+        for team, user in dict.fromkeys((each.team, each.user) for each in scheduler.waiting.items.values()):
+            if state.teams[team].capped:
+                own = [each for each in scheduler.of_team(team) if each.workload.user == user]
+                for resource, cap in state.teams[team].caps_of(user).items():
+                    self._row["member", team, user, resource] = len(lines)
+                    lines.append(cap - running.held_by(own, resource))
+        for node in (*state.tree.cohorts.values(), *state.tree.teams.values()):
+            if node.parent is None:
+                for resource in node.root_names:
+                    self._read_node(node, resource, running, lines)
+        return grid, following, np.array(lines, np.int64).reshape(len(lines), len(grid))
+
+    def _read_node(self, node: Node, resource: str, running: _Running, lines: list[Ints]) -> Ints:
+        """Add the rows of the node and those below it. Returns what it takes from above at each time."""
+        teams = self._state.tree.teams
+        if teams.get(node.name) is node:
+            usage = running.held(resource, [node.name])
+        else:
+            # Teams without limits of their own have no row: they are summed up at once.
+            plain = {
+                child.name
+                for child in node.children
+                if teams.get(child.name) is child
+                and child.local[resource] <= 0
+                and child.limits.get(resource, NO_LIMIT).borrowing is None
+            }
+            usage = running.held(resource, plain)
+            for child in node.children:
+                if child.name not in plain or teams.get(child.name) is not child:
+                    usage = usage + self._read_node(child, resource, running, lines)
+        borrowing = node.limits.get(resource, NO_LIMIT).borrowing
+        if node.parent is None or borrowing is not None:
+            most = node.quota[resource] + (borrowing or 0 if node.parent is not None else 0)
+            self._row[id(node), resource] = len(lines)
+            lines.append(most - usage)
+        keeps = node.local[resource]
+        if node.parent is None or keeps <= 0:
+            return usage
+        self._held_row[id(node), resource] = len(lines)
+        lines.append(-usage)
+        return np.maximum(0, usage - keeps)
+
+    def _unbooked(self, left: Ints, workload: Workload) -> Bools:
+        """When the request fits beside what other teams have booked and do not use already."""
+        free = np.ones(len(self._grid), np.bool_)
+        for resource, amount in workload.amounts.items():
+            if amount > 0 and resource in self._state.capacity:
+                kept = self._kept.get((workload.team, resource))
+                if kept is None:
+                    calendar, state = self._state.calendar, self._state
+                    kept = np.array(
+                        [
+                            calendar.peak(resource, int(at_s), int(at_s) + 1, state, workload.team)
+                            for at_s in self._grid
+                        ],
+                        np.int64,
+                    )
+                    self._kept[workload.team, resource] = kept
+                free &= left[self._row["site", resource]] - kept >= amount
+        return free
+
+
+class _Running:
+    """What runs, as arrays: team, expected end and amounts of each workload."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._overdue = (scheduler.now_s, scheduler.now_s + scheduler.policy.overdue_s)
+        self._numbers = {name: number for number, name in enumerate(scheduler.state.teams)}
+        shapes: dict[tuple[tuple[str, int], ...], int] = {}
+        ends: list[int] = []
+        teams: list[int] = []
+        of: list[int] = []
+        for end_s, workload in scheduler.by_end():
+            ends.append(end_s)
+            teams.append(self._numbers[workload.team])
+            of.append(shapes.setdefault(tuple(workload.amounts.items()), len(shapes)))
+        self.ends = self._expected(ends)
+        self._teams: Rows = np.array(teams, np.intp)
+        self._amounts: dict[str, Ints] = {}
+        for name in {name for shape in shapes for name, _ in shape}:
+            by_shape = np.array([dict(shape).get(name, 0) for shape in shapes], np.int64)
+            self._amounts[name] = by_shape[np.array(of, np.intp)]
+
+    def settle(self, grid: Ints) -> None:
+        """Use these times from now on."""
+        self._grid = grid
+        self._at = np.searchsorted(grid, self.ends)
+
+    def held(self, resource: str, teams: Collection[str] | None = None) -> Ints:
+        """What the teams (None: all) hold at each time; given back at the first grid time from its end on."""
+        amounts = self._amounts.get(resource)
+        if amounts is None:
+            return np.zeros(len(self._grid), np.int64)
+        if teams is None:
+            return self._profile(self._at, amounts)
+        wanted = np.zeros(len(self._numbers), np.bool_)
+        wanted[[self._numbers[name] for name in teams]] = True
+        chosen = wanted[self._teams]
+        return self._profile(self._at[chosen], amounts[chosen])
+
+    def held_by(self, own: Sequence[Running], resource: str) -> Ints:
+        """What one member holds at each time."""
+        at = np.searchsorted(self._grid, self._expected([each.ends_s for each in own]))
+        return self._profile(at, np.array([each.workload.amounts.get(resource, 0) for each in own], np.int64))
+
+    def _expected(self, ends: Sequence[int]) -> Ints:
+        now_s, later_s = self._overdue
+        found = np.array(ends, np.int64)
+        return np.where(found <= now_s, later_s, found)
+
+    def _profile(self, at: Rows, amounts: Ints) -> Ints:
+        gone = np.zeros(len(self._grid) + 1, np.int64)
+        np.add.at(gone, at, amounts)
+        held: Ints = gone.sum() - np.cumsum(gone)[:-1]
+        return held
+
+
+def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
+    """Times from now on: ever longer steps, expected ends (all or evenly chosen), and what is booked."""
+    steps = int(np.log(GRID_AHEAD_S * (GRID_RATIO - 1) + 1) / np.log(GRID_RATIO)) + 1
+    ahead = (GRID_RATIO ** np.arange(steps) - 1) / (GRID_RATIO - 1)
+    if len(ends) > EXACT_TIMES:
+        ends = ends[np.linspace(0, len(ends) - 1, EXACT_TIMES).astype(np.intp)]
+    return np.unique(np.concatenate([now_s + ahead.astype(np.int64), ends, np.array(moments, np.int64)]))
+
+
+def plan(scheduler: Scheduler, cycle: Cycle | None = None) -> Plan:
+    """All ETAs of the queue in one go. `cycle` is what the scheduler decided last."""
+    return Plan(scheduler, cycle)

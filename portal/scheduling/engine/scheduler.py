@@ -1,0 +1,428 @@
+"""The queue: who starts now, who waits behind whom, who is asked to leave.
+
+`Scheduler` holds the state for many decisions in a row; `schedule` is its stateless face.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from portal.common.reason_codes import Rule
+from portal.quotas.types import Amounts
+from portal.scheduling.engine.heads import (
+    End,
+    Keeper,
+    Placer,
+    Shadow,
+    expected_ends,
+    fits_without,
+    room_on_nodes,
+    shadow_of,
+)
+from portal.scheduling.engine.model import FOREVER_S, Cycle, Running, Snapshot, Victim, Workload
+from portal.scheduling.engine.pending import Shape, Waiting, shape_of
+from portal.scheduling.engine.plan import Plan
+from portal.scheduling.engine.preemption import booking_victims, find_victims, lost_time_s
+from portal.scheduling.engine.state import Lack, State, within_nominal
+
+__all__ = ["Keeper", "Placer", "Scheduler", "schedule"]
+OWN_RULES = frozenset({Rule.LEDGER, Rule.USER_CAP, Rule.TEAM_LIMIT})
+"""Rules that only the request's own team can make room under: nothing is kept free for it meanwhile."""
+
+
+class Scheduler:
+    """The state of a site over time. Raises ValueError for wrong limits, KeyError for an unknown team."""
+
+    def __init__(self, snapshot: Snapshot, placer: Placer | None = None) -> None:
+        self.policy = snapshot.policy
+        self.now_s = snapshot.now_s
+        self.placer = placer
+        self.state = State(snapshot)
+        self.waiting = Waiting()
+        self.running: dict[str, Running] = {}
+        self._for: dict[str, set[str]] = {}
+        self._by_team: dict[str, set[str]] = {}
+        self._plan: tuple[int, int, Plan] | None = None
+        self._changes = 0
+        for each in snapshot.running:
+            if each.workload.id in self.running:
+                raise ValueError(f"{each.workload.id!r} runs already")
+            self.running[each.workload.id] = each
+            self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
+            if each.leaving_s is not None and each.leaving_for:
+                self._for.setdefault(each.leaving_for, set()).add(each.workload.id)
+        self._ends = sorted((each.ends_s, name) for name, each in self.running.items())
+        self.state.add_all(each.workload for each in snapshot.running)
+        for workload in snapshot.queued:
+            self.submit(workload)
+
+    def clone(self) -> Scheduler:
+        """An independent copy without the placer, for looking ahead."""
+        twin = Scheduler.__new__(Scheduler)
+        twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
+        twin.state, twin.waiting = self.state.clone(), self.waiting.clone()
+        twin.running, twin._ends = dict(self.running), list(self._ends)
+        twin._for = {name: set(ids) for name, ids in self._for.items()}
+        twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
+        twin._plan, twin._changes = None, 0
+        return twin
+
+    # --- what happens to the site -------------------------------------------------------------------
+
+    def submit(self, workload: Workload) -> None:
+        if workload.duration_s <= 0 or any(amount < 0 for amount in workload.amounts.values()):
+            raise ValueError(f"{workload.id!r} asks for less than nothing")
+        if workload.id in self.running:
+            raise ValueError(f"{workload.id!r} runs already")
+        self.waiting.add(workload, self.state.teams[workload.team].capped)
+        self._changes += 1
+
+    def withdraw(self, workload_id: str) -> None:
+        self.waiting.remove(workload_id)
+        self._changes += 1
+
+    def finish(self, workload_id: str) -> Running:
+        """The workload is gone, as observed."""
+        each = self.running.pop(workload_id)
+        del self._ends[bisect_left(self._ends, (each.ends_s, workload_id))]
+        self._by_team[each.workload.team].discard(workload_id)
+        self.state.remove(each.workload)
+        for ids in self._for.values():
+            ids.discard(workload_id)
+        self._changes += 1
+        return each
+
+    def start(self, workload_id: str, now_s: int) -> None:
+        """The workload has been started, as `cycle` said."""
+        workload = self.waiting.remove(workload_id)
+        self._for.pop(workload_id, None)
+        self._hold(Running(workload, now_s))
+
+    def adopt(self, each: Running) -> None:
+        """Take in a workload that runs already, as a snapshot would."""
+        self._hold(each)
+        if each.leaving_s is not None and each.leaving_for:
+            self._for.setdefault(each.leaving_for, set()).add(each.workload.id)
+
+    def leave(self, victim: Victim, now_s: int) -> None:
+        """The victim has been told to leave, as `cycle` said."""
+        each = self.running[victim.workload]
+        if each.leaving_s is not None:
+            return
+        del self._ends[bisect_left(self._ends, (each.ends_s, victim.workload))]
+        each = replace(
+            each,
+            leaving_s=min(each.ends_s, now_s + self.policy.grace_s),
+            leaving_for=victim.beneficiary,
+        )
+        self.running[victim.workload] = each
+        insort(self._ends, (each.ends_s, victim.workload))
+        self._changes += 1
+        if victim.beneficiary in self.waiting.items:
+            self._for.setdefault(victim.beneficiary, set()).add(victim.workload)
+            if victim.beneficiary not in self.waiting.claims():
+                self.waiting.claim(victim.beneficiary)
+
+    def set_average(self, team: str, borrowed_avg: Amounts) -> None:
+        """Take over a team's decayed use as time has gone on."""
+        self.state.set_team(replace(self.state.teams[team], borrowed_avg=borrowed_avg))
+        self._changes += 1
+
+    def apply(self, cycle: Cycle, now_s: int) -> None:
+        """Carry out what `cycle` said."""
+        self._changes += 1
+        for head in cycle.heads:
+            self.waiting.promise(head.workload)
+        for workload_id in cycle.unclaimed:
+            self.waiting.claim(workload_id, False)
+        for workload_id in cycle.starts:
+            self.start(workload_id, now_s)
+        for victim in cycle.victims:
+            self.leave(victim, now_s)
+
+    def _hold(self, each: Running) -> None:
+        if each.workload.id in self.running:
+            raise ValueError(f"{each.workload.id!r} runs already")
+        self.running[each.workload.id] = each
+        self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
+        insort(self._ends, (each.ends_s, each.workload.id))
+        self.state.add(each.workload)
+        self._changes += 1
+
+    # --- decisions ------------------------------------------------------------------------------------
+
+    def cycle(self, now_s: int) -> Cycle:
+        """Decide, and change nothing but the clock and lapsed claims: `apply` (or `start` and `leave`)
+        carries it out. With a placer, the workloads of `starts` have been taken there.
+        """
+        self.now_s = now_s
+        self.waiting.promote(now_s - self.policy.max_wait_s)
+        lapsed = self._lapse(now_s)
+        victims = booking_victims(self.state, self.running.values(), now_s, self.policy)
+        asked = {victim.workload for victim in victims}
+        starts: list[Workload] = []
+        overtakers: set[str] = set()
+        shadows: list[Shadow] = []
+        passed: set[Shape] = set()
+        claims = self.waiting.claims()
+        looked = attempts = 0
+        for workload in self.waiting.pick(self.state, passed):
+            if shadows:
+                looked += 1
+                if looked > self.policy.backfill_depth or not self.policy.backfill:
+                    break
+            lack = self.state.lack(workload, now_s)
+            if lack is None and self.placer is not None and not self.placer.fits(workload, ()):
+                lack = (Rule.PLACEMENT, "")
+            if lack is None:
+                if all(
+                    shadow.allows(workload, now_s, self.placer) for shadow in shadows
+                ) and self._spares_claims(workload, claims, starts, shadows):
+                    self._begin(workload, starts, shadows, now_s)
+                    if shadows:
+                        overtakers.add(workload.id)
+                continue
+            found: tuple[Victim, ...] = ()
+            # Behind a reserved head only an owner may take back what is its own.
+            may = self.policy.preemption and (not shadows or within_nominal(self.state, workload))
+            if may and attempts < self.policy.preemption_attempts and workload.id not in claims:
+                attempts += 1
+                found = self._preempt(workload, lack, now_s, asked, starts, shadows)
+                victims.extend(found)
+                asked.update(victim.workload for victim in found)
+            self._pass_over(workload, lack, passed)
+            claimed = bool(found) or workload.id in claims
+            if lack[0] in OWN_RULES and not claimed:
+                continue
+            if claimed or all(shadow.head.resource != lack[1] for shadow in shadows):
+                # What others leave for it is not shared with heads for which nobody leaves.
+                earlier = [each for each in shadows if each.claimed] if claimed else shadows
+                shadow = self._shadow(workload, lack, now_s, asked, starts, earlier)
+                if shadow is not None:
+                    shadow.claimed = claimed
+                    if claimed:
+                        shadow.gone = self._leaving_for(workload.id, victims)
+                    shadows.append(shadow)
+        for workload in starts:
+            self.state.remove(workload)
+        again = {victim.beneficiary for victim in victims}
+        return Cycle(
+            tuple(workload.id for workload in starts),
+            frozenset(overtakers),
+            tuple(victims),
+            tuple(shadow.head for shadow in shadows),
+            tuple(name for name in lapsed if name not in again),
+        )
+
+    def plan(self) -> Plan:
+        """The plan of the queue as it is, kept until something changes."""
+        if self._plan is None or self._plan[:2] != (self._changes, self.now_s):
+            self._plan = (self._changes, self.now_s, Plan(self))
+        return self._plan[2]
+
+    @contextmanager
+    def trying(self, workload: Workload) -> Iterator[None]:
+        """As if the request had been made; all is as before afterwards."""
+        changes = self._changes
+        self.submit(workload)
+        try:
+            yield
+        finally:
+            self.withdraw(workload.id)
+            self._changes = changes
+
+    def of_team(self, team: str) -> Iterator[Running]:
+        """What runs for the team, in no order."""
+        return (self.running[name] for name in self._by_team.get(team, ()))
+
+    def by_end(self) -> Iterator[tuple[int, Workload]]:
+        """What runs, with its expected end, the first to end first."""
+        return ((end_s, self.running[name].workload) for end_s, name in self._ends)
+
+    def _lapse(self, now_s: int) -> list[str]:
+        """End the claims of those for whom enough has left, and who cannot start all the same.
+
+        They wait in the usual order from now on, and may ask again.
+        """
+        lapsed = []
+        for name in sorted(self.waiting.claims()):
+            workload = self.waiting.items[name]
+            if self._for.get(name):
+                continue
+            if self.state.lack(workload, now_s) is not None or (
+                self.placer is not None and not self.placer.fits(workload, ())
+            ):
+                self.waiting.claim(name, False)
+                lapsed.append(name)
+        return lapsed
+
+    def _begin(self, workload: Workload, starts: list[Workload], shadows: list[Shadow], now_s: int) -> None:
+        self.state.add(workload)
+        starts.append(workload)
+        if self.placer is not None:
+            self.placer.take(workload)
+        for shadow in shadows:
+            if now_s + workload.duration_s > shadow.head.start_s:
+                shadow.state.add(workload)
+
+    def _pass_over(self, workload: Workload, lack: Lack, passed: set[Shape]) -> None:
+        # A booking is met by some durations and not by others of the same shape.
+        if lack[0] is not Rule.BOOKING:
+            passed.add(shape_of(workload, self.state.teams[workload.team].capped))
+
+    def _spares_claims(
+        self,
+        workload: Workload,
+        claims: Iterable[str],
+        starts: Sequence[Workload],
+        shadows: Sequence[Shadow],
+    ) -> bool:
+        """Whether it leaves the nodes on which others are making room to those who come after it."""
+        if not isinstance(self.placer, Keeper):
+            return True
+        seen = {workload.id, *(each.id for each in starts), *(each.workload.id for each in shadows)}
+        return all(
+            self.placer.keeps(self.waiting.items[name], sorted(self._for[name]), workload, ())
+            for name in claims
+            if name not in seen and self._for.get(name)
+        )
+
+    def _leaving_for(self, workload_id: str, victims: Iterable[Victim]) -> tuple[str, ...]:
+        """Those whose place the request has been promised."""
+        leaving = set(self._for.get(workload_id, ()))
+        leaving.update(each.workload for each in victims if each.beneficiary == workload_id)
+        return tuple(sorted(leaving))
+
+    def _preempt(
+        self,
+        workload: Workload,
+        lack: Lack,
+        now_s: int,
+        asked: set[str],
+        starts: Sequence[Workload],
+        shadows: Sequence[Shadow],
+    ) -> tuple[Victim, ...]:
+        """Whom to ask so that the request can surely start, without touching what is promised to others.
+
+        Nobody is asked where waiting for `patience_s` does as well, or for as long as the work that would
+        be lost has taken.
+        """
+        patience_s = max(self.policy.patience_s, self.policy.grace_s)
+        if self._comes_by_itself(workload, now_s + patience_s, now_s, asked, starts, shadows):
+            return ()
+        placer = self.placer
+        promised = [shadow for shadow in shadows if shadow.claimed]
+        leaving = [self.running[name].workload for shadow in promised for name in shadow.gone or ()]
+
+        def fits(_: State, gone: Sequence[str]) -> bool:
+            assert placer is not None  # only then is this asked
+            if not placer.fits(workload, gone):
+                return False
+            return not isinstance(placer, Keeper) or all(
+                placer.keeps(shadow.workload, (*(shadow.gone or ()), *gone), workload, gone)
+                for shadow in promised
+            )
+
+        for other in leaving:
+            self.state.remove(other)
+        for shadow in promised:
+            self.state.add(shadow.workload)
+        try:
+            found = find_victims(
+                self.state,
+                workload,
+                lambda team: (each for each in self.of_team(team) if each.workload.id not in asked),
+                now_s,
+                self.policy,
+                fits if placer is not None else None,
+            )
+        finally:
+            for shadow in promised:
+                self.state.remove(shadow.workload)
+            for other in leaving:
+                self.state.add(other)
+        victims = [self.running[each.workload] for each in found]
+        lost_s = lost_time_s(workload, victims, lack[1], now_s)
+        if lost_s > patience_s and self._comes_by_itself(
+            workload, now_s + lost_s, now_s, asked, starts, shadows
+        ):
+            return ()
+        from_s = now_s + self.policy.grace_s
+        if not all(shadow.allows_swap(workload, victims, from_s, placer) for shadow in shadows):
+            return ()
+        for shadow in shadows:
+            shadow.swap(workload, victims, from_s)
+        return found
+
+    def _comes_by_itself(
+        self,
+        workload: Workload,
+        until_s: int,
+        now_s: int,
+        asked: set[str],
+        starts: Sequence[Workload],
+        shadows: Sequence[Shadow],
+    ) -> bool:
+        """Whether enough ends by `until_s`. What should have ended already is not counted on."""
+        gone = [
+            self.running[name].workload
+            for _, name in self._ends[
+                bisect_left(self._ends, (now_s + 1, "")) : bisect_left(self._ends, (until_s + 1, ""))
+            ]
+        ]
+        gone += [self.running[name].workload for name in asked if self.running[name].ends_s > until_s]
+        gone += [other for other in starts if now_s + other.duration_s <= until_s]
+        return bool(gone) and fits_without(
+            workload, until_s, self.state, gone, shadows, self.placer, self.running
+        )
+
+    def _shadow(
+        self,
+        workload: Workload,
+        lack: Lack,
+        now_s: int,
+        asked: set[str],
+        starts: Sequence[Workload],
+        shadows: Sequence[Shadow],
+    ) -> Shadow | None:
+        more = [(now_s + other.duration_s, other) for other in starts]
+        more += [(each.head.start_s + each.workload.duration_s, each.workload) for each in shadows]
+        shadow = shadow_of(
+            workload, lack[1], now_s, self.state, self._expected_ends(now_s, asked, more), shadows
+        )
+        if shadow is None or lack[0] is not Rule.PLACEMENT or not isinstance(self.placer, Keeper):
+            return shadow
+        room = self.room(workload, asked)
+        if room is None:
+            return None
+        start_s, gone = room
+        if start_s > shadow.head.start_s:
+            shadow.head = replace(shadow.head, start_s=start_s)
+        shadow.gone = gone
+        return shadow
+
+    def room(self, workload: Workload, asked: Iterable[str] = ()) -> tuple[int, tuple[str, ...]] | None:
+        """When the nodes will have room by the expected ends, and who is gone by then; None: not soon."""
+        assert self.placer is not None  # nobody asks for nodes without
+        return room_on_nodes(workload, self._expected_ends(self.now_s, asked, ()), self.placer)
+
+    def _expected_ends(
+        self, now_s: int, asked: Iterable[str], more: Iterable[tuple[int, Workload]]
+    ) -> Iterator[End]:
+        return expected_ends(self._ends, self.running, now_s, self.policy, asked, more)
+
+    def next_end(self) -> int:
+        """When something is first expected to end, `FOREVER_S` if nothing runs."""
+        return self._ends[0][0] if self._ends else FOREVER_S
+
+    def ended_by(self, at_s: int) -> list[str]:
+        """What is expected to have ended by then."""
+        return [name for _, name in self._ends[: bisect_left(self._ends, (at_s + 1, ""))]]
+
+
+def schedule(snapshot: Snapshot, placer: Placer | None = None) -> Cycle:
+    """What to do now on the snapshot; a pure function but for what it takes from the placer."""
+    return Scheduler(snapshot, placer).cycle(snapshot.now_s)

@@ -1,0 +1,235 @@
+"""Who holds what at one moment, and whether a request fits beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from portal.common.reason_codes import Rule
+from portal.quotas.shares import share_path
+from portal.quotas.tree import NO_LIMIT, QuotaTree
+from portal.quotas.types import Team
+from portal.scheduling.engine.model import Booking, Snapshot, Workload
+
+Lack = tuple[Rule, str]
+
+
+class Calendar:
+    """What is booked, and how much of it stands in the way of a workload of another team."""
+
+    __slots__ = ("bookings",)
+
+    def __init__(self, bookings: Iterable[Booking]) -> None:
+        self.bookings = sorted(bookings, key=lambda each: (each.start_s, each.id))
+        for each in self.bookings:
+            if each.end_s <= each.start_s:
+                raise ValueError(f"the booking {each.id!r} ends before it begins")
+
+    def peak(self, resource: str, start_s: int, end_s: int, state: State, team: str = "") -> int:
+        """The most that teams other than `team` have booked at once in a span and do not use already."""
+        near = [
+            each
+            for each in self.bookings
+            if each.start_s < end_s
+            and each.end_s > start_s
+            and each.team != team
+            and resource in each.amounts
+        ]
+        return max((self._at(near, max(start_s, each.start_s), resource, state) for each in near), default=0)
+
+    @staticmethod
+    def _at(near: Sequence[Booking], at_s: int, resource: str, state: State) -> int:
+        booked: dict[str, int] = {}
+        for each in near:
+            if each.start_s <= at_s < each.end_s:
+                booked[each.team] = booked.get(each.team, 0) + each.amounts[resource]
+        return sum(max(0, amount - state.team_use(team, resource)) for team, amount in booked.items())
+
+
+class State:
+    """Usage by team, member and site. Raises KeyError for an unknown team."""
+
+    __slots__ = (
+        "_shares",
+        "calendar",
+        "capacity",
+        "member_use",
+        "site_limits",
+        "team_used",
+        "teams",
+        "tree",
+        "used",
+    )
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.tree = QuotaTree(snapshot.teams, snapshot.cohorts)
+        self.teams: dict[str, Team] = {team.name: team for team in snapshot.teams}
+        self.calendar = Calendar(snapshot.bookings)
+        self.capacity = dict(snapshot.capacity)
+        self.site_limits = dict(snapshot.site_limits)
+        self.used: dict[str, int] = {}
+        self.team_used: dict[tuple[str, str], int] = {}
+        self.member_use: dict[tuple[str, str, str], int] = {}
+        self._shares: dict[str, tuple[int, ...]] = {}
+
+    def clone(self) -> State:
+        twin = State.__new__(State)
+        twin.tree = self.tree.clone()
+        twin.teams, twin.calendar = self.teams, self.calendar
+        twin.capacity, twin.site_limits = self.capacity, self.site_limits
+        twin.used, twin.team_used = dict(self.used), dict(self.team_used)
+        twin.member_use, twin._shares = dict(self.member_use), dict(self._shares)
+        return twin
+
+    def add(self, workload: Workload) -> None:
+        self._change(workload, 1)
+
+    def remove(self, workload: Workload) -> None:
+        self._change(workload, -1)
+
+    def add_all(self, workloads: Iterable[Workload]) -> None:
+        """Add many at once."""
+        sums: dict[str, dict[str, int]] = {}
+        for workload in workloads:
+            team, amounts = workload.team, workload.amounts
+            total = sums.get(team)
+            if total is None:
+                total = sums[team] = {}
+            for resource, amount in amounts.items():
+                total[resource] = total.get(resource, 0) + amount
+            if self.teams[team].capped:
+                for resource in self.teams[team].caps_of(workload.user):
+                    if resource in amounts:
+                        key = (team, workload.user, resource)
+                        self.member_use[key] = self.member_use.get(key, 0) + amounts[resource]
+        for team, total in sums.items():
+            self.tree.add(team, total)
+            for resource, amount in total.items():
+                self.used[resource] = self.used.get(resource, 0) + amount
+                self.team_used[team, resource] = self.team_used.get((team, resource), 0) + amount
+        self._shares.clear()
+
+    def _change(self, workload: Workload, sign: int) -> None:
+        team = workload.team
+        capped = self.teams[team].caps_of(workload.user)
+        for resource, amount in workload.amounts.items():
+            delta = sign * amount
+            self.used[resource] = self.used.get(resource, 0) + delta
+            self.team_used[team, resource] = self.team_used.get((team, resource), 0) + delta
+            if resource in capped:
+                key = (team, workload.user, resource)
+                self.member_use[key] = self.member_use.get(key, 0) + delta
+        (self.tree.add if sign > 0 else self.tree.remove)(team, workload.amounts)
+        if len(self.tree.cohorts) > 1:
+            # Shares of cohorts above change too, and with them those of their other teams.
+            self._shares.clear()
+        else:
+            self._shares.pop(team, None)
+
+    def set_team(self, team: Team) -> None:
+        """Replace a team whose limits are the same. Copies made before keep what they had."""
+        self.teams = {**self.teams, team.name: team}
+        self._shares.pop(team.name, None)
+
+    def team_use(self, team: str, resource: str) -> int:
+        return self.team_used.get((team, resource), 0)
+
+    def share(self, team: str) -> tuple[int, ...]:
+        """How much of its cohort's the team takes and took, from the outermost cohort inwards."""
+        share = self._shares.get(team)
+        if share is None:
+            share = self._shares[team] = share_path(self.tree.teams[team], self.teams[team].borrowed_avg)
+        return share
+
+    def lack(self, workload: Workload, at_s: int, *, booked: bool = True) -> Lack | None:
+        """The first rule that keeps the workload from starting at `at_s`, or None if it fits."""
+        team = self.teams[workload.team]
+        if not team.funded:
+            return (Rule.LEDGER, "")
+        for resource, cap in team.caps_of(workload.user).items():
+            amount = workload.amounts.get(resource, 0)
+            if amount and self.member_use.get((team.name, workload.user, resource), 0) + amount > cap:
+                return (Rule.USER_CAP, resource)
+        resource = self.tree.lacking(team.name, workload.amounts)
+        if resource:
+            own = self.own_limit(team.name, resource)
+            held = self.tree.teams[team.name].usage.get(resource, 0)
+            wanted = workload.amounts[resource]
+            return (Rule.TEAM_LIMIT if held + wanted > own else Rule.COHORT, resource)
+        for resource, amount in workload.amounts.items():
+            if amount <= 0:
+                continue
+            after = self.used.get(resource, 0) + amount
+            if resource in self.site_limits and after > self.site_limits[resource]:
+                return (Rule.SITE_LIMIT, resource)
+            if resource in self.capacity:
+                if after > self.capacity[resource]:
+                    return (Rule.CAPACITY, resource)
+                if booked and self.calendar.bookings:
+                    end_s = at_s + (1 if workload.preemptible else workload.duration_s)
+                    kept = self.calendar.peak(resource, at_s, end_s, self, team.name)
+                    if after + kept > self.capacity[resource]:
+                        return (Rule.BOOKING, resource)
+        return None
+
+    def own_limit(self, team: str, resource: str) -> int:
+        """What the team may hold at most by limits of its own and of its cohorts, nobody else holding any."""
+        return self.tree.teams[team].potential(resource)
+
+    def never(self, workload: Workload) -> Lack | None:
+        """The first rule by which the workload could never start, even were nothing else running."""
+        team = self.teams[workload.team]
+        for resource, amount in workload.amounts.items():
+            if resource in self.capacity and amount > self.capacity[resource]:
+                return (Rule.CAPACITY, resource)
+        for resource, amount in workload.amounts.items():
+            if resource in self.site_limits and amount > self.site_limits[resource]:
+                return (Rule.SITE_LIMIT, resource)
+            if amount and amount > self.own_limit(team.name, resource):
+                return (Rule.TEAM_LIMIT, resource)
+            if amount > team.caps_of(workload.user).get(resource, amount):
+                return (Rule.USER_CAP, resource)
+        return None
+
+    def numbers(self, workload: Workload, lack: Lack) -> tuple[int, int, int]:
+        """Wanted, free and limit of the resource for the rule that is in the way."""
+        rule, resource = lack
+        wanted = workload.amounts.get(resource, 0)
+        node = self.tree.teams[workload.team]
+        if rule is Rule.USER_CAP:
+            cap = self.teams[workload.team].caps_of(workload.user)[resource]
+            return wanted, cap - self.member_use.get((workload.team, workload.user, resource), 0), cap
+        if rule in (Rule.TEAM_LIMIT, Rule.COHORT):
+            return wanted, max(0, node.available(resource)), self.own_limit(workload.team, resource)
+        limits = self.site_limits if rule is Rule.SITE_LIMIT else self.capacity
+        limit = limits.get(resource, 0)
+        return wanted, max(0, limit - self.used.get(resource, 0)), limit
+
+    def violation(self) -> str:
+        """The first limit of quota, member, site or capacity that is exceeded, or an empty string."""
+        for name, limits in (("site limit", self.site_limits), ("capacity", self.capacity)):
+            for resource, limit in limits.items():
+                if self.used.get(resource, 0) > limit:
+                    return f"{self.used[resource]} {resource} of the {name} {limit}"
+        for (team, user, resource), amount in self.member_use.items():
+            if amount > self.teams[team].caps_of(user)[resource]:
+                return f"{user or 'a member'} of {team} holds {amount} {resource}"
+        return self.tree.overrun()
+
+
+def borrows(state: State, team: str, resources: Iterable[str]) -> bool:
+    """Whether the team holds more than its own of any of the resources."""
+    node = state.tree.teams[team]
+    return any(node.borrowed(resource) > 0 for resource in resources)
+
+
+def within_nominal(state: State, workload: Workload) -> bool:
+    """Whether the team would stay within its own quota with the workload."""
+    node = state.tree.teams[workload.team]
+    return all(
+        node.usage.get(resource, 0) + amount <= node.quota.get(resource, 0)
+        for resource, amount in workload.amounts.items()
+        if amount > 0 and resource in node.root_names
+    )
+
+
+__all__ = ["NO_LIMIT", "Calendar", "Lack", "State", "borrows", "within_nominal"]

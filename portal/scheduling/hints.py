@@ -1,0 +1,18 @@
+"""Asks for a scheduling cycle. A lost hint costs seconds: the sweep runs one where anything waits."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from portal.common.domain_events import DomainEvent
+from portal.inventory import node_commands
+from provisioning.celery_config import CONTROL_QUEUE
+
+
+def request_cycle(_event: DomainEvent | None = None) -> None:
+    """Have the queue looked at once the present transaction has held: room or rules have changed."""
+    transaction.on_commit(_send)
+
+
+def _send() -> None:
+    node_commands.send("control.schedule", CONTROL_QUEUE)

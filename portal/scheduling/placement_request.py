@@ -1,0 +1,135 @@
+"""A request as the queue and the placement take it: where it may go, and what it would be charged.
+
+A request for accelerators of any model is a choice between models: each is charged to a quota of its
+own. Everything else has exactly one `Variant`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from portal.catalog.models import Flavor, Template
+from portal.inventory.models import Pool
+from portal.inventory.node_commands import config_of
+from portal.quotas import resources
+from portal.scheduling.capacity import PoolNodes
+from provisioning import messages
+from provisioning.errors import ProvisioningError
+from provisioning.registry import driver_for
+from provisioning.types import AgentSpec, AppSpec, ResourceRequest, WorkspaceRef, WorkspaceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to meet a request: what is to be found free, and what it is charged."""
+
+    request: ResourceRequest
+    amounts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that some pool may take. `pools` are in the order in which they are tried.
+
+    `refusals` are pools whose driver can never run it, with the reason.
+    """
+
+    template: Template
+    request: ResourceRequest
+    pools: tuple[PoolNodes, ...]
+    variants: tuple[Variant, ...]
+    refusals: tuple[tuple[str, str], ...] = field(default=())
+
+
+def request_of(data: Mapping[str, Any]) -> ResourceRequest:
+    """The stored JSON form as a value."""
+    return messages.load(data, ResourceRequest)
+
+
+def candidate_pools(flavor: Flavor, pools: Mapping[UUID, PoolNodes]) -> list[PoolNodes]:
+    """Pools that may take the flavor: its own where it names one, else every real one that is enabled."""
+    if flavor.pool_id is not None:
+        own = pools.get(flavor.pool_id)
+        return [own] if own is not None and own.pool.enabled else []
+    return [each for each in pools.values() if each.pool.enabled and not each.pool.simulated]
+
+
+class Asking:
+    """Turns requests into `Asked` at one moment; the same question is not asked of a driver twice."""
+
+    def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
+        self._pools = pools
+        self._refusals: dict[tuple[UUID, UUID, ResourceRequest], str] = {}
+        self._known: dict[tuple[UUID, UUID, ResourceRequest], Asked] = {}
+
+    def of(self, template: Template, flavor: Flavor, data: Mapping[str, Any] | None = None) -> Asked:
+        """The request of a flavor, or the one that is kept with a workspace (`data`)."""
+        request = request_of(flavor.as_request() if data is None else data)
+        key = (template.pk, flavor.pk, request)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._new(template, flavor, request)
+        return found
+
+    def _new(self, template: Template, flavor: Flavor, request: ResourceRequest) -> Asked:
+        pools, refusals = [], []
+        for each in candidate_pools(flavor, self._pools):
+            refusal = self._refused(each.pool, template, request)
+            if refusal:
+                refusals.append((each.pool.name, refusal))
+            else:
+                pools.append(each)
+        variants = tuple(_variants(request, pools, simulated=flavor.simulated))
+        return Asked(template, request, tuple(pools), variants, tuple(refusals))
+
+    def _refused(self, pool: Pool, template: Template, request: ResourceRequest) -> str:
+        key = (pool.pk, template.pk, request)
+        if key not in self._refusals:
+            self._refusals[key] = refused_by_driver(pool, template, request)
+        return self._refusals[key]
+
+
+def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) -> str:
+    """Why the pool's driver can never run this, or an empty string. No I/O.
+
+    A driver whose client library is missing here says nothing: the node's worker has it, or tells.
+    """
+    probe = WorkspaceSpec(
+        ref=WorkspaceRef(workspace_id=str(UUID(int=0)), generation=1),
+        name="probe",
+        owner="probe",
+        team="probe",
+        template=template.slug,
+        app=AppSpec(argv=tuple(template.argv), env=template.env, ready_path=template.ready_path),
+        resources=request,
+        agent=AgentSpec(url="", token=""),
+        app_token="",
+    )
+    try:
+        driver_for(config_of(pool)).validate(probe)
+    except ProvisioningError as error:
+        # One pool whose settings are wrong must not keep requests from the others.
+        return error.message
+    return ""
+
+
+def _variants(request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated: bool) -> Iterable[Variant]:
+    wanted = request.accelerators
+    if wanted.mig_profile or not wanted.count or wanted.model:
+        yield Variant(request, resources.amounts_of(request, simulated=simulated))
+        return
+    classes: dict[str, set[str]] = {}
+    for each in pools:
+        for node in each.nodes:
+            for device in node.devices:
+                if not wanted.models or device.model in wanted.models:
+                    classes.setdefault(resources.class_of(device.model), set()).add(device.model)
+    for name in sorted(classes):
+        models = tuple(sorted(classes[name]))
+        narrowed = replace(request, accelerators=replace(wanted, model="", models=models))
+        yield Variant(narrowed, resources.amounts_of(request, model=models[0], simulated=simulated))
+    if not classes:
+        yield Variant(request, resources.amounts_of(request, simulated=simulated))

@@ -1,0 +1,119 @@
+"""Joins the queue to the placement engine: quota may be free where no single node is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+
+from portal.scheduling import capacity
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine.model import Workload
+from portal.scheduling.placement_request import Asked, Variant
+from provisioning.types import Placement, ResourceRequest
+
+
+class PoolPlacer:
+    """Implements `portal.scheduling.engine.scheduler.Placer` over the clusters of several pools.
+
+    `asked` says by workload id what is to be placed. What has been taken can be given back by `undo`,
+    so that a preview leaves no trace.
+    """
+
+    def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
+        self._pools = pools
+        self._asked: dict[str, tuple[Asked, Variant]] = {}
+        self._running: set[str] = set()
+        self._unread: set[str] = set()
+        self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
+        self._found: dict[str, tuple[PoolNodes, Placement, ResourceRequest]] = {}
+        self._taken: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
+
+    def expect(self, workload_id: str, asked: Asked, variant: Variant) -> None:
+        """Say what a workload is, before anybody asks whether it fits."""
+        self._asked[workload_id] = (asked, variant)
+
+    def runs(self, workload_id: str) -> None:
+        """Say that a workload runs: it may be imagined gone."""
+        self._running.add(workload_id)
+        self._unread.add(workload_id)
+
+    def gone(self, workload_id: str) -> None:
+        """Say that a workload runs no more, or not as it did."""
+        self._running.discard(workload_id)
+        self._unread.discard(workload_id)
+        self._held.pop(workload_id, None)
+
+    def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
+        with self._without(gone):
+            found = self._first_place(workload)
+        if found is not None and not gone:
+            self._found[workload.id] = found
+        return found is not None
+
+    def _first_place(self, workload: Workload) -> tuple[PoolNodes, Placement, ResourceRequest] | None:
+        """Where it would go now: the first of its pools that has room."""
+        asked, variant = self._asked[workload.id]
+        for pool in asked.pools:
+            request = pool.adapted(variant.request, asked.template)
+            placement = pool.cluster.find(request)
+            if placement is not None:
+                return pool, placement, request
+        return None
+
+    def take(self, workload: Workload) -> None:
+        """Take the place that `fits` has just found."""
+        pool, placement, request = self._found[workload.id]
+        pool.cluster.commit(placement, request)
+        pool.changed()
+        self._taken.append((pool, placement, request))
+
+    def keeps(self, head: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+        """Whether `head` still finds a place with `gone` left once `other` has one with `left` left."""
+        with self._without(left):
+            placed = self._first_place(other)
+            if placed is None:
+                return False
+            pool, placement, request = placed
+            pool.cluster.commit(placement, request)
+            try:
+                with self._without([name for name in gone if name not in left]):
+                    return self._first_place(head) is not None
+            finally:
+                pool.cluster.release(placement, request)
+
+    def place_of(self, workload_id: str) -> tuple[PoolNodes, Placement]:
+        """Where a workload that was taken goes."""
+        pool, placement, _ = self._found[workload_id]
+        return pool, placement
+
+    def undo(self) -> None:
+        """Give back all that was taken, the last first."""
+        while self._taken:
+            pool, placement, request = self._taken.pop()
+            pool.cluster.release(placement, request)
+            pool.changed()
+
+    @contextmanager
+    def _without(self, gone: Sequence[str]) -> Iterator[None]:
+        """The clusters as if the workloads named had left."""
+        if not gone:
+            yield
+            return
+        if self._unread:
+            # Read only where somebody may have to leave, and then once.
+            self._held |= capacity.held_by([UUID(name) for name in self._unread])
+            self._unread.clear()
+        released: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
+        try:
+            for name in gone:
+                for pool_pk, placement, request in self._held.get(name, ()):
+                    pool = self._pools.get(pool_pk)
+                    if pool is None:
+                        continue
+                    pool.cluster.release(placement, request)
+                    released.append((pool, placement, request))
+            yield
+        finally:
+            for pool, placement, request in reversed(released):
+                pool.cluster.commit(placement, request)

@@ -1,0 +1,132 @@
+"""What happens to a workspace when the queue has decided: it gets its place, or is asked to leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.gpu_checks import preflight
+from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
+from portal.inventory.node_commands import config_of
+from portal.workspaces import dispatch
+from portal.workspaces.lifecycle import NOT_CHECKED, NOT_WAITING, Trigger
+from portal.workspaces.models import Workspace
+from portal.workspaces.transitions import advance_all
+from provisioning import messages
+from provisioning.types import Op, Placement, ResourceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A locked, waiting workspace, where it goes, and what it is charged."""
+
+    workspace: Workspace
+    pool: Pool
+    placement: Placement
+    amounts: Mapping[str, int]
+
+
+def begin(starts: Sequence[Start], now: datetime) -> None:
+    """Give each its place, and have it started there. How many they are hardly matters to the database.
+
+    Raises `StateConflict`, and changes nothing, where one of them waits no more.
+    """
+    alike: dict[tuple[object, ...], list[Start]] = {}
+    for each in starts:
+        key = (each.pool.pk, each.workspace.generation, *sorted(each.amounts.items()))
+        alike.setdefault(key, []).append(each)
+    for group in alike.values():
+        first = group[0]
+        generation = first.workspace.generation + 1
+        advance_all(
+            [each.workspace for each in group],
+            Trigger.PLACE,
+            actor=SYSTEM,
+            messages=[
+                f"placed it on {', '.join(item.node for item in each.placement.nodes)}" for each in group
+            ],
+            data={"pool": first.pool.slug, "generation": generation},
+            generation=generation,
+            pool=first.pool,
+            amounts=dict(first.amounts),
+            admitted_at=now,
+            placed_at=now,
+            launched_at=None,
+            ready_at=None,
+            attempts=0,
+            error_code="",
+            error_message="",
+            endpoint="",
+            **NOT_CHECKED,
+            **dispatch.new_lease(timezone.now()),
+            **NOT_WAITING,
+        )
+    configs = {each.pool.pk: config_of(each.pool) for each in starts}
+    allocated = _allocate(starts, now)
+    # What waits for a check of its devices has no command under way until they have passed.
+    checked_first = preflight.begin([each.workspace for each in starts], now)
+    for each, allocations in zip(starts, allocated, strict=True):
+        if each.workspace.pk in checked_first:
+            _wait_for_checks(each.workspace)
+        else:
+            dispatch.send_leased(each.workspace, Op.START, configs[each.pool.pk], allocations)
+
+
+def _wait_for_checks(workspace: Workspace) -> None:
+    workspace.lease, workspace.lease_expires_at = "", None
+    # The sweep looks after it; the last check that ends starts it at once.
+    workspace.due_at = timezone.now()
+    workspace.save(update_fields=["lease", "lease_expires_at", "due_at"])
+
+
+def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
+    """The allocations of each start, with their devices at hand."""
+    items = [(each, item) for each in starts for item in each.placement.nodes]
+    nodes = {
+        (node.pool_id, node.name): node
+        for node in Node.objects.filter(
+            pool__in={each.pool.pk for each in starts}, name__in={item.node for _, item in items}
+        ).only("pool", "name")
+    }
+    uuids = {grant.uuid for _, item in items for grant in item.devices}
+    devices = {each.uuid: each for each in Device.objects.filter(uuid__in=uuids).only("uuid", "index")}
+    found: dict[UUID, list[Allocation]] = {each.workspace.pk: [] for each in starts}
+    requests: dict[UUID, ResourceRequest] = {
+        each.workspace.pk: messages.load(each.workspace.resources, ResourceRequest) for each in starts
+    }
+    granted: list[AllocatedDevice] = []
+    made = Allocation.objects.bulk_create(
+        Allocation(
+            workspace=each.workspace,
+            node=nodes[each.pool.pk, item.node],
+            generation=each.workspace.generation,
+            cpu_milli=requests[each.workspace.pk].cpu_milli,
+            memory_mib=requests[each.workspace.pk].memory_mib,
+            disk_mib=requests[each.workspace.pk].disk_mib,
+            granted_at=now,
+        )
+        for each, item in items
+    )
+    for allocation, (each, item) in zip(made, items, strict=True):
+        its = [
+            AllocatedDevice(
+                allocation=allocation,
+                device=devices[grant.uuid],
+                milli=grant.milli,
+                memory_mib=grant.memory_mib,
+            )
+            for grant in item.devices
+        ]
+        granted += its
+        # As if it had been prefetched: what has just been written need not be read.
+        prefetched: Any = allocation
+        prefetched._prefetched_objects_cache = {"devices": its}
+        found[each.workspace.pk].append(allocation)
+    AllocatedDevice.objects.bulk_create(granted)
+    return list(found.values())

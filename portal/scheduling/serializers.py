@@ -1,0 +1,89 @@
+"""Verdicts as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.common.api import StrictSerializer
+from portal.common.reason_codes import Rule
+from portal.scheduling import admission
+
+
+class PreviewSerializer(StrictSerializer):
+    """A request whose verdict is asked for; nothing is created."""
+
+    team = serializers.CharField(required=False, max_length=40)
+    template = serializers.CharField(max_length=40)
+    flavor = serializers.CharField(max_length=60)
+
+
+class NodeReasonSerializer(serializers.Serializer[Any]):
+    node = serializers.CharField()
+    reason = serializers.CharField()
+
+
+class HolderSerializer(serializers.Serializer[Any]):
+    team = serializers.CharField()
+    amount = serializers.IntegerField()
+    until = serializers.DateTimeField(allow_null=True, help_text="When some of it is expected back.")
+    idle = serializers.IntegerField(help_text="How much of it is known to do nothing.")
+    idle_s = serializers.IntegerField(allow_null=True, help_text="For at least how long, in seconds.")
+
+
+class BlockerSerializer(serializers.Serializer[Any]):
+    """The rule in the way. Amounts are in the resource's unit: milli-GPU, milli-CPU, MiB."""
+
+    rule = serializers.ChoiceField([item.value for item in Rule])
+    resource = serializers.CharField(allow_blank=True)
+    wanted = serializers.IntegerField()
+    free = serializers.IntegerField()
+    limit = serializers.IntegerField()
+    holders = HolderSerializer(many=True)
+
+
+class AskSerializer(serializers.Serializer[Any]):
+    """What to ask for at `quota-requests`, so that it can start."""
+
+    kind = serializers.ChoiceField(["quota", "member_cap", "ledger"])
+    resource = serializers.CharField()
+    amount = serializers.IntegerField()
+
+
+class VerdictSerializer(serializers.Serializer[Any]):
+    """What would happen to the request now, and why."""
+
+    outcome = serializers.ChoiceField([item.value for item in admission.Outcome])
+    message = serializers.CharField()
+    next_action = serializers.CharField()
+    pool = serializers.CharField(allow_null=True)
+    nodes = serializers.ListField(child=serializers.CharField())
+    reasons = NodeReasonSerializer(many=True, help_text="Why it does not fit, for each node.")
+    position = serializers.IntegerField(allow_null=True, help_text="Place in the queue, from 1.")
+    eta = serializers.DateTimeField(allow_null=True, help_text="When it is expected to start.")
+    eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
+    blocker = BlockerSerializer(allow_null=True)
+    ask = AskSerializer(allow_null=True)
+    alternatives = serializers.ListField(
+        child=serializers.CharField(), help_text="Flavors that would start now, the nearest first."
+    )
+
+
+def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "outcome": verdict.outcome.value,
+        "message": verdict.message,
+        "next_action": verdict.next_action,
+        "pool": verdict.pool.slug if verdict.pool else None,
+        "nodes": [item.node for item in verdict.placement.nodes] if verdict.placement else [],
+        "reasons": [{"node": node, "reason": reason} for node, reason in verdict.reasons],
+        "position": verdict.position,
+        "eta": verdict.eta_at,
+        "eta_basis": verdict.basis,
+        "blocker": verdict.blocker or None,
+        "ask": asdict(verdict.ask) if verdict.ask else None,
+        "alternatives": list(alternatives),
+    }

@@ -1,0 +1,393 @@
+"""Everything that a decision of the queue depends on, read from the database at one moment.
+
+`load` makes a `Site`: the pools, the scheduler with all that runs and waits, and the placer under it.
+A cycle decides on it and writes; a preview asks it and leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q
+from django.utils import timezone
+
+from portal.accounts.models import Team
+from portal.catalog.models import Flavor, Template
+from portal.events.models import Event
+from portal.inventory.models import Allocation, Device
+from portal.ledger import selectors as ledger
+from portal.quotas import limit_tree, resources
+from portal.quotas.models import (
+    SiteLimit,
+)
+from portal.reservations import selectors as reservations
+from portal.scheduling import capacity
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine import model
+from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.placement_request import Asked, Asking, Variant, request_of
+from portal.scheduling.placer import PoolPlacer
+from portal.workspaces.lifecycle import State, Wanted
+from portal.workspaces.models import Workspace
+
+log = logging.getLogger(__name__)
+BACKFILL_DEPTH = 2000
+"""Requests that a cycle looks at behind a reserved head: those for other models may well fit."""
+BROKEN_WAIT = timedelta(seconds=30)
+ENDS_WITHIN_S = 10
+"""What has been told to stop is expected to be gone by then."""
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A workspace that waits, as the queue sees it. `reason` says why no pool can ever take it."""
+
+    id: str
+    asked: Asked
+    workload: model.Workload
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Site:
+    """The state of all pools, quotas and the queue at `now`. Not safe for threads.
+
+    `seen_event` is the last entry of the audit log when reading began at `read_at`: with no later one,
+    nothing that matters has changed. `followed` are the entries that have been taken into account.
+    `later` are those who wait but are left alone until then, `unsure` those to be looked at again though
+    no entry names them.
+    """
+
+    now: datetime
+    seen_event: int
+    pools: Mapping[UUID, PoolNodes]
+    asking: Asking
+    placer: PoolPlacer
+    scheduler: Scheduler
+    waiters: dict[str, Waiter]
+    capacity: Mapping[str, int]
+    team_names: Mapping[str, str]
+    read_at: datetime
+    followed: set[int]
+    later: dict[UUID, datetime]
+    unsure: set[UUID] = field(default_factory=set)
+
+    @property
+    def now_s(self) -> int:
+        return int(self.now.timestamp())
+
+
+def policy() -> model.Policy:
+    """The site's rules, from the settings."""
+    return model.Policy(
+        preemption=settings.BERTH_PREEMPTION,
+        min_run_s=settings.BERTH_MIN_RUN_S,
+        grace_s=settings.BERTH_PREEMPTION_GRACE_S,
+        backfill_depth=BACKFILL_DEPTH,
+    )
+
+
+@contextmanager
+def without_preemption(scheduler: Scheduler) -> Iterator[None]:
+    """Ask what would start without looking for others to make room: cycles have done that, or will."""
+    before = scheduler.policy
+    scheduler.policy = replace(before, preemption=False)
+    try:
+        yield
+    finally:
+        scheduler.policy = before
+
+
+def last_event() -> int:
+    return Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+
+
+def load(now: datetime | None = None) -> Site:
+    """Read it all. Rows are read as tuples: there may be ten thousand, and a person waits."""
+    now = now or timezone.now()
+    followed = set(Event.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
+    pools = capacity.load()
+    asking = Asking(pools)
+    placer = PoolPlacer(pools)
+    there = capacity.totals(pools.values())
+    later: dict[UUID, datetime] = {}
+    waiters = {waiter.id: waiter for waiter in _waiting(asking, now, later)}
+    running = list(_running(placer, int(now.timestamp())))
+    for each in running:
+        # Started by a cycle between the two readings.
+        waiters.pop(each.workload.id, None)
+    scheduler = Scheduler(_snapshot(now, there, running, ()), placer)
+    for waiter in waiters.values():
+        choose_variant(scheduler, placer, waiter)
+        if not waiter.reason:
+            scheduler.submit(waiter.workload)
+    names = dict(Team.objects.values_list("slug", "name"))
+    return Site(
+        now=now,
+        seen_event=max(followed, default=0),
+        pools=pools,
+        asking=asking,
+        placer=placer,
+        scheduler=scheduler,
+        waiters=waiters,
+        capacity=there,
+        team_names=names,
+        read_at=now,
+        followed=followed,
+        later=later,
+    )
+
+
+CHANGES_FOLLOWED = 2000
+"""With more changes than that reading it all is as fast."""
+OVERLAP = 500
+"""Entries of the audit log that are looked at again: one may have been committed after a later one."""
+CAPACITY_CHANGES = ("pool.", "node.", "device.")
+OF_ONE_DEVICE = ("device.cordoned", "device.uncordoned", "device.check_", "device.scrub_")
+"""Entries whose data names the only device that they are about."""
+
+
+def follow(site: Site, now: datetime) -> bool:
+    """Bring a site up to date by the audit log; False where it has to be read anew.
+
+    Each workspace named by an entry is read again, and so are the nodes that it has stood on, and the node
+    of a device that is checked, cordoned or put back. Any other change of pools, nodes or devices means a
+    new reading; whatever is not about a workspace alone, that limits are read again.
+    """
+    entries = list(
+        Event.objects.filter(pk__gt=site.seen_event - OVERLAP)
+        .order_by("-pk")
+        .values_list("pk", "kind", "workspace_id")[: OVERLAP + CHANGES_FOLLOWED + 1]
+    )
+    fresh = [entry for entry in entries if entry[0] not in site.followed]
+    of_devices = [pk for pk, kind, _ in fresh if kind.startswith(OF_ONE_DEVICE)]
+    others = [entry for entry in fresh if not entry[1].startswith(OF_ONE_DEVICE)]
+    if len(fresh) > CHANGES_FOLLOWED or any(kind.startswith(CAPACITY_CHANGES) for _, kind, _ in others):
+        return False
+    site.now = now
+    site.scheduler.now_s = site.now_s
+    if of_devices:
+        _devices_again(site, of_devices)
+    if any(workspace is None or not kind.startswith("workspace.") for _, kind, workspace in others):
+        # An approval names the workspace that waits for it, and changes limits all the same.
+        _limits_again(site)
+    changed = {workspace for _, _, workspace in others if workspace is not None}
+    changed |= site.unsure | {pk for pk, until in site.later.items() if until <= now}
+    # What should be gone by now may still be there: then it is expected any moment again.
+    changed |= {
+        UUID(name)
+        for name, each in site.scheduler.running.items()
+        if each.leaving_s is not None and each.leaving_s <= site.now_s
+    }
+    site.unsure.clear()
+    if changed:
+        _read_again(site, changed)
+    site.followed |= {entry[0] for entry in fresh}
+    site.seen_event = max([site.seen_event, *(entry[0] for entry in fresh)])
+    return True
+
+
+def _devices_again(site: Site, entries: Sequence[int]) -> None:
+    """Read the nodes again whose devices these entries are about."""
+    named = Event.objects.filter(pk__in=entries).values_list("data__device", flat=True)
+    nodes = Device.objects.filter(uuid__in=set(named)).values_list("node_id", flat=True).distinct()
+    capacity.refresh(site.pools, nodes)
+    _capacity_again(site)
+
+
+def _capacity_again(site: Site) -> None:
+    """What is out of use counts by what is held there, so it may change with every holder that goes."""
+    there = capacity.totals(site.pools.values())
+    if there != site.capacity:
+        site.capacity = there
+        _limits_again(site)
+
+
+def _limits_again(site: Site) -> None:
+    """Put all that runs and waits under the limits of now."""
+    before = site.scheduler
+    site.scheduler = Scheduler(
+        _snapshot(site.now, site.capacity, before.running.values(), before.waiting.items.values()),
+        site.placer,
+    )
+    site.team_names = dict(Team.objects.values_list("slug", "name"))
+
+
+def _read_again(site: Site, changed: set[UUID]) -> None:
+    scheduler = site.scheduler
+    for pk in map(str, changed):
+        if pk in scheduler.running:
+            scheduler.finish(pk)
+        if pk in scheduler.waiting.items:
+            scheduler.withdraw(pk)
+        site.waiters.pop(pk, None)
+        site.placer.gone(pk)
+        site.later.pop(UUID(pk), None)
+    nodes = Allocation.objects.filter(workspace__in=changed).values_list("node_id", flat=True).distinct()
+    if capacity.refresh(site.pools, nodes):
+        _capacity_again(site)
+        scheduler = site.scheduler
+    which = Q(pk__in=changed)
+    for each in _running(site.placer, site.now_s, which):
+        scheduler.adopt(each)
+    for waiter in _waiting(site.asking, site.now, site.later, which):
+        if waiter.id in scheduler.running:
+            # Running was read first here: it has been stopped and asked for again meanwhile.
+            continue
+        site.waiters[waiter.id] = waiter
+        choose_variant(scheduler, site.placer, waiter)
+        if not waiter.reason:
+            scheduler.submit(waiter.workload)
+
+
+def _snapshot(
+    now: datetime,
+    there: Mapping[str, int],
+    running: Iterable[model.Running],
+    queued: Iterable[model.Workload],
+) -> model.Snapshot:
+    """What runs and waits under the limits of now."""
+    spent = ledger.teams_without_hours()
+    return model.Snapshot(
+        now_s=int(now.timestamp()),
+        teams=tuple(replace(team, funded=team.name not in spent) for team in limit_tree.teams(now)),
+        cohorts=tuple(limit_tree.cohorts()),
+        running=tuple(running),
+        queued=tuple(queued),
+        bookings=tuple(model.Booking(*each) for each in reservations.booked_from(now)),
+        capacity=there,
+        site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
+        policy=policy(),
+    )
+
+
+def choose_variant(scheduler: Scheduler, placer: PoolPlacer, waiter: Waiter) -> None:
+    """Settle which model a request for any model asks for now: the first that fits, else the first."""
+    chosen: tuple[Variant, model.Workload] | None = None
+    for variant in waiter.asked.variants:
+        workload = with_amounts(waiter.workload, variant)
+        if chosen is None:
+            chosen = (variant, workload)
+        if len(waiter.asked.variants) == 1:
+            break
+        placer.expect(waiter.id, waiter.asked, variant)
+        if scheduler.state.lack(workload, scheduler.now_s) is None and placer.fits(workload, ()):
+            chosen = (variant, workload)
+            break
+    if chosen is not None:
+        placer.expect(waiter.id, waiter.asked, chosen[0])
+        waiter.workload = chosen[1]
+
+
+def with_amounts(workload: model.Workload, variant: Variant) -> model.Workload:
+    return replace(workload, amounts=variant.amounts)
+
+
+# --- workspaces --------------------------------------------------------------------------------------
+
+
+RUNNING_COLUMNS = (
+    "pk", "team__slug", "owner_id", "amounts", "priority", "requested_at", "expected_s", "preemptible",
+    "preempted", "placed_at", "leave_at", "leave_for", "state", "gpu_idle_since",
+)  # fmt: skip
+
+
+def _running(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable[model.Running]:
+    # What holds capacity counts: a stopped workspace that is being deleted has given its back.
+    holding = Allocation.objects.filter(released_at=None).values("workspace")
+    rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
+    for row in rows:
+        pk, team, owner, amounts, priority, requested, expected, preemptible, preempted, *rest = row
+        placed, leave_at, leave_for, state, idle_since = rest
+        started_s = int((placed or requested).timestamp())
+        leaving = int(leave_at.timestamp()) if leave_at else None
+        if state in (State.STOPPING, State.TERMINATING):
+            # Already on its way out: expected to be gone any moment, and nobody has to be asked.
+            leaving = now_s + ENDS_WITHIN_S
+        workload = model.Workload(
+            id=str(pk),
+            team=team,
+            amounts=amounts or _amounts(pk),
+            user=str(owner),
+            priority=priority,
+            created_s=int(requested.timestamp()),
+            duration_s=max(1, expected),
+            preemptible=preemptible,
+            preempted=preempted,
+        )
+        placer.runs(workload.id)
+        idle_s = max(0, now_s - int(idle_since.timestamp())) if idle_since else -1
+        yield model.Running(workload, started_s, leaving, leave_for, idle_s)
+
+
+def _amounts(pk: UUID) -> dict[str, int]:
+    """What a workspace is charged that was placed before amounts were kept."""
+    row = Workspace.objects.select_related("flavor__pool").only("resources", "flavor").get(pk=pk)
+    try:
+        return resources.amounts_of(request_of(row.resources), simulated=row.flavor.simulated)
+    except ValueError:
+        log.exception("the resources of workspace %s cannot be read", pk)
+        return {resources.WORKSPACES: 1}
+
+
+def _waiting(
+    asking: Asking, now: datetime, later: dict[UUID, datetime], which: Q | None = None
+) -> Iterable[Waiter]:
+    """Who waits now. One that a backend has just refused is left alone for a while: it goes into `later`."""
+    rows: list[Any] = []
+    waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, wanted=Wanted.RUNNING)
+    for due_at, *row in waiting.values_list(
+        "due_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources", "priority",
+        "requested_at", "expected_s", "preemptible", "claimed", "promised", "preempted",
+    ):  # fmt: skip
+        if due_at is not None and due_at > now:
+            later[row[0]] = due_at
+        else:
+            rows.append(row)
+    templates = Template.objects.in_bulk({row[3] for row in rows})
+    flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
+    for pk, team, owner, template, flavor, data, priority, requested, expected, *rest in rows:
+        preemptible, claimed, promised, preempted = rest
+        try:
+            asked = asking.of(templates[template], flavors[flavor], data)
+        except ValueError:
+            # One broken row must not keep the others waiting; it backs off on its own.
+            log.exception("the request of workspace %s cannot be read", pk)
+            Workspace.objects.filter(pk=pk).update(due_at=now + BROKEN_WAIT)
+            later[pk] = now + BROKEN_WAIT
+            continue
+        workload = model.Workload(
+            id=str(pk),
+            team=team,
+            amounts={},
+            user=str(owner),
+            priority=priority,
+            created_s=int(requested.timestamp()),
+            created_ms=requested.microsecond // 1000,
+            duration_s=max(1, expected),
+            preemptible=preemptible,
+            claimed=claimed,
+            promised=promised,
+            preempted=preempted,
+            place=place_key(asked),
+        )
+        yield Waiter(str(pk), asked, workload, "" if possible(asked) else "no pool can take it")
+
+
+def place_key(asked: Asked) -> str:
+    """What decides where a request may go, beside its amounts."""
+    pools = ",".join(each.pool.slug for each in asked.pools)
+    stack = f"{asked.template.program}|{asked.template.cuda_version}|{asked.template.compute_capability}"
+    return f"{stack}|{pools}|{asked.request!r}"
+
+
+def possible(asked: Asked) -> bool:
+    """Whether any pool could take it if nothing else ran and every node came back."""
+    return any(each.ever_takes(each.adapted(asked.request, asked.template)) for each in asked.pools)

@@ -1,0 +1,21 @@
+"""Entry points of the control plane's worker."""
+
+from __future__ import annotations
+
+from portal.celery import app
+from portal.scheduling import cycle, share_averages
+
+
+@app.task(name="control.schedule")
+def schedule() -> None:
+    cycle.run()
+
+
+@app.task(name="control.schedule_due")
+def schedule_due() -> None:
+    cycle.run_if_due()
+
+
+@app.task(name="control.average_shares")
+def average_shares() -> None:
+    share_averages.update()

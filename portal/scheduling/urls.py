@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from django.urls import path
+
+from portal.scheduling import views
+
+app_name = "scheduling"
+urlpatterns = [
+    path("queue/", views.queue, name="queue"),
+]

@@ -1,0 +1,37 @@
+"""The queue's page; templates/scheduling/queue.html says what it expects."""
+
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from portal.common.htmx import partial_of
+from portal.common.requests import SignedInRequest
+from portal.common.texts import storable
+from portal.scheduling import selectors as selectors
+from portal.scheduling.models import QueueState
+
+ROWS_PER_PAGE = 50
+
+
+@require_safe
+@login_required
+@never_cache
+def queue(request: SignedInRequest) -> HttpResponse:
+    """Everybody sees all that waits, in order; names only of what is theirs to see."""
+    team = storable(request.GET.get("team", ""))[:40]
+    found = selectors.filtered(selectors.waiting(), team=team)
+    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "page": page,
+        "entries": selectors.entries(request.user, list(page.object_list)),
+        "leaving": selectors.leaving(request.user),
+        "team": team,
+        "teams": selectors.teams_waiting(),
+        "state": QueueState.objects.filter(pk=1).first(),
+    }
+    return render(request, partial_of(request, "scheduling/queue.html", "list"), context)

@@ -1,0 +1,57 @@
+"""What workspaces tell the rooms above them. Each workspace is locked by the emitter, or new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from portal.common.domain_events import DomainEvent
+from portal.workspaces.models import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceRequested(DomainEvent):
+    """A workspace shall wait for a place. Who listens refuses by raising a `PortalError`.
+
+    With `unapproved`, one that needs an approval first is let through: it waits for that.
+    """
+
+    workspace: Workspace
+    unapproved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceQueued(DomainEvent):
+    """A person has put a workspace into the queue, and waits for what becomes of it."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceWaits(DomainEvent):
+    """A workspace waits for a place, as it did before or again."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightDue(DomainEvent):
+    """A workspace that waits for checks of its devices is to be looked at."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionDue(DomainEvent):
+    """The time at which a running workspace has to make room has come."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationsReleased(DomainEvent):
+    """A workspace has given back what it held; `used` says whether its programs may have run there."""
+
+    workspace: Workspace
+    devices: tuple[UUID, ...]
+    used: bool

@@ -1,0 +1,43 @@
+"""Joins the gateway's ASGI application, which knows no Django, with the portal's database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import redis.asyncio
+from asgiref.sync import sync_to_async
+from django.conf import settings
+
+from portal.workspaces.gateway import publishing
+from portal.workspaces.gateway.app import GatewaySettings, build_app
+
+Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
+
+
+def gateway_application(django_application: Any) -> Application:
+    """The gateway for workspaces' hosts and forward-auth, Django for all else."""
+    if not settings.BERTH_GATEWAY_SECRET:
+        raise RuntimeError("BERTH_GATEWAY_SECRET is not set: run `make up`, which writes one.")
+    store = redis.asyncio.Redis.from_url(
+        settings.BERTH_REDIS_URL, socket_timeout=5, socket_connect_timeout=1, health_check_interval=30
+    )
+    app = build_app(
+        GatewaySettings(
+            secret=settings.BERTH_GATEWAY_SECRET,
+            domain=settings.BERTH_DOMAIN,
+            public_url=settings.BERTH_PUBLIC_URL,
+            cookie_secure=settings.HTTPS,
+        ),
+        store,
+        sync_to_async(publishing.resolve),
+        sync_to_async(publishing.authorize_bearer),
+    )
+
+    async def application(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        if app.handles(scope):
+            await app(scope, receive, send)
+        else:
+            await django_application(scope, receive, send)
+
+    return application

@@ -1,0 +1,160 @@
+"""Tells the gateway about workspaces: where they answer, who may enter, with which upstream secret.
+
+Redis may lose all of it: `sync` puts everything back from the database.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+import redis
+from django.conf import settings
+from django.db import transaction
+
+from portal.accounts.domain_events import SignedOut
+from portal.accounts.models import User
+from portal.accounts.services import user_of_token
+from portal.catalog.models import UpstreamAuth
+from portal.common.errors import StateConflict, Unavailable
+from portal.common.scopes import Scope
+from portal.events import live
+from portal.workspaces import policies
+from portal.workspaces.gateway import routes, state, tickets
+from portal.workspaces.gateway.names import workspace_uuid
+from portal.workspaces.gateway.state import WorkspaceView
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.secrets import app_token
+
+log = logging.getLogger(__name__)
+ROUTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
+
+
+@lru_cache(maxsize=1)
+def routes_connection() -> redis.Redis:
+    return routes.connect(settings.BERTH_REDIS_URL)
+
+
+def upstream_headers(workspace: Workspace) -> dict[str, str]:
+    """What the gateway adds on the way to the app, so that the app's secret never reaches a browser."""
+    token = app_token(workspace.pk, workspace.generation)
+    match workspace.template.upstream_auth:
+        case UpstreamAuth.BEARER:
+            return {"Authorization": f"Bearer {token}"}
+        case UpstreamAuth.CODE_SERVER:
+            return {"Cookie": f"code-server-session={token}"}
+        case _:
+            return {}
+
+
+def view_of(workspace: Workspace) -> WorkspaceView:
+    return WorkspaceView(
+        external_name=workspace.external_name,
+        name=workspace.name,
+        state=workspace.state,
+        user_ids=frozenset({str(workspace.owner_id)}),
+        upstream_headers=upstream_headers(workspace),
+        simulated=workspace.simulated,
+        revision=int(workspace.state_since.timestamp() * 1000),
+    )
+
+
+def route_of(workspace: Workspace) -> routes.Route | None:
+    if workspace.state not in ROUTED or not routes.is_endpoint(workspace.endpoint):
+        return None
+    return routes.Route(workspace.external_name, workspace.endpoint, settings.BERTH_DOMAIN)
+
+
+def publish_on_commit(workspace: Workspace) -> None:
+    """Bring the gateway up to date with a workspace once the transaction has held."""
+    transaction.on_commit(lambda: publish(workspace))
+
+
+def publish(workspace: Workspace) -> None:
+    """Lay or take away the route, and tell the present state. Without Redis the next sync does it."""
+    try:
+        route = route_of(workspace)
+        if route is None:
+            routes.withdraw(routes_connection(), workspace.external_name)
+        else:
+            routes.publish(routes_connection(), route)
+        state.put(live.connection(), view_of(workspace))
+        if workspace.state == State.TERMINATED:
+            tickets.revoke_workspace(live.connection(), workspace.external_name)
+    except redis.RedisError as error:
+        log.warning("gateway not told about %s: %s", workspace.external_name, error)
+
+
+def sync() -> None:
+    """Make the routes in Redis exactly those of the database."""
+    routes.sync(routes_connection(), _all_routes)
+
+
+def _all_routes() -> list[routes.Route]:
+    routed = Workspace.objects.filter(state__in=ROUTED).exclude(endpoint="")
+    return [route for workspace in routed if (route := route_of(workspace)) is not None]
+
+
+def issue_ticket(*, actor: User, workspace: Workspace) -> str:
+    """A one-time ticket into the workspace, for its own user and while it runs.
+
+    Raises `NotAllowed`, `StateConflict`, `Unavailable`.
+    """
+    policies.require_open(actor, workspace)
+    if workspace.state != State.RUNNING:
+        raise StateConflict(
+            f"{workspace.name} is {State(workspace.state).label.lower()}.",
+            next_action="Start it, or wait until it is ready.",
+            state=workspace.state,
+        )
+    if workspace.simulated:
+        raise StateConflict(
+            "This is a simulated workspace: nothing runs behind it.",
+            next_action="Choose a flavor that is not simulated.",
+            code="simulated",
+        )
+    try:
+        return tickets.issue(live.connection(), external_name=workspace.external_name, user_id=str(actor.pk))
+    except redis.RedisError as error:
+        raise Unavailable(
+            "The portal's message store does not answer, so you cannot be signed in to the workspace.",
+            next_action="Try again in a few seconds.",
+        ) from error
+
+
+def end_sessions(event: SignedOut) -> None:
+    """Sign a user out of every workspace, as at the portal's sign-out."""
+    try:
+        tickets.revoke_user(live.connection(), str(event.user_id))
+    except redis.RedisError as error:
+        log.warning("workspace sessions of %s not ended: %s", event.user_id, error)
+
+
+def resolve(external_name: str) -> WorkspaceView | None:
+    """The view of a workspace from the database, for when Redis has none."""
+    workspace = _by_external_name(external_name)
+    return view_of(workspace) if workspace is not None else None
+
+
+def authorize_bearer(secret: str, _external_name: str) -> str | None:
+    """The user behind an API token that may connect at all: of everything, or `workspaces:connect`.
+
+    Whether this user may enter this workspace is the gateway's next question. It refuses that with a 403, as
+    the token itself is good.
+    """
+    found = user_of_token(secret)
+    if found is None:
+        return None
+    user, token = found
+    if Scope.ALL not in token.scopes and Scope.WORKSPACES_CONNECT not in token.scopes:
+        return None
+    return str(user.pk)
+
+
+def _by_external_name(external_name: str) -> Workspace | None:
+    return (
+        Workspace.objects.select_related("template", "flavor__pool", "pool")
+        .filter(pk=workspace_uuid(external_name))
+        .first()
+    )

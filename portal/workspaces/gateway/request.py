@@ -1,0 +1,135 @@
+"""A request as the gateway judges it, and the policies that need nothing but the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from portal.workspaces.gateway.names import same_origin
+from portal.workspaces.gateway.tickets import MAX_COOKIES
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_COOKIES = frozenset({"berth_ws", "__Host-berth_ws"})
+_BEARER = "bearer "
+_MAX_TOKEN = 512
+
+
+class Malformed(Exception):
+    """A header that must be there once is missing, doubled or not readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the client asked of a workspace's host, whoever told us. Header names are lower case."""
+
+    host: str
+    method: str
+    target: str
+    headers: Mapping[str, tuple[str, ...]]
+
+    def first(self, name: str) -> str:
+        """The header's value, lower case; empty when it is missing or sent twice."""
+        values = self.headers.get(name, ())
+        return values[0].strip().lower() if len(values) == 1 else ""
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> str:
+        return self.target.partition("?")[2]
+
+    @property
+    def websocket(self) -> bool:
+        """Hop-by-hop headers do not reach forward-auth, so the handshake's own ones tell."""
+        return "sec-websocket-key" in self.headers or "sec-websocket-version" in self.headers
+
+    @property
+    def navigation(self) -> bool:
+        """Whether a person looks at the answer in a browser's window."""
+        if self.method not in ("GET", "HEAD") or self.websocket:
+            return False
+        mode = self.first("sec-fetch-mode")
+        return mode == "navigate" if mode else "text/html" in self.first("accept")
+
+    @property
+    def bearer(self) -> str:
+        """The bearer token, or empty. Two Authorization headers count as none."""
+        values = self.headers.get("authorization", ())
+        if len(values) != 1 or values[0][: len(_BEARER)].lower() != _BEARER:
+            return ""
+        token = values[0][len(_BEARER) :].strip()
+        return token if 0 < len(token) <= _MAX_TOKEN and token.isascii() and token.isprintable() else ""
+
+    def session_cookies(self, name: str) -> list[str]:
+        """The distinct values sent under our cookie's name: another host of the domain may add some."""
+        found: list[str] = []
+        for pair in self._cookie_pairs():
+            key, _, value = pair.partition("=")
+            if key.strip() == name and value and len(value) <= 256 and value not in found:
+                found.append(value)
+        return found if len(found) <= MAX_COOKIES else []
+
+    def app_cookies(self) -> str:
+        """The Cookie header without ours, for the app."""
+        pairs = self._cookie_pairs()
+        return "; ".join(pair for pair in pairs if pair.partition("=")[0].strip() not in _OWN_COOKIES)
+
+    def _cookie_pairs(self) -> list[str]:
+        pairs = (pair.strip() for line in self.headers.get("cookie", ()) for pair in line.split(";"))
+        return [pair for pair in pairs if pair]
+
+    def foreign(self, scheme: str) -> bool:
+        """Whether another origin's page sent this: refused where it could act or embed.
+
+        Workspaces of one domain are the same site to a browser, so SameSite does not part them.
+        """
+        origins = self.headers.get("origin", ())
+        acts = self.websocket or self.method not in _SAFE_METHODS
+        if acts and origins:
+            return len(origins) != 1 or not same_origin(origins[0].strip(), self.host, scheme)
+        if self.first("sec-fetch-site") not in ("cross-site", "same-site"):
+            return False
+        # A link from the portal or elsewhere may open the workspace; nothing may embed or load it.
+        opens = self.first("sec-fetch-mode") == "navigate" and not acts
+        return not (opens and self.first("sec-fetch-dest") in ("document", ""))
+
+
+def collect(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, tuple[str, ...]]:
+    """ASGI headers by lower-case name."""
+    headers: dict[str, tuple[str, ...]] = {}
+    for name, value in raw:
+        key = name.decode("latin-1").lower()
+        headers[key] = (*headers.get(key, ()), value.decode("latin-1"))
+    return headers
+
+
+def direct(scope: Mapping[str, Any]) -> Request:
+    """The request of an ASGI scope itself. Raises `Malformed`."""
+    headers = collect(scope["headers"])
+    target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+    if scope.get("query_string"):
+        target += "?" + scope["query_string"].decode("latin-1")
+    return Request(_once(headers, "host"), scope.get("method", "GET"), target, headers)
+
+
+def forwarded(scope: Mapping[str, Any]) -> Request:
+    """The request that Traefik asks about. Raises `Malformed`."""
+    headers = collect(scope["headers"])
+    method = _once(headers, "x-forwarded-method").upper()
+    target = _once(headers, "x-forwarded-uri")
+    if not target.startswith("/"):
+        # The absolute form of a request line.
+        parts = urlsplit(target)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Request(_once(headers, "x-forwarded-host"), method, target, headers)
+
+
+def _once(headers: Mapping[str, tuple[str, ...]], name: str) -> str:
+    values = headers.get(name, ())
+    if len(values) != 1 or not values[0]:
+        raise Malformed(name)
+    return values[0]

@@ -1,0 +1,197 @@
+"""One-time tickets and the sessions on a workspace's origin that they are exchanged for.
+
+Redis holds only SHA-256 digests of tickets and cookie values: reading it lets nobody in. All that
+belongs to a workspace or to a user is indexed, so that it ends at once when a right is taken away.
+Each step that must not be torn apart is one script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from portal.workspaces.gateway.names import check_external_name
+
+TICKET_TTL_S = 30
+SESSION_TTL_S = 12 * 3600
+SESSION_MAX_S = 7 * 24 * 3600
+RENEW_AFTER_S = 300
+MAX_COOKIES = 4
+_TICKET = "berth:gw:ticket:"
+_SESSION = "berth:gw:session:"
+_BY_WORKSPACE = "berth:gw:of-ws:"
+_BY_USER = "berth:gw:of-user:"
+
+_ISSUE = """
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[2])
+for i = 2, 3 do
+  redis.call('SADD', KEYS[i], KEYS[1])
+  redis.call('EXPIRE', KEYS[i], ARGV[3])
+end
+return 1
+"""
+
+# The ticket is gone after this, whether or not it was for this workspace.
+_EXCHANGE = """
+local data = redis.call('GETDEL', KEYS[1])
+if not data then return nil end
+local ok, grant = pcall(cjson.decode, data)
+if not ok or grant['workspace'] ~= ARGV[1] then return nil end
+local of_ws, of_user = ARGV[5] .. grant['workspace'], ARGV[6] .. grant['user']
+redis.call('SREM', of_ws, KEYS[1])
+redis.call('SREM', of_user, KEYS[1])
+local session = cjson.encode(
+  {workspace = grant['workspace'], user = grant['user'], since = tonumber(ARGV[2])})
+redis.call('SET', KEYS[2], session, 'EX', ARGV[3])
+for _, index in ipairs({of_ws, of_user}) do
+  redis.call('SADD', index, KEYS[2])
+  redis.call('EXPIRE', index, ARGV[4])
+end
+return grant['user']
+"""
+
+_REVOKE = """
+local ended = 0
+for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+  ended = ended + redis.call('DEL', name)
+end
+redis.call('DEL', KEYS[1])
+return ended
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who entered which workspace. `since` is in UTC seconds since the epoch."""
+
+    workspace: str
+    user: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class CookiePolicy:
+    """The cookie of a session: host-only, not for scripts, `__Host-` where the portal speaks https."""
+
+    secure: bool
+
+    @property
+    def name(self) -> str:
+        return "__Host-berth_ws" if self.secure else "berth_ws"
+
+    def set_header(self, value: str, *, max_age_s: int = SESSION_MAX_S) -> str:
+        """The Set-Cookie header. No Domain attribute: other workspaces never see it."""
+        secure = "; Secure" if self.secure else ""
+        return f"{self.name}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{secure}"
+
+    def clear_header(self) -> str:
+        """The Set-Cookie header that removes it."""
+        return self.set_header("", max_age_s=0)
+
+
+def issue(redis: Redis, *, external_name: str, user_id: str) -> str:
+    """A ticket that lets `user_id` into the workspace once, within `TICKET_TTL_S`.
+
+    The caller has checked that the user may open it. Raises `RedisError`.
+    """
+    check_external_name(external_name)
+    if not user_id:
+        raise ValueError("a ticket needs a user id")
+    ticket = secrets.token_urlsafe(32)
+    grant = msgspec.json.encode({"workspace": external_name, "user": user_id})
+    redis.eval(
+        _ISSUE,
+        3,
+        ticket_key(ticket),
+        _BY_WORKSPACE + external_name,
+        _BY_USER + user_id,
+        grant,
+        TICKET_TTL_S,
+        SESSION_MAX_S,
+    )
+    return ticket
+
+
+def revoke_workspace(redis: Redis, external_name: str) -> int:
+    """End every session and ticket of a workspace; how many there were. Raises `RedisError`."""
+    return _revoke(redis, _BY_WORKSPACE + check_external_name(external_name))
+
+
+def revoke_user(redis: Redis, user_id: str) -> int:
+    """End every session and ticket of a user, in all workspaces; how many. Raises `RedisError`."""
+    return _revoke(redis, _BY_USER + user_id)
+
+
+def _revoke(redis: Redis, index: str) -> int:
+    return int(str(redis.eval(_REVOKE, 1, index)))
+
+
+def ticket_key(ticket: str) -> str:
+    """The Redis key of a ticket."""
+    return _TICKET + _digest(ticket)
+
+
+def session_key(cookie: str) -> str:
+    """The Redis key of the session that a cookie value stands for."""
+    return _SESSION + _digest(cookie)
+
+
+def decode_session(data: Any) -> Session | None:
+    """A stored session; None for what is missing or damaged."""
+    if data is None:
+        return None
+    try:
+        return msgspec.json.decode(data, type=Session)
+    except msgspec.MsgspecError:
+        return None
+
+
+async def exchange(
+    redis: AsyncRedis, *, ticket: str, external_name: str, clock: Callable[[], float] = time.time
+) -> str | None:
+    """A new cookie value for a valid ticket of this very workspace, else None. Raises `RedisError`."""
+    if not ticket or len(ticket) > 256:
+        return None
+    cookie = secrets.token_urlsafe(32)
+    # redis-py types the result of a script as it does for both of its clients.
+    answer: Any = redis.eval(
+        _EXCHANGE,
+        2,
+        ticket_key(ticket),
+        session_key(cookie),
+        external_name,
+        str(int(clock())),
+        str(SESSION_TTL_S),
+        str(SESSION_MAX_S),
+        _BY_WORKSPACE,
+        _BY_USER,
+    )
+    return cookie if await answer is not None else None
+
+
+async def end(redis: AsyncRedis, cookie: str) -> None:
+    """End one session. Raises `RedisError`."""
+    await redis.delete(session_key(cookie))
+
+
+def renewal_s(session: Session, ttl_s: int, now: float) -> int:
+    """The lifetime to give a session that is in use, or 0 to leave it.
+
+    It slides to `SESSION_TTL_S`, in steps that keep most requests free of writes, and never
+    beyond `SESSION_MAX_S` after the ticket was exchanged.
+    """
+    longest = int(session.since + SESSION_MAX_S - now)
+    wanted = min(SESSION_TTL_S, longest)
+    return wanted if wanted > 0 and wanted - ttl_s >= RENEW_AFTER_S else 0
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,308 @@
+"""What the pages of workspaces show: sentences, stages and the actions that are offered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import Q, QuerySet
+from django.urls import reverse
+
+from portal.accounts.models import Role, User
+from portal.common.reason_codes import Rule
+from portal.common.templatetags.berth import cores, mib, milli
+from portal.events.models import Event
+from portal.workspaces import policies, selectors
+from portal.workspaces.lifecycle import (
+    DELETABLE,
+    STARTABLE,
+    STOPPABLE,
+    TRANSITIONAL,
+    State,
+    TerminationReason,
+)
+from portal.workspaces.models import Workspace
+
+STARTING = frozenset({State.PENDING, State.PROVISIONING})
+EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad"}
+
+
+def size_words(resources: dict[str, Any]) -> str:
+    """A size as people say it: 1 × H100, 8 cores, 32 GiB."""
+    accelerators = resources.get("accelerators") or {}
+    parts = []
+    if count := accelerators.get("count", 0):
+        model = accelerators.get("model") or "GPU"
+        share = accelerators.get("share_milli", 1000)
+        part = "" if share == 1000 else f" ({milli(share)} of one)"
+        parts.append(f"{count} × {model}{part}")
+    parts += [cores(resources["cpu_milli"]), mib(resources["memory_mib"])]
+    if disk := resources.get("disk_mib", 0):
+        parts.append(f"{mib(disk)} disk")
+    if (nodes := resources.get("nodes", 1)) > 1:
+        parts.append(f"on each of {nodes} nodes")
+    return ", ".join(parts)
+
+
+def stage_words(workspace: Workspace) -> str:
+    """What it is doing just now, in a few words."""
+    match workspace.state:
+        case State.PENDING:
+            if workspace.error_code == "needs_approval":
+                return "Waits for approval"
+            place = workspace.queue_position
+            return f"Position {place} in the queue" if place else "Waits for a place"
+        case State.PROVISIONING:
+            return f"{workspace.template.name} starts" if workspace.launched_at else "Placed, about to start"
+        case State.RUNNING:
+            return "Has to make room soon" if workspace.leave_at else "Ready"
+        case State.STOPPING:
+            return "Its programs end"
+        case State.STOPPED:
+            return "Your files are kept"
+        case State.TERMINATING:
+            return "Gives its place back"
+        case State.TERMINATED:
+            return "Its place is free again"
+        case State.FAILED:
+            return (
+                TerminationReason(workspace.termination_reason).label
+                if workspace.termination_reason
+                else "It failed"
+            )
+    return State(workspace.state).label
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A workspace in the list, and what its reader may do with it."""
+
+    workspace: Workspace
+    stage: str
+    foreign: bool
+    can_open: bool
+    can_start: bool
+    can_stop: bool
+
+    @property
+    def counting(self) -> bool:
+        """Whether the time beside the stage counts on."""
+        return self.workspace.state in TRANSITIONAL
+
+    @property
+    def waiting(self) -> bool:
+        return self.workspace.state in STARTING
+
+    @property
+    def failed(self) -> bool:
+        return self.workspace.state == State.FAILED
+
+
+def cards(actor: User, workspaces: Iterable[Workspace]) -> list[Card]:
+    """Cards for workspaces that the actor may see; everybody who sees one may operate it."""
+    return [
+        Card(
+            workspace=workspace,
+            stage=stage_words(workspace),
+            foreign=workspace.owner_id != actor.pk,
+            can_open=can_open(actor, workspace),
+            can_start=workspace.state in STARTABLE,
+            can_stop=workspace.state in STOPPABLE,
+        )
+        for workspace in workspaces
+    ]
+
+
+def can_open(actor: User, workspace: Workspace) -> bool:
+    return (
+        workspace.state == State.RUNNING and not workspace.simulated and policies.may_open(actor, workspace)
+    )
+
+
+def can_see_all(actor: User) -> bool:
+    """Whether the actor sees workspaces of others: operators, and owners of a team."""
+    return actor.operates or actor.memberships.filter(role=Role.OWNER).exists()
+
+
+def filtered(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
+    """Those whose name, template, flavor, team or owner contains every word of `q`, in `state`."""
+    for word in q.split()[:8]:
+        workspaces = workspaces.filter(
+            Q(name__icontains=word)
+            | Q(template__name__icontains=word)
+            | Q(flavor__name__icontains=word)
+            | Q(team__name__icontains=word)
+            | Q(owner__username__icontains=word)
+        )
+    if state in State.values:
+        workspaces = workspaces.filter(state=state)
+    return workspaces
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices of one model that the workspace holds on a node."""
+
+    model: str
+    uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node that the workspace is on, and its devices there."""
+
+    node: str
+    devices: tuple[DeviceGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An entry of the timeline: who, what, why."""
+
+    at: datetime
+    who: str
+    what: str
+    why: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """The page of one workspace."""
+
+    stage: str
+    size: str
+    stages: list[selectors.Stage]
+    total_s: float | None
+    places: list[Place]
+    activity: list[tuple[str, str]]
+    reason: str
+    transient: bool
+    starting: bool
+    open_now: bool
+    has_log: bool
+    approval: Any
+    ask_url: str
+    leaving: str
+    can_open: bool
+    can_start: bool
+    can_stop: bool
+    can_delete: bool
+
+
+def approval_of(workspace: Workspace) -> Any:
+    """The open request that a waiting workspace waits for."""
+    if workspace.state != State.PENDING:
+        return None
+    return workspace.quota_requests.open().first()
+
+
+ASKABLE = {Rule.TEAM_LIMIT: "quota", Rule.COHORT: "quota", Rule.USER_CAP: "member_cap", Rule.LEDGER: "ledger"}
+
+
+def ask_url(actor: User, workspace: Workspace) -> str:
+    """Where to ask for what a waiting workspace lacks, filled in; empty where asking would not help."""
+    rule, blocker = workspace.blocker.get("rule", ""), workspace.blocker
+    if workspace.state != State.PENDING or rule not in ASKABLE or workspace.owner_id != actor.pk:
+        return ""
+    query = {"team": workspace.team.slug, "kind": ASKABLE[Rule(rule)]}
+    if rule != Rule.LEDGER:
+        query["resource"] = blocker["resource"]
+        query["amount"] = str(max(1, blocker["wanted"] - max(0, blocker["free"])))
+    return f"{reverse('quota_requests:ask')}?{urlencode(query)}"
+
+
+LEAVES_FOR = {
+    "in_team": "a request of its team with a higher priority",
+    "reclaim": "the team that owns the quota which it had borrowed",
+    "fair_share": "another team, which has borrowed less",
+    "booking": "a booking",
+    "drain": "maintenance of its node or GPU",
+}
+
+
+def leaving_words(workspace: Workspace) -> str:
+    """For what a running workspace has to leave; empty where it may stay."""
+    if workspace.leave_at is None or workspace.state not in {State.PROVISIONING, State.RUNNING}:
+        return ""
+    return LEAVES_FOR.get(workspace.leave_reason, "another")
+
+
+def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
+    """What the page of a workspace shows to the actor. `opening`: it shall open itself when ready."""
+    openable = can_open(actor, workspace)
+    operable = policies.may_operate(actor, workspace)
+    ready = workspace.ready_at
+    return Detail(
+        stage=stage_words(workspace),
+        size=size_words(workspace.resources),
+        stages=[] if workspace.state == State.TERMINATED else selectors.stages(workspace),
+        total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
+        places=places(workspace),
+        activity=activity_facts(workspace),
+        reason=TerminationReason(workspace.termination_reason).label
+        if workspace.termination_reason
+        else "It failed",
+        transient=workspace.state in TRANSITIONAL,
+        starting=workspace.state in STARTING,
+        open_now=opening and openable,
+        has_log=workspace.generation > 0 and not workspace.simulated,
+        approval=approval_of(workspace),
+        ask_url=ask_url(actor, workspace),
+        leaving=leaving_words(workspace),
+        can_open=openable,
+        can_start=operable and workspace.state in STARTABLE,
+        can_stop=operable and workspace.state in STOPPABLE,
+        can_delete=operable and workspace.state in DELETABLE,
+    )
+
+
+def places(workspace: Workspace) -> list[Place]:
+    """Where it is now: nothing once its capacity has been released."""
+    allocations = (
+        workspace.allocations.filter(released_at=None)
+        .select_related("node")
+        .prefetch_related("devices__device")
+        .order_by("node__name")
+    )
+    found: list[Place] = []
+    for allocation in allocations:
+        models: dict[str, list[str]] = {}
+        for item in sorted(allocation.devices.all(), key=lambda item: item.device.index):
+            models.setdefault(item.device.model, []).append(item.device.uuid)
+        groups = tuple(DeviceGroup(model, tuple(uuids)) for model, uuids in models.items())
+        found.append(Place(node=allocation.node.name, devices=groups))
+    return found
+
+
+def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
+    """The last heartbeat's figures as name and value; what was not measured is left out."""
+    if workspace.state != State.RUNNING:
+        return []
+    seen = workspace.activity or {}
+    facts: list[tuple[str, str]] = []
+    for key, name in (("kernels", "Kernels"), ("terminals", "Terminals")):
+        group = seen.get(key)
+        if isinstance(group, dict) and isinstance(group.get("count"), int):
+            busy = group.get("busy")
+            more = f", {busy} busy" if isinstance(busy, int) and busy else ""
+            facts.append((name, f"{group['count']}{more}"))
+    for key, name in (("connections", "Connections"), ("processes", "Processes")):
+        if isinstance(seen.get(key), int):
+            facts.append((name, str(seen[key])))
+    if isinstance(seen.get("rss_mib"), int):
+        facts.append(("Memory used", mib(seen["rss_mib"])))
+    return facts
+
+
+def event_rows(events: Sequence[Event]) -> list[EventRow]:
+    """The timeline's entries. A reason stands behind the first colon of what was written."""
+    rows = []
+    for event in events:
+        what, _, why = event.message.partition(": ")
+        tone = EVENT_TONES.get(event.kind.rpartition(".")[2], "")
+        rows.append(EventRow(at=event.at, who=event.actor_label, what=what, why=why, tone=tone))
+    return rows

@@ -1,0 +1,118 @@
+"""A sign of life of every Celery process, kept in Redis, so that health is one cheap read.
+
+`celery inspect ping` would ask over the same broker and wait its full time-out for whoever is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from typing import Any, cast
+
+import redis
+from celery import Celery, bootsteps
+
+from provisioning.celery_config import KEY_PREFIX
+
+log = logging.getLogger(__name__)
+
+PULSE_KEY = f"{KEY_PREFIX}pulse"
+"""A hash: process name (`control@host`, `node@host`, `beat@host`) → JSON `{"at": unix time, "pid": …}`."""
+PULSE_INTERVAL_S = 5.0
+PULSE_LATE_S = 20.0
+"""Without a pulse for this long, a process counts as not answering."""
+
+
+class Pulse:
+    """Writes one process's pulse. Redis being away is no error: the pulse is then late, as it should be."""
+
+    def __init__(self, broker_url: str, name: str) -> None:
+        self._name = name
+        self._client = redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2)
+
+    def show(self) -> None:
+        """Write the pulse now."""
+        value = json.dumps({"at": time.time(), "pid": os.getpid()})
+        try:
+            self._client.hset(PULSE_KEY, self._name, value)
+        except (redis.RedisError, OSError) as error:
+            log.warning("no pulse: %s", error)
+
+    def withdraw(self) -> None:
+        """Take the pulse away: this process ends on purpose."""
+        try:
+            self._client.hdel(PULSE_KEY, self._name)
+            self._client.close()
+        except (redis.RedisError, OSError) as error:
+            log.debug("the pulse was not taken away: %s", error)
+
+
+class PulseStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Shows the pulse from the worker's own event loop, once it consumes: a stuck loop shows none."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._timer: Any = None
+        self._pulse: Pulse | None = None
+
+    def start(self, consumer: Any) -> None:
+        self._pulse = Pulse(consumer.app.conf.broker_url, consumer.hostname)
+        self._pulse.show()
+        self._timer = consumer.timer.call_repeatedly(PULSE_INTERVAL_S, self._pulse.show)
+
+    def stop(self, _consumer: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pulse is not None:
+            self._pulse.withdraw()
+            self._pulse = None
+
+    shutdown = stop
+
+
+def install(app: Celery) -> None:
+    """Give every worker of `app` a pulse."""
+    app.steps["consumer"].add(PulseStep)
+
+
+def parse(raw: dict[bytes, bytes]) -> dict[str, float]:
+    """The hash as read from Redis: process name → time of its last pulse. What is not ours is left out."""
+    pulses: dict[str, float] = {}
+    for name, value in raw.items():
+        try:
+            pulses[name.decode()] = float(json.loads(value)["at"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return pulses
+
+
+def is_fresh(broker_url: str, name: str) -> bool:
+    """Whether the process `name` has shown a pulse lately. Raises `redis.RedisError`."""
+    with redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2) as client:
+        # The library's type also stands for its asynchronous client.
+        raw = cast("dict[bytes, bytes]", client.hgetall(PULSE_KEY))
+    return time.time() - parse(raw).get(name, 0.0) <= PULSE_LATE_S
+
+
+def main(role: str) -> int:
+    """A container's health check: `python -m provisioning.heartbeat control|node|beat`; 0 when it is well."""
+    url = os.environ.get("BERTH_NODE_REDIS_URL" if role == "node" else "BERTH_REDIS_URL", "")
+    name = f"{role}@{os.environ.get('BERTH_NODE_NAME') or socket.gethostname()}"
+    try:
+        fresh = is_fresh(url, name)
+    except (redis.RedisError, OSError, ValueError) as error:
+        print(f"{name}: Redis does not answer ({type(error).__name__})", file=sys.stderr)
+        return 1
+    print(f"{name}: {'well' if fresh else 'silent'}")
+    return 0 if fresh else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,240 @@
+"""GPU checks and scrubs on the node plane: minutes of work that no worker process is kept from others by.
+
+A task only begins a run: the run itself is a thread of the worker's process that waits for the check's own
+processes, while that worker goes on starting and stopping workspaces. So a task's time limit and the
+broker's visibility time-out never meet a check. A worker that dies takes its check along (the check's
+processes die with the thread that started them), and the control plane sends it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.check_messages import SCRUB, CheckAnswer, CheckCommand
+from provisioning.driver import Driver
+from provisioning.gpu.check.types import Progress
+from provisioning.node.tasks import failure_of
+from provisioning.node.worker import app
+from provisioning.registry import driver_for
+from provisioning.types import Failure
+
+log = logging.getLogger(__name__)
+
+TELL_EVERY_S = 1.0
+ALIVE_EVERY_S = 5.0
+"""Silence is taken for the end of the node: even a check that has nothing to tell says that it is there."""
+SLACK_S = 90.0
+"""How much longer than its deadline a check may take to end what it has started."""
+TRIES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
+"""The verdict of minutes of work is not dropped because the broker is away for a moment."""
+LOCK_LOOK_S = 0.25
+
+
+@app.task(name="node.gpu_check")  # type: ignore[untyped-decorator]
+def gpu_check(command: dict[str, Any]) -> None:
+    """Begin a check; its report is sent when it has ended."""
+    begin(messages.load(command, CheckCommand))
+
+
+@app.task(name="node.gpu_scrub")  # type: ignore[untyped-decorator]
+def gpu_scrub(command: dict[str, Any]) -> None:
+    """Begin a scrub; its result is sent when it has ended."""
+    begin(messages.load(command, CheckCommand))
+
+
+def begin(command: CheckCommand) -> threading.Thread | None:
+    """Start a run in a thread of its own; or do it here, where nothing real is done and none is needed."""
+    if time.time() > command.expires_at:
+        log.info("%s of %s came too late and was not begun", command.kind, command.uuid)
+        return None
+    try:
+        driver = driver_for(command.pool)
+        at_once = driver.checks_at_once
+    except Exception as error:
+        _answer(command, failure=failure_of(error))
+        return None
+    if at_once:
+        _answer(command, **_work(driver, command, _Teller(command)))
+        return None
+    thread = threading.Thread(target=_run, args=(driver, command), name=f"gpu-{command.kind}", daemon=True)
+    thread.start()
+    return thread
+
+
+def _run(driver: Driver, command: CheckCommand) -> None:
+    """One run from beginning to end. Nothing is sent where another one of the same device goes on."""
+    try:
+        with _device(command) as mine:
+            if mine:
+                _watch(driver, command)
+    except Exception as error:
+        _answer(command, failure=failure_of(error))
+
+
+def _watch(driver: Driver, command: CheckCommand) -> None:
+    """Wait for the work with a limit of our own: what hangs in there does not hang the answer."""
+    teller = _Teller(command)
+    done: list[dict[str, Any]] = []
+    worker = threading.Thread(
+        target=lambda: done.append(_work(driver, command, teller)), name="gpu-work", daemon=True
+    )
+    teller(Progress("prepare"))
+    worker.start()
+    until = time.monotonic() + command.deadline_s + SLACK_S
+    while worker.is_alive() and time.monotonic() < until:
+        worker.join(ALIVE_EVERY_S)
+        if worker.is_alive():
+            teller.alive()
+    if done:
+        _answer(command, **done[0])
+        return
+    text = f"It did not end within {command.deadline_s + SLACK_S:.0f} s and cannot be ended. Reboot the node."
+    _answer(command, failure=Failure(code="hung", message=text, retryable=False, blame="operator"))
+
+
+def _work(driver: Driver, command: CheckCommand, tell: _Teller) -> dict[str, Any]:
+    """What the answer carries. Every outcome, an unforeseen error too."""
+    try:
+        if command.kind == SCRUB:
+            result = driver.scrub_device(
+                command.uuid, baseline_mib=command.baseline_mib, deadline_s=command.deadline_s
+            )
+            return {"report": messages.dump(result)}
+        report = driver.check_device(
+            command.uuid,
+            command.level,
+            baseline=command.baseline or None,
+            node_median=command.node_median or None,
+            deadline_s=command.deadline_s,
+            on_progress=tell,
+        )
+        return {"report": report.to_dict()}
+    except Exception as error:
+        return {"failure": failure_of(error)}
+
+
+class _Teller:
+    """Sends progress at most once a second; losing some of it loses nothing."""
+
+    def __init__(self, command: CheckCommand) -> None:
+        self._command = command
+        self._last = Progress("prepare")
+        self._told_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: Progress) -> None:
+        with self._lock:
+            self._last = progress
+            now = time.monotonic()
+            if now - self._told_at < TELL_EVERY_S:
+                return
+            self._told_at = now
+        self._send(progress)
+
+    def alive(self) -> None:
+        """Say what was said last, unless something has just been said."""
+        with self._lock:
+            quiet = time.monotonic() - self._told_at >= ALIVE_EVERY_S - 1
+            if quiet:
+                self._told_at = time.monotonic()
+        if quiet:
+            self._send(self._last)
+
+    def _send(self, progress: Progress) -> None:
+        try:
+            app.send_task(
+                "control.gpu_check_progress",
+                kwargs={
+                    "run": self._command.run,
+                    "lease": self._command.lease,
+                    "progress": asdict(progress),
+                },
+                queue=CONTROL_QUEUE,
+                expires=60,
+            )
+        except Exception as error:
+            log.debug("progress was not told: %s", error)
+
+
+def _answer(command: CheckCommand, **outcome: Any) -> None:
+    answer = CheckAnswer(
+        kind=command.kind, run=command.run, lease=command.lease, uuid=command.uuid, **outcome
+    )
+    body = {"answer": messages.dump(answer)}
+    problem: Exception | None = None
+    for wait_s in TRIES_S:
+        if wait_s:
+            time.sleep(wait_s)
+        try:
+            app.send_task("control.apply_gpu_check", kwargs=body, queue=CONTROL_QUEUE)
+        except Exception as error:
+            problem = error
+            if not _patient():
+                raise
+        else:
+            return
+    log.error("the result of the %s of %s was not told: %s", command.kind, command.uuid, problem)
+
+
+def _patient() -> bool:
+    """Whether time may be spent here: a worker's main thread has other work."""
+    return threading.current_thread() is not threading.main_thread()
+
+
+# --- one run at a time on a device ------------------------------------------------------------------
+
+
+def lock_folder() -> Path:
+    """Where the locks of this machine's devices are: the same for every worker process of one user."""
+    base = os.environ.get("BERTH_HOME") or tempfile.gettempdir()
+    return Path(base) / f"gpu-locks-{os.getuid()}"
+
+
+@contextmanager
+def _device(command: CheckCommand) -> Iterator[bool]:
+    """Hold the device against other runs on this machine; whether this one is to be done.
+
+    Waits no longer than the command may wait to begin. The same command comes a second time when a worker
+    is slow to confirm it: it is done once.
+    """
+    folder = lock_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / re.sub(r"[^A-Za-z0-9-]", "_", command.uuid)[:100]
+    with path.open("a+") as file:
+        taken = _lock(file.fileno(), until=lambda: time.time() > command.expires_at)
+        if taken:
+            file.seek(0)
+            taken = file.read() != command.lease
+        if taken:
+            file.truncate(0)
+            file.write(command.lease)
+            file.flush()
+        else:
+            log.info("%s of %s is not begun: another one goes on, or it was done", command.kind, command.uuid)
+        # The kernel gives the lock back when the file is closed, or its process dies.
+        yield taken
+
+
+def _lock(file: int, *, until: Callable[[], bool]) -> bool:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if until():
+                return False
+            time.sleep(LOCK_LOOK_S)
+        else:
+            return True

@@ -1,0 +1,168 @@
+"""Runs the GPU sampler inside the node's worker. Without an NVIDIA library it is not even started.
+
+Rollups go to the control plane once a minute. The newest sample of each device also stands in Redis for
+a short time, for charts that move; losing it loses nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import redis
+from celery import Celery, bootsteps
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX
+from provisioning.gpu.problems import LIBRARY
+from provisioning.gpu.samples import Sample
+
+if TYPE_CHECKING:
+    from provisioning.gpu.rollup import Rollup
+    from provisioning.gpu.sampler import Sampler
+
+log = logging.getLogger(__name__)
+
+LIVE_KEY = f"{KEY_PREFIX}samples"
+"""A hash: device UUID → JSON of its newest `Sample`."""
+LIVE_INTERVAL_S = 2.0
+LIVE_TTL_S = 60
+MOST_IN_A_MESSAGE = 64
+
+
+def has_library() -> bool:
+    """Whether the driver's library can be loaded here; costs nothing where it is not installed."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return False
+    return True
+
+
+def node_name() -> str:
+    return os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
+
+
+class Sender:
+    """The sampler's sink: tells the control plane. Raises what the broker raises; the sampler tries again."""
+
+    def __init__(self, app: Celery, *, pool_slug: str, node_name: str) -> None:
+        self._app = app
+        self._pool_slug = pool_slug
+        self._node_name = node_name
+
+    def __call__(self, rollups: list[Rollup]) -> None:
+        for first in range(0, len(rollups), MOST_IN_A_MESSAGE):
+            self._app.send_task(
+                "control.apply_samples",
+                kwargs={
+                    "pool_slug": self._pool_slug,
+                    "node_name": self._node_name,
+                    "rollups": messages.dump(rollups[first : first + MOST_IN_A_MESSAGE]),
+                },
+                queue=CONTROL_QUEUE,
+            )
+
+
+class Live:
+    """Shows the newest samples in Redis. Redis being away is no error."""
+
+    def __init__(self, broker_url: str, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self._client = redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2)
+        self._shown: dict[str, float] = {}
+
+    def show(self) -> None:
+        """Write what is new since the last time."""
+        fresh = {
+            uuid: sample
+            for uuid, sample in self._sampler.latest().items()
+            if self._shown.get(uuid) != sample.at_s
+        }
+        if not fresh:
+            return
+        try:
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.hset(LIVE_KEY, mapping={uuid: json.dumps(asdict(item)) for uuid, item in fresh.items()})
+                pipe.expire(LIVE_KEY, LIVE_TTL_S)
+                pipe.execute()
+        except (redis.RedisError, OSError) as error:
+            log.debug("live samples were not shown: %s", error)
+            return
+        self._shown = {uuid: sample.at_s for uuid, sample in fresh.items()} | {
+            uuid: at_s for uuid, at_s in self._shown.items() if uuid not in fresh
+        }
+
+    def close(self) -> None:
+        try:
+            self._client.close()
+        except (redis.RedisError, OSError) as error:
+            log.debug("the connection for live samples did not close: %s", error)
+
+
+def parse_live(raw: Mapping[bytes, bytes], *, now_s: float | None = None) -> dict[str, Sample]:
+    """The hash as read from Redis: UUID → sample no older than `LIVE_TTL_S`. What is not ours is left out."""
+    now_s = time.time() if now_s is None else now_s
+    found: dict[str, Sample] = {}
+    for uuid, value in raw.items():
+        try:
+            sample = messages.load(json.loads(value), Sample)
+        except ValueError:
+            continue
+        if now_s - sample.at_s <= LIVE_TTL_S:
+            found[uuid.decode(errors="replace")] = sample
+    return found
+
+
+class SamplerStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Starts the sampler when the worker consumes, and lets it go on while the broker is away."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._sampler: Sampler | None = None
+        self._live: Live | None = None
+        self._timer: Any = None
+
+    def start(self, consumer: Any) -> None:
+        if self._sampler is None:
+            if not has_library():
+                return
+            # Only here: a machine without a GPU need not load what sums samples up.
+            from provisioning.gpu import sampler, sources
+
+            sink = Sender(
+                consumer.app, pool_slug=os.environ.get("BERTH_NODE_POOL", ""), node_name=node_name()
+            )
+            self._sampler = sampler.Sampler(1, sources.NvmlDevices(), sink)
+            self._sampler.start()
+        self._live = Live(consumer.app.conf.broker_url, self._sampler)
+        self._timer = consumer.timer.call_repeatedly(LIVE_INTERVAL_S, self._live.show)
+
+    def stop(self, _consumer: Any) -> None:
+        """The connection is lost, or the worker ends: the samples go on being taken until `shutdown`."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._live is not None:
+            self._live.close()
+            self._live = None
+
+    def shutdown(self, consumer: Any) -> None:
+        self.stop(consumer)
+        if self._sampler is not None:
+            self._sampler.stop(timeout_s=2.0)
+            self._sampler = None
+
+
+def install(app: Celery) -> None:
+    """Give every worker of `app` a sampler."""
+    app.steps["consumer"].add(SamplerStep)

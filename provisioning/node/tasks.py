@@ -1,0 +1,126 @@
+"""Entry points of the node plane. Each runs one driver call and sends the answer to the control plane."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from typing import Any
+
+import redis
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE, REPLY_PREFIX
+from provisioning.errors import BackendUnavailable, ProvisioningError, Stale
+from provisioning.node.worker import app
+from provisioning.registry import driver_for
+from provisioning.types import (
+    Command,
+    Failure,
+    Observation,
+    Op,
+    PoolConfig,
+    Result,
+    WorkspaceRef,
+)
+
+log = logging.getLogger(__name__)
+REPLY_TTL_S = 30
+
+
+@app.task(name="node.execute")
+def execute(command: dict[str, Any]) -> None:
+    """Run one command and report its result under the command's lease."""
+    result = run(messages.load(command, Command), now=time.time())
+    _tell("control.apply_result", result=messages.dump(result))
+
+
+@app.task(name="node.inventory")
+def inventory(pool: dict[str, Any]) -> None:
+    """Take stock of a pool, as seen from this worker."""
+    seen: Any = None
+    failure: Failure | None = None
+    try:
+        seen = messages.dump(driver_for(messages.load(pool, PoolConfig)).inventory())
+    except Exception as error:
+        failure = failure_of(error)
+    _tell(
+        "control.apply_inventory",
+        pool=pool["slug"],
+        inventory=seen,
+        failure=messages.dump(failure),
+    )
+
+
+@app.task(name="node.list_owned")
+def list_owned(pool: dict[str, Any], node: str) -> None:
+    """Report everything of ours on the backend; a failure reports nothing and is tried again later."""
+    try:
+        owned = driver_for(messages.load(pool, PoolConfig)).list_owned()
+    except Exception as error:
+        log.warning("list_owned of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
+        return
+    _tell("control.apply_owned", pool=pool["slug"], node=node, owned=messages.dump(owned))
+
+
+@app.task(name="node.read_logs")
+def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_key: str) -> None:
+    """Answer with a workspace's last log lines on a short-lived list that the asker waits on."""
+    if not reply_key.startswith(REPLY_PREFIX):
+        raise ValueError(f"not a reply key: {reply_key!r}")
+    answer: dict[str, str]
+    try:
+        driver = driver_for(messages.load(pool, PoolConfig))
+        answer = {"text": driver.logs(messages.load(ref, WorkspaceRef), tail_lines=tail_lines)}
+    except Exception as error:
+        answer = {"error": failure_of(error).message}
+    with (
+        redis.Redis.from_url(app.conf.broker_url, socket_timeout=5) as connection,
+        connection.pipeline() as pipe,
+    ):
+        pipe.rpush(reply_key, json.dumps(answer))
+        pipe.expire(reply_key, REPLY_TTL_S)
+        pipe.execute()
+
+
+def run(command: Command, *, now: float) -> Result:
+    """Run one command against its driver. Every outcome, an unforeseen error too, is a `Result`."""
+    try:
+        if now > command.expires_at:
+            raise Stale("This command came too late and was not carried out. It is sent again by itself.")
+        return Result(op=command.op, ref=command.ref, lease=command.lease, observation=_call(command))
+    except Exception as error:
+        return Result(op=command.op, ref=command.ref, lease=command.lease, failure=failure_of(error))
+
+
+def _call(command: Command) -> Observation:
+    driver = driver_for(command.pool)
+    match command.op:
+        case Op.START:
+            if command.spec is None or command.placement is None:
+                raise ValueError("a start command needs a spec and a placement")
+            return driver.ensure_started(command.spec, command.placement)
+        case Op.OBSERVE:
+            return driver.observe(command.ref)
+        case Op.STOP:
+            return driver.ensure_stopped(command.ref)
+        case Op.DELETE:
+            return driver.ensure_deleted(command.ref)
+
+
+def failure_of(error: Exception) -> Failure:
+    """The public form of an error; its detail, and anything unforeseen, goes to the log."""
+    if not isinstance(error, ProvisioningError):
+        log.exception("unforeseen error in a driver")
+        error = BackendUnavailable(
+            f"The node met an unforeseen error ({type(error).__name__}). "
+            f"Ask your operator to look at the log of the node worker on {os.uname().nodename}."
+        )
+    elif error.detail:
+        log.warning("%s: %s", error.code, error.detail)
+    return Failure(code=error.code, message=error.message, retryable=error.retryable, blame=error.blame.value)
+
+
+def _tell(task: str, **kwargs: Any) -> None:
+    app.send_task(task, kwargs=kwargs, queue=CONTROL_QUEUE)

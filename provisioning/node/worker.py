@@ -1,0 +1,33 @@
+"""The Celery application of the nodes: `celery -A provisioning.node.worker worker -Q node.NAME,engine`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import worker_ready
+
+from provisioning import heartbeat
+from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure
+from provisioning.node import sampling
+
+app = Celery("berth-node", include=["provisioning.node.tasks", "provisioning.node.gpu_tasks"])
+configure(
+    app,
+    broker_url=os.environ.get("BERTH_NODE_REDIS_URL", "redis://127.0.0.1:8002/0"),
+    default_queue=ENGINE_QUEUE,
+)
+heartbeat.install(app)
+sampling.install(app)
+
+
+@worker_ready.connect
+def announce(sender: Any, **_: object) -> None:
+    """Tell the control plane that this worker is here, so that it takes inventory at once."""
+    queues = sorted(sender.task_consumer.queues, key=str)
+    app.send_task(
+        "control.worker_ready",
+        kwargs={"queues": [getattr(queue, "name", str(queue)) for queue in queues]},
+        queue=CONTROL_QUEUE,
+    )

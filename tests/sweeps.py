@@ -1,0 +1,13 @@
+"""What the portal's clock does now and then, in the order in which it does it."""
+
+from __future__ import annotations
+
+from portal.scheduling import cycle
+from portal.workspaces import reconcile
+
+
+def sweep() -> int:
+    """Reconcile all that is due, then look at the queue; returns how many were due."""
+    due = reconcile.sweep()
+    cycle.run_if_due()
+    return due
