@@ -42,9 +42,9 @@ BROWSER = "browser"
 WITHOUT_DATABASE = (
     "tests/cli",
     "tests/embedded",
-    "tests/placement",
     "tests/provisioning",
-    "tests/scheduling",
+    "tests/workspaces/gateway",
+    "tests/scheduling/engine",
     "tests/ui",
 )
 NO_TESTS_COLLECTED = 5

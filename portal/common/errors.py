@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
+
 
 class PortalError(Exception):
-    """Base: a stable `code`, an HTTP status, a sentence for the user, and one next action.
+    """Base: a stable `code`, an HTTP status, and the reason, whose text is made at the edge.
 
     `extra` holds members that the API's problem document carries beside the standard ones.
     """
@@ -15,13 +18,25 @@ class PortalError(Exception):
     status = 500
     title = "Something went wrong"
 
-    def __init__(self, message: str, *, next_action: str = "", code: str = "", **extra: Any) -> None:
-        super().__init__(message)
-        self.message = message
-        self.next_action = next_action
+    def __init__(self, reason: Reason | str, *, next_action: str = "", code: str = "", **extra: Any) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self._next_action = next_action
         self.extra = extra
         if code:
             self.code = code
+
+    @property
+    def message(self) -> str:
+        """What went wrong, in a sentence."""
+        return message_of(self.reason) if isinstance(self.reason, Reason) else self.reason
+
+    @property
+    def next_action(self) -> str:
+        """The one thing to do about it, or an empty string."""
+        if isinstance(self.reason, Reason):
+            return next_action_of(self.reason)
+        return self._next_action
 
     @property
     def sentence(self) -> str:

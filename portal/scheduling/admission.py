@@ -11,7 +11,7 @@ from typing import Any
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.inventory.models import Pool, PoolState
 from portal.quotas import resources
 from portal.scheduling import capacity, queue_status, snapshot, snapshot_cache, software_requirements

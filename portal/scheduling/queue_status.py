@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.common.templatetags.berth import duration
 from portal.quotas import resources
 from portal.scheduling.engine import verdicts

@@ -9,7 +9,7 @@ from typing import Any
 from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.scheduling import admission
 
 

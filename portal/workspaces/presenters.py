@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 from django.urls import reverse
 
 from portal.accounts.models import Role, User
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.common.templatetags.berth import cores, mib, milli
 from portal.events.models import Event
 from portal.workspaces import policies, selectors

@@ -11,7 +11,7 @@ from django.test import Client
 
 # Fixtures: a portal that listens, and a Redis beside it.
 from tests.cli.conftest import server  # noqa: F401
-from tests.provisioning.gateway.gateway_support import redis, redis_url  # noqa: F401
+from tests.workspaces.gateway.gateway_support import redis, redis_url  # noqa: F401
 
 if TYPE_CHECKING:
     from portal.accounts.models import User

@@ -16,7 +16,7 @@ from portal.events import live, services
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1
 from tests.factories import WorkspaceFactory, make_token
-from tests.provisioning.gateway.gateway_support import eventually
+from tests.workspaces.gateway.gateway_support import eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.django_db(transaction=True)]
 

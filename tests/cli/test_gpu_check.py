@@ -14,7 +14,7 @@ from portal.inventory.models import Device
 from provisioning.node.sampling import has_library
 from tests.broker import Broker
 from tests.factories import make_token, node_info
-from tests.inventory.checks_helpers import answer, checked_pool, commands
+from tests.gpu_checks.helpers import answer, checked_pool, commands
 
 without_driver = pytest.mark.skipif(has_library(), reason="this machine has an NVIDIA driver")
 

@@ -17,7 +17,7 @@ from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
-from tests.provisioning.gateway.gateway_support import eventually
+from tests.workspaces.gateway.gateway_support import eventually
 
 UP = ("up", "--flavor", "sim-cpu")
 

@@ -20,7 +20,7 @@ from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
-from tests.inventory.checks_helpers import checked_pool
+from tests.gpu_checks.helpers import checked_pool
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db

@@ -24,7 +24,7 @@ from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, KEY_PREFIX, 
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated import hardware
 from provisioning.types import PoolConfig
-from tests.provisioning.gateway.gateway_support import redis_url as redis_url
+from tests.workspaces.gateway.gateway_support import redis_url as redis_url
 
 pytestmark = pytest.mark.engine
 CHECK_S = 3.0

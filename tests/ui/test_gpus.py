@@ -13,7 +13,7 @@ from portal.inventory import cordons
 from portal.inventory.models import CordonCause, Device
 from tests.broker import Broker
 from tests.factories import node_info
-from tests.inventory.checks_helpers import answer, checked_pool, commands, only
+from tests.gpu_checks.helpers import answer, checked_pool, commands, only
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from portal.quota_requests.models import QuotaRequest
 from portal.quota_requests.services import requests, rules
 from portal.quotas.models import Cohort, Grant, Quota, TeamShare
 from tests.factories import UserFactory, node_info
-from tests.quotas.helpers import ask, in_hours
+from tests.quota_requests.helpers import ask, in_hours
 from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.quotas.types import Amounts, Cohort, Team
 
 FOREVER_S = 1 << 60

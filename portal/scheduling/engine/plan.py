@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.quotas.tree import NO_LIMIT, Node
 from portal.scheduling.engine.fair_share_order import Turns
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Eta, Running, Workload

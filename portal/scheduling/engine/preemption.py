@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.quotas.shares import dominant_share
 from portal.quotas.tree import Node
 from portal.scheduling.engine.model import Policy, Reason, Running, Victim, Workload

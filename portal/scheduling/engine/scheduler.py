@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.quotas.types import Amounts
 from portal.scheduling.engine.heads import (
     End,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.quotas.shares import share_path
 from portal.quotas.tree import NO_LIMIT, QuotaTree
 from portal.quotas.types import Team

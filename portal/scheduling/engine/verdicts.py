@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Outcome, Snapshot, Verdict, Workload
 from portal.scheduling.engine.plan import plan
 from portal.scheduling.engine.scheduler import Placer, Scheduler

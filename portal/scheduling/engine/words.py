@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from portal.common.reason_codes import Rule
+from portal.common.reasons.codes import Rule
 from portal.scheduling.engine.model import Blocker, Workload
 
 NEXT_ACTION = {

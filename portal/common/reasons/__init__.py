@@ -1,0 +1,1 @@
+"""Decisions and refusals as data. `reason` and `codes` are plain Python; `wording` puts them into words."""

@@ -1,0 +1,24 @@
+"""Why something is refused, waits or is as it is: a code to decide by, and what there is to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A code of `codes`, and the values that its text is made of: numbers, names, other reasons' codes.
+
+    Programs compare `code` and read `params`; only `wording` makes a sentence of it. `params` hold what
+    JSON can hold, in base units (milli-GPU, MiB, seconds): amounts are put into words with the text.
+    """
+
+    code: StrEnum
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """As REST shows it and rows keep it."""
+        return {"code": self.code.value, "params": dict(self.params)}

@@ -1,0 +1,33 @@
+"""Fixtures of requests and limits: petra, an approver who is in no team, and a machine of eight GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from portal.accounts.models import User
+    from portal.inventory.models import Pool
+
+
+@pytest.fixture
+def petra(db: None) -> User:
+    """Approver; in no team, and no operator."""
+    from tests.factories import UserFactory
+
+    return UserFactory(username="petra", is_approver=True)
+
+
+@pytest.fixture
+def eight(catalog: None) -> Pool:
+    """This machine with 8 × H100; the flavors of one GPU and of two are gpu-1 and gpu-2."""
+    from tests.factories import FlavorFactory, local_pool_with, node_info
+
+    for count in (1, 2):
+        FlavorFactory(slug=f"gpu-{count}", accelerator_count=count, accelerator_model="NVIDIA H100 80GB HBM3")
+    pool = local_pool_with(node_info(gpus=8, cpu_milli=64_000, memory_mib=262_144))
+    # Nobody would answer the checks before hand-out.
+    pool.hand_out_max_age_h = 0
+    pool.save(update_fields=["hand_out_max_age_h"])
+    return pool

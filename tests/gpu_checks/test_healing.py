@@ -1,0 +1,92 @@
+"""A simulated pool of eight GPUs with scripted faults, as operators meet it: over REST and in pages."""
+
+from __future__ import annotations
+
+from html import unescape
+
+import pytest
+
+from portal.gpu_checks import policy
+from portal.gpu_checks.models import GpuCheckRun
+from portal.inventory import services as inventory
+from portal.inventory.models import Device, Pool
+from provisioning.registry import driver_for
+from tests.api.conftest import Api
+from tests.factories import simulated_pool
+from tests.gpu_checks.test_policy import FAULTS, rescript
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def pool(catalog, tmp_path) -> Pool:
+    """Eight devices, six with a fault each; every one was new and has been checked."""
+    made = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=8)
+    Pool.objects.filter(pk=made.pk).update(check_every_h=1, scrub_required=True)
+    rescript(made, **FAULTS)
+    take_stock(made)
+    return made
+
+
+def take_stock(pool: Pool) -> None:
+    pool.refresh_from_db()
+    inventory.apply_inventory(pool=pool, inventory=driver_for(inventory.config_of(pool)).inventory())
+
+
+def text(response) -> str:
+    assert response.status_code == 200, response
+    return " ".join(unescape(response.content.decode()).split())
+
+
+def states(operator: Api) -> list[str]:
+    found = operator.get("devices?pool=sim&page_size=50").json()["results"]
+    assert all(each["simulated"] for each in found)
+    return [each["state"] for each in sorted(found, key=lambda each: each["index"])]
+
+
+def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_token, as_user, sent):
+    operator, pages = Api(with_token(olga)), as_user(olga)
+    for _ in range(12):
+        policy.run()
+        sent.run()
+    assert states(operator) == ["failed", "failed", "failed", "free", "failed", "gone", "free", "free"]
+    told = text(pages.get("/gpus/"))
+    assert "0 of 8 GPUs work, 3 free, 5 out of use" in told and "simulated" in told
+    for word in ("GPU 0 failed", "GPU 5 gone", "GPU 6 free"):
+        assert word in told
+
+    wanted = {0: "drain_and_reset", 1: "reboot", 2: "reboot", 4: "inspect"}
+    words = {
+        "drain_and_reset": "Drain its node, reset",
+        "reboot": "reboot it",
+        "inspect": "Look at the machine",
+    }
+    devices = {device.index: device for device in Device.objects.all()}
+    for index, recovery in wanted.items():
+        shown = operator.get(f"devices/{devices[index].pk}").json()
+        assert (shown["cordoned"], shown["cordon_cause"], shown["recovery"]) == (True, "check", recovery)
+        page = text(pages.get(f"/gpus/devices/{devices[index].pk}/"))
+        assert words[recovery] in page and "imulated" in page and "Put it back" in page
+    assert "is below" in operator.get(f"devices/{devices[3].pk}").json()["warning"]
+    assert "is below" in text(pages.get(f"/gpus/devices/{devices[3].pk}/"))
+    for run in operator.get("gpu-checks?page_size=50").json()["results"]:
+        assert run["simulated"] and "imulated" in run["summary"]
+        assert "says nothing about any hardware" in text(pages.get(f"/gpus/checks/{run['id']}/"))
+
+    # Repaired, and looked at again: some by a program, one by a click. The vanished one comes back.
+    rescript(pool, **dict.fromkeys(FAULTS, ""))
+    take_stock(pool)
+    for index in (0, 1, 2):
+        asked = operator.post("gpu-checks", {"device": devices[index].uuid, "level": "standard"})
+        assert asked.status_code == 202
+    where = pages.post(f"/gpus/devices/{devices[4].pk}/checks/", {"level": "standard"}).url
+    sent.run()
+    assert "Passed" in text(pages.get(where))
+    for _ in range(8):
+        policy.run()
+        sent.run()
+    assert states(operator) == ["free"] * 8
+    assert "0 of 8 GPUs work, 8 free" in text(pages.get("/gpus/"))
+    happened = text(pages.get(f"/gpus/devices/{devices[0].pk}/"))
+    assert "uncordoned GPU 0 of sim-001" in happened and "cordoned GPU 0 of sim-001" in happened
+    assert GpuCheckRun.objects.filter(simulated=False).count() == 0

@@ -1,0 +1,375 @@
+"""When devices are checked by themselves; and a simulated pool from its faults through cordon to return."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.catalog.models import Flavor
+from portal.common.actors import SYSTEM
+from portal.events import services as events
+from portal.events.models import Event, Notification
+from portal.gpu_checks import policy, runs
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory import services as inventory
+from portal.inventory.cordons import cordon_device
+from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
+from portal.workspaces.lifecycle import State
+from provisioning.registry import driver_for
+from tests.factories import inventory_of, node_info, rescript, simulated_pool
+from tests.gpu_checks.helpers import answer, checked_pool, commands, fresh, only, run_of, unavailable
+from tests.gpu_checks.helpers import tell as node_tells
+
+pytestmark = pytest.mark.django_db
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def site(clock, catalog) -> Pool:
+    """Two nodes with eight real GPUs each; checked every week."""
+    return checked_pool(node_info("node-1", gpus=8), node_info("node-2", gpus=8))
+
+
+def causes(sent) -> list[CheckCause]:
+    return [CheckCause(run_of(command).cause) for command in commands(sent)]
+
+
+def stay_seen(pool: Pool) -> None:
+    pool.nodes.update(online=True, seen_at=timezone.now())
+    Pool.objects.filter(pk=pool.pk).update(state="online", inventory_at=timezone.now())
+
+
+def test_new_devices_are_checked_a_few_at_a_time_until_all_have_been(site, sent, clock):
+    most = 0
+    seen: set[str] = set()
+    for _ in range(40):
+        policy.run()
+        under_way = commands(sent)
+        if not under_way:
+            break
+        most = max(most, len(under_way))
+        per_node = [run_of(each).device.node.name for each in under_way]
+        assert max(map(per_node.count, per_node)) <= policy.ON_A_NODE
+        for each in under_way:
+            assert run_of(each).cause == CheckCause.NEW
+            assert answer(each)
+            seen.add(each.uuid)
+    assert len(seen) == 16
+    assert 2 <= most <= 4
+    policy.run()
+    assert not commands(sent)
+
+
+def test_then_they_are_checked_on_schedule_with_the_level_of_the_pool(site, sent, clock):
+    for device in Device.objects.all():
+        GpuCheckRun.objects.create(
+            device=device, cause=CheckCause.NEW, status=CheckStatus.DONE, verdict=CheckVerdict.PASS,
+            finished_at=timezone.now(),
+        )  # fmt: skip
+    clock.shift(7 * DAY - timedelta(minutes=1))
+    stay_seen(site)
+    policy.run()
+    assert not commands(sent)
+    clock.shift(timedelta(minutes=2))
+    Pool.objects.update(check_level="extended")
+    stay_seen(site)
+    policy.run()
+    found = commands(sent)
+    assert {run_of(each).cause for each in found} == {CheckCause.SCHEDULE}
+    assert {each.level for each in found} == {"extended"}
+
+
+@pytest.mark.parametrize(
+    "how", ["off", "disabled", "unreachable", "offline", "cordoned node", "cordoned", "unhealthy", "gone"]
+)
+def test_what_is_not_checked_by_itself(site, sent, olga, how):
+    match how:
+        case "off":
+            Pool.objects.update(check_every_h=0)
+        case "disabled":
+            Pool.objects.update(enabled=False)
+        case "unreachable":
+            Pool.objects.update(state="unreachable")
+        case "offline":
+            site.nodes.update(online=False)
+        case "cordoned node":
+            site.nodes.update(cordoned=True)
+        case "cordoned":
+            for device in Device.objects.all():
+                cordon_device(actor=olga, device_id=device.pk, reason="mine")
+        case "unhealthy":
+            Device.objects.update(healthy=False)
+        case "gone":
+            Device.objects.update(present=False)
+    policy.run()
+    assert not commands(sent)
+
+
+def test_a_simulated_pool_is_not_checked_by_itself(pool, sent):
+    policy.run()
+    assert not commands(sent)
+
+
+def test_looking_takes_as_many_questions_for_many_devices_as_for_few(
+    clock, catalog, tmp_path, sent, django_assert_max_num_queries
+):
+    pool = simulated_pool(str(tmp_path / "big"), nodes=20, gpus=8)
+    with django_assert_max_num_queries(6):
+        policy.run()
+    Pool.objects.filter(pk=pool.pk).update(check_every_h=1)
+    now = timezone.now()
+    GpuCheckRun.objects.bulk_create(
+        GpuCheckRun(device=device, cause=CheckCause.NEW, status=CheckStatus.DONE, finished_at=now)
+        for device in Device.objects.all()
+    )
+    with django_assert_max_num_queries(10):
+        policy.run()
+    assert not commands(sent)
+
+
+def test_the_last_free_device_is_left_to_those_who_wait(clock, catalog, make, alice, bob, sent):
+    checked_pool(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+    Device.objects.update(checking=True)
+    waiting = make(alice, Flavor.objects.get(accelerator_count=1).slug)
+    assert waiting.state == State.PENDING
+    Device.objects.update(checking=False)
+    policy.run()
+    assert not commands(sent)
+    type(waiting).objects.filter(pk=waiting.pk).update(state=State.STOPPED)
+    policy.run()
+    assert causes(sent) == [CheckCause.NEW]
+
+
+def test_devices_in_use_are_left_alone(clock, catalog, make, alice, sent):
+    checked_pool(node_info(gpus=4))
+    Pool.objects.update(hand_out_max_age_h=0)
+    workspace = make(alice, Flavor.objects.get(accelerator_count=2).slug)
+    used = set(AllocatedDevice.objects.values_list("device__uuid", flat=True))
+    assert workspace.state == State.PROVISIONING and len(used) == 2
+    for _ in range(4):
+        policy.run()
+        for command in commands(sent):
+            assert command.uuid not in used
+            assert answer(command)
+    assert GpuCheckRun.objects.count() == 2
+
+
+def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(site, sent, clock):
+    device = Device.objects.first()
+    Device.objects.update(passed_at=timezone.now())
+    for each in Device.objects.all():
+        GpuCheckRun.objects.create(
+            device=each, cause=CheckCause.NEW, status=CheckStatus.DONE, verdict=CheckVerdict.PASS
+        )
+    runs.request_check(actor=SYSTEM, device_id=device.pk)
+    assert answer(only(sent), "xid79")
+    policy.run()
+    assert not commands(sent), "somebody has to reboot it first"
+    clock.shift(60)
+    events.record(
+        actor=SYSTEM, kind="device.returned", pool=site, message="found it again",
+        data={"devices": [device.uuid]},
+    )  # fmt: skip
+    clock.shift(1)
+    policy.run()
+    command = only(sent)
+    assert (command.uuid, run_of(command).cause) == (device.uuid, CheckCause.RETURNED)
+    assert answer(command)
+    assert not fresh(device).cordoned
+    policy.run()
+    assert not commands(sent)
+
+
+def test_what_may_pass_by_itself_is_looked_at_again_less_and_less_often(site, sent, clock):
+    Pool.objects.update(check_every_h=0, check_required=True)
+    device = Device.objects.first()
+    cordon_device(
+        actor=SYSTEM, device_id=device.pk, reason="no verdict", cause=CordonCause.CHECK, recovery="retry"
+    )
+    GpuCheckRun.objects.create(
+        device=device, cause=CheckCause.HAND_OUT, status=CheckStatus.LOST, finished_at=timezone.now()
+    )
+    waits = []
+    for _ in range(3):
+        passed = 0
+        while not sent.of("node.gpu_check"):
+            clock.shift(60)
+            passed += 1
+            stay_seen(site)
+            policy.run()
+            assert passed < 60
+        waits.append(passed)
+        command = only(sent)
+        assert (run_of(command).cause, command.level) == (CheckCause.RECHECK, "standard")
+        assert node_tells(command, report=unavailable(command))
+        assert fresh(device).cordoned
+    assert waits == [5, 10, 20]
+    clock.shift(3600)
+    stay_seen(site)
+    policy.run()
+    assert answer(only(sent))
+    assert not fresh(device).cordoned
+
+
+@pytest.mark.parametrize("recovery", ["reset", "drain_and_reset", "reboot", "replace", "inspect"])
+def test_what_needs_somebodys_hands_waits_for_them(site, sent, clock, recovery):
+    """Counters of errors start anew with each check: a second look would find nothing, and prove nothing."""
+    Pool.objects.update(check_every_h=0)
+    cordon_device(
+        actor=SYSTEM, device_id=Device.objects.first().pk, reason="bad", cause=CordonCause.CHECK,
+        recovery=recovery,
+    )  # fmt: skip
+    clock.shift(DAY)
+    stay_seen(site)
+    policy.run()
+    assert not commands(sent)
+
+
+def test_a_lost_check_is_swept_and_not_asked_for_again_at_once(site, sent, clock):
+    Device.objects.exclude(pk=Device.objects.first().pk).delete()
+    for _ in range(6):
+        policy.run()
+        sent.take("node.gpu_check")
+        clock.shift(runs.BEGIN_WITHIN_S + 1)
+        stay_seen(site)
+    assert GpuCheckRun.objects.count() == 1
+    assert GpuCheckRun.objects.get().status == CheckStatus.LOST
+    clock.shift(policy.UNDECIDED_AGAIN)
+    stay_seen(site)
+    policy.run()
+    assert causes(sent) == [CheckCause.NEW]
+
+
+# --- from its faults to its return -------------------------------------------------------------------
+
+FAULTS = {
+    "fault_ecc": "sim-001:0",
+    "fault_xid79": "sim-001:1",
+    "fault_hang": "sim-001:2",
+    "fault_slow_memory": "sim-001:3",
+    "fault_leak": "sim-001:4",
+    "fault_vanish": "sim-001:5",
+}
+
+
+def take_stock(pool: Pool) -> None:
+    pool.refresh_from_db()
+    inventory.apply_inventory(pool=pool, inventory=driver_for(inventory.config_of(pool)).inventory())
+
+
+def test_a_simulated_pool_goes_through_cordon_and_recovery_to_its_return(
+    clock, catalog, tmp_path, make, alice, olga, sent
+):
+    pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=8)
+    Pool.objects.filter(pk=pool.pk).update(check_every_h=1, hand_out_max_age_h=1, scrub_required=True)
+    rescript(pool, **FAULTS)
+    gpu = list(Device.objects.filter(node__pool=pool).order_by("index"))
+    take_stock(pool)
+    assert not fresh(gpu[5]).present
+
+    # Every device that is there is checked as a new one, over the real messages of both planes.
+    for _ in range(12):
+        policy.run()
+        sent.run()
+    now = [fresh(device) for device in gpu]
+    assert [(device.cordoned, device.recovery) for device in now] == [
+        (True, "drain_and_reset"), (True, "reboot"), (True, "reboot"), (False, ""), (True, "inspect"),
+        (False, ""), (False, ""), (False, ""),
+    ]  # fmt: skip
+    assert "copy_gb_s" in now[3].warning and now[3].passed_at is None
+    assert [device.passed_at is not None for device in now[5:]] == [False, True, True]
+    assert all(device.cordon_cause == CordonCause.CHECK for device in now if device.cordoned)
+    verdicts = dict(GpuCheckRun.objects.values_list("device__index", "verdict"))
+    assert verdicts == {0: "fail", 1: "fail", 2: "hung", 3: "degraded", 4: "fail", 6: "pass", 7: "pass"}
+
+    # All of it says that it is simulated, and no report calls itself a pass.
+    for run in GpuCheckRun.objects.all():
+        assert run.simulated and run.report["simulated"] is True
+        assert run.report["verdict"] not in ("pass", "degraded")
+        assert "imulated" in run.summary
+    notices = Notification.objects.filter(user=olga)
+    assert notices.count() == 5
+    assert all("imulated" in note.title for note in notices)
+
+    # Work goes on, on what is good.
+    workspace = make(alice, "sim-h100-x1")
+    for _ in range(5):
+        sent.run()
+    workspace.refresh_from_db()
+    assert workspace.state in (State.PROVISIONING, State.RUNNING)
+    assert AllocatedDevice.objects.get(active=True).device.index in (3, 6, 7)
+
+    # Somebody repairs them, and has them looked at again; the vanished one comes back.
+    rescript(pool, **dict.fromkeys(FAULTS, ""))
+    take_stock(pool)
+    assert fresh(gpu[5]).present
+    for device in (gpu[0], gpu[1], gpu[2], gpu[4]):
+        runs.request_check(actor=olga, device_id=device.pk, level="standard")
+    sent.run()
+    assert not any(fresh(gpu[n]).cordoned for n in (0, 1, 2, 4))
+    clock.shift(3601)
+    for _ in range(12):
+        stay_seen(pool)
+        policy.run()
+        sent.run()
+    now = [fresh(device) for device in gpu]
+    assert not any(device.cordoned or device.warning for device in now if not in_use(device))
+    assert all(device.passed_at for device in now if not in_use(device))
+    lifted = Event.objects.filter(kind="device.uncordoned")
+    assert {event.data["device"] for event in lifted} == {gpu[n].uuid for n in (0, 1, 2, 4)}
+
+
+def in_use(device: Device) -> bool:
+    return AllocatedDevice.objects.filter(device=device, active=True).exists()
+
+
+def test_leaked_memory_of_a_simulated_device_keeps_it_from_the_next_one(
+    clock, catalog, tmp_path, make, alice, sent, settle
+):
+    from portal.workspaces import services
+
+    pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=1)
+    Pool.objects.filter(pk=pool.pk).update(scrub_required=True)
+    workspace = make(alice, "sim-h100-x1")
+    settle()
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    rescript(pool, fault_leak="sim-001:0")
+    services.delete(actor=alice, workspace_id=workspace.pk)
+    settle()
+    run = GpuCheckRun.objects.get(kind=CheckKind.SCRUB)
+    assert (run.cause, run.verdict, run.simulated) == (CheckCause.RECLAIM, CheckVerdict.FAIL, True)
+    device = fresh(run.device)
+    assert (device.cordon_cause, device.recovery) == (CordonCause.SCRUB, "reset")
+    rescript(pool, fault_leak="")
+    clock.shift(policy.AGAIN_AFTER + timedelta(seconds=1))
+    stay_seen(pool)
+    policy.run()
+    sent.run()
+    assert not fresh(device).cordoned
+
+
+def test_a_bad_simulated_device_never_reaches_its_user(clock, catalog, tmp_path, make, alice, settle):
+    pool = simulated_pool(str(tmp_path / "sim"), nodes=1, gpus=2, fault_xid79="sim-001:0,sim-001:1")
+    Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=1)
+    rescript(pool, fault_xid79="sim-001:0")
+    workspace = make(alice, "sim-h100-x1")
+    settle()
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    assert AllocatedDevice.objects.get(active=True).device.index == 1
+    told = Event.objects.filter(workspace=workspace).order_by("pk").values_list("kind", flat=True)
+    if GpuCheckRun.objects.filter(verdict=CheckVerdict.FAIL).exists():
+        assert "workspace.no_capacity" in told
+
+
+def test_inventory_that_repeats_itself_does_not_touch_checks(site, sent):
+    policy.run()
+    first = commands(sent)
+    infos = [node_info(name, gpus=8) for name in ("node-1", "node-2")]
+    inventory.apply_inventory(pool=site, inventory=inventory_of(*infos))
+    policy.run()
+    assert not {each.uuid for each in commands(sent)} & {each.uuid for each in first}

@@ -1,0 +1,144 @@
+"""Checks, people and answers at the same moment, on whichever database the tests run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from portal.catalog import selectors
+from portal.catalog.models import Flavor
+from portal.common.actors import SYSTEM
+from portal.common.errors import StateConflict
+from portal.events.models import Event
+from portal.gpu_checks import runs
+from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.inventory.models import AllocatedDevice, Device, Pool
+from portal.scheduling import cycle
+from portal.workspaces import services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import node_info
+from tests.gpu_checks.helpers import answer, checked_pool, commands, only
+from tests.workspaces.helpers import check_invariants
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DEVICES = 4
+
+
+def at_once(*acts):
+    """Do all of it in threads of their own that begin together; what each gave, or its refusal."""
+    together = threading.Barrier(len(acts))
+
+    def do(act):
+        try:
+            together.wait(30)
+            return act()
+        except StateConflict as refused:
+            return refused
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(acts)) as threads:
+        return list(threads.map(do, acts))
+
+
+def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catalog, sent):
+    checked_pool(node_info(gpus=DEVICES))
+    Pool.objects.update(hand_out_max_age_h=0)
+    template = selectors.template_by_slug("jupyterlab")
+    flavor = Flavor.objects.get(accelerator_count=1)
+
+    def person(number: int):
+        return lambda: services.create(
+            actor=alice, team=team, template=template, flavor=flavor, name=f"w-{number}"
+        )
+
+    def operator(device: Device):
+        return lambda: runs.request_check(actor=SYSTEM, device_id=device.pk)
+
+    found = at_once(
+        *(person(number) for number in range(DEVICES)), *(operator(device) for device in Device.objects.all())
+    )
+    assert sum(isinstance(each, Workspace) for each in found) == DEVICES
+    cycle.run()
+    held = set(AllocatedDevice.objects.filter(active=True).values_list("device", flat=True))
+    checked = set(GpuCheckRun.objects.values_list("device", flat=True))
+    assert not held & checked
+    assert len(held) + len(checked) == DEVICES
+    assert set(Device.objects.filter(checking=True).values_list("pk", flat=True)) == checked
+    check_invariants()
+
+
+def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
+    alice, team, catalog, sent, monkeypatch
+):
+    checked_pool(node_info(gpus=1))
+    Pool.objects.update(hand_out_max_age_h=0)
+    device = Device.objects.get()
+    decided, real = threading.Event(), cycle._start
+
+    def slow_start(site, names):
+        if names:
+            decided.set()
+            # Time for the check to come in between, if it could.
+            time.sleep(0.3)
+        return real(site, names)
+
+    monkeypatch.setattr(cycle, "_start", slow_start)
+
+    def check():
+        assert decided.wait(20)
+        return runs.request_check(actor=SYSTEM, device_id=device.pk)
+
+    def create():
+        return services.create(
+            actor=alice,
+            team=team,
+            template=selectors.template_by_slug("jupyterlab"),
+            flavor=Flavor.objects.get(accelerator_count=1),
+        )
+
+    workspace, refused = at_once(create, check)
+    assert workspace.state == State.PROVISIONING
+    assert isinstance(refused, StateConflict) and refused.code == "device_in_use"
+    assert not GpuCheckRun.objects.exists()
+
+
+def test_one_verdict_of_many_copies_counts(catalog, sent):
+    checked_pool(node_info(gpus=1))
+    device = Device.objects.get()
+    runs.request_check(actor=SYSTEM, device_id=device.pk)
+    command = only(sent)
+    found = at_once(*[lambda: answer(command, "ecc")] * 6)
+    assert found.count(True) == 1
+    assert Event.objects.filter(kind="device.check_failed").count() == 1
+    assert Event.objects.filter(kind="device.cordoned").count() == 1
+
+
+def test_those_who_ask_for_the_same_get_the_same(catalog, sent):
+    checked_pool(node_info(gpus=1))
+    device = Device.objects.get()
+    found = at_once(*[lambda: runs.request_check(actor=SYSTEM, device_id=device.pk)] * 6)
+    assert len({run.pk for run in found}) == 1
+    assert len(commands(sent)) == 1
+
+
+def test_the_last_check_of_a_place_and_its_stop_at_the_same_moment(alice, make, catalog, sent):
+    """Whoever comes first: it is stopped, or it is started and then stopped; nothing is left in between."""
+    for number in range(3):
+        checked_pool(node_info(f"node-{number}", gpus=1), slug=f"pool-{number}")
+        workspace = make(alice, Flavor.objects.filter(accelerator_count=1).first().slug, name=f"w{number}")
+        assert GpuCheckRun.objects.filter(cause=CheckCause.HAND_OUT, workspace=workspace).exists()
+        command = only(sent)
+        at_once(
+            lambda command=command: answer(command),
+            lambda pk=workspace.pk: services.stop(actor=alice, workspace_id=pk),
+        )
+        workspace.refresh_from_db()
+        assert workspace.state == State.STOPPING
+        assert workspace.lease
+    check_invariants()

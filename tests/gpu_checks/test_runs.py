@@ -1,0 +1,533 @@
+"""Checks of devices: asked for, sent, answered; what a verdict does; what comes twice, late or wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
+from portal.events.models import Event, Notification
+from portal.gpu_checks import lost_runs, results, runs, selectors
+from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
+from portal.inventory.cordons import cordon_device, lift_cordon
+from portal.inventory.models import CordonCause, Device, Pool
+from portal.scheduling import capacity
+from provisioning.types import DeviceInfo, DeviceKind
+from tests.factories import node_info
+from tests.gpu_checks.helpers import (
+    answer,
+    checked_pool,
+    commands,
+    failure,
+    fresh,
+    only,
+    real_report,
+    run_of,
+    scrubbed,
+    tell,
+    unavailable,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def gpus(catalog) -> list[Device]:
+    """Four real GPUs on one node; what their node would say is said by hand."""
+    pool = checked_pool(node_info(gpus=4))
+    return list(Device.objects.filter(node__pool=pool).order_by("index"))
+
+
+@pytest.fixture
+def gpu(gpus) -> Device:
+    return gpus[0]
+
+
+def ask(device: Device, **fields) -> GpuCheckRun:
+    return runs.request_check(actor=SYSTEM, device_id=device.pk, **fields)
+
+
+def kinds(device: Device) -> list[str]:
+    told = Event.objects.filter(kind__startswith="device.").exclude(kind="device.appeared").order_by("pk")
+    return [event.kind for event in told if event.data.get("device") == device.uuid]
+
+
+# --- asking ----------------------------------------------------------------------------------------
+
+
+def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sent, clock):
+    run = runs.request_check(actor=olga, device_id=gpu.pk, level="standard")
+    assert (run.status, run.asked_by, run.cause) == (CheckStatus.QUEUED, olga, CheckCause.OPERATOR)
+    assert fresh(gpu).checking
+    (message,) = sent.of("node.gpu_check")
+    assert message.queue == "node.node-1"
+    command = only(sent)
+    assert (command.uuid, command.level, command.run) == (gpu.uuid, "standard", str(run.pk))
+    state = next(iter(capacity.load().values())).nodes[0]
+    unusable = {device.uuid: device.unusable for device in state.devices}
+    assert unusable[gpu.uuid] == capacity.CHECKING
+    assert kinds(gpu) == ["device.check_asked"]
+
+
+def test_who_may_ask_and_for_what(gpu, alice, sent):
+    with pytest.raises(NotAllowed):
+        runs.request_check(actor=alice, device_id=gpu.pk)
+    with pytest.raises(NotAllowed):
+        runs.request_scrub(actor=alice, device_id=gpu.pk)
+    with pytest.raises(InvalidInput) as wrong:
+        ask(gpu, level="thorough")
+    assert "level" in wrong.value.extra["errors"]
+    with pytest.raises(NotFound):
+        runs.request_check(actor=SYSTEM, device_id="00000000-0000-0000-0000-000000000000")
+    assert not GpuCheckRun.objects.exists()
+
+
+def test_what_is_asked_twice_is_one_run_and_something_else_has_to_wait(gpu, sent):
+    first = ask(gpu)
+    assert ask(gpu) == first
+    for other in (
+        lambda: ask(gpu, level="standard"),
+        lambda: runs.request_scrub(actor=SYSTEM, device_id=gpu.pk),
+    ):
+        with pytest.raises(StateConflict) as refused:
+            other()
+        assert refused.value.extra["run"] == str(first.pk)
+        assert refused.value.next_action
+
+
+def test_a_device_that_is_gone_or_split_is_not_checked(gpu, sent):
+    Device.objects.filter(pk=gpu.pk).update(present=False)
+    with pytest.raises(StateConflict, match="is gone"):
+        ask(gpu)
+    Device.objects.filter(pk=gpu.pk).update(present=True, mig_mode=True)
+    with pytest.raises(NotPossible, match="split"):
+        ask(gpu)
+    assert not fresh(gpu).checking
+
+
+def test_what_a_workspace_uses_is_not_checked(gpus, make, alice, sent):
+    Pool.objects.update(hand_out_max_age_h=0)
+    workspace = make(alice, flavor_of_one_gpu())
+    taken = Device.objects.get(allocated__allocation__workspace=workspace)
+    with pytest.raises(StateConflict, match="in use") as refused:
+        ask(taken)
+    assert refused.value.code == "device_in_use"
+
+
+def flavor_of_one_gpu() -> str:
+    from portal.catalog.models import Flavor
+
+    return Flavor.objects.filter(accelerator_count=1).order_by("slug").first().slug
+
+
+def test_only_what_has_not_begun_is_cancelled(gpu, olga, sent):
+    run = ask(gpu)
+    command = only(sent)
+    runs.cancel_check(actor=olga, run_id=run.pk)
+    assert not fresh(gpu).checking
+    assert run_of(command).status == CheckStatus.LOST
+    assert answer(command) is False
+    again = ask(gpu)
+    assert results.apply_progress(run_id=again.pk, lease=only(sent).lease, progress={"phase": "start"})
+    with pytest.raises(StateConflict):
+        runs.cancel_check(actor=olga, run_id=again.pk)
+
+
+def test_a_node_does_a_few_at_a_time_and_the_next_when_one_has_ended(catalog, sent):
+    pool = checked_pool(node_info(gpus=6))
+    for device in Device.objects.filter(node__pool=pool):
+        ask(device)
+    first = commands(sent)
+    assert len(first) == runs.AT_ONCE_ON_NODE
+    assert answer(first[0])
+    assert len(commands(sent)) == 1
+
+
+# --- verdicts --------------------------------------------------------------------------------------
+
+
+def test_a_pass_is_noted_and_clears_the_warning(gpu, sent):
+    Device.objects.filter(pk=gpu.pk).update(warning="slow once")
+    run = ask(gpu)
+    command = only(sent)
+    assert results.apply_progress(run_id=run.pk, lease=command.lease, progress={"phase": "start", "done": 3})
+    run.refresh_from_db()
+    assert (run.status, run.progress["done"]) == (CheckStatus.RUNNING, 3)
+    assert answer(command)
+    run.refresh_from_db()
+    device = fresh(gpu)
+    assert (run.status, run.verdict, run.action) == (CheckStatus.DONE, CheckVerdict.PASS, "none")
+    assert (device.passed_at, device.warning, device.checking) == (run.finished_at, "", False)
+    assert run.measures["copy_gb_s"]["value"] > run.measures["copy_gb_s"]["warn_below"] > 0
+    assert run.measures["copy_gb_s"]["unit"] == "GB/s"
+    assert run.report["uuid"] == gpu.uuid
+    assert kinds(gpu) == ["device.check_asked", "device.check_passed"]
+    assert selectors.before(run) == [run]
+    assert not Notification.objects.exists()
+
+
+def test_who_watches_is_told_of_each_step(gpu, sent, monkeypatch):
+    told = []
+    monkeypatch.setattr("portal.events.live.publish_check", told.append)
+    run = ask(gpu)
+    command = only(sent)
+    for _ in range(2):
+        assert results.apply_progress(run_id=run.pk, lease=command.lease, progress={"phase": "beat"})
+    assert not results.apply_progress(run_id=run.pk, lease="other", progress={"phase": "beat"})
+    assert answer(command)
+    assert told == [run.pk] * 3
+
+
+def test_a_degraded_device_stays_in_use_with_a_warning(gpu, olga, sent):
+    ask(gpu)
+    assert answer(only(sent), "slow_memory")
+    device = fresh(gpu)
+    assert not device.cordoned
+    assert "copy_gb_s" in device.warning
+    assert device.passed_at is None
+    assert [note.kind for note in Notification.objects.filter(user=olga)] == ["device.check_degraded"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "verdict", "recovery"),
+    [("ecc", "fail", "drain_and_reset"), ("xid79", "fail", "reboot"), ("hang", "hung", "reboot")],
+)
+def test_a_bad_device_is_cordoned_until_it_passes(gpu, olga, sent, wrong, verdict, recovery):
+    ask(gpu)
+    assert answer(only(sent), wrong)
+    device = fresh(gpu)
+    assert (device.cordoned, device.cordon_cause, device.recovery) == (True, CordonCause.CHECK, recovery)
+    assert device.cordon_reason
+    assert device.checks.get().verdict == verdict
+    (note,) = Notification.objects.filter(user=olga)
+    assert recovery.replace("_", " ") in note.body
+    assert note.url == f"/gpus/devices/{gpu.pk}/"
+    ask(gpu)
+    assert answer(only(sent))
+    device = fresh(gpu)
+    assert (device.cordoned, device.cordon_cause, device.recovery) == (False, "", "")
+    assert kinds(gpu)[-2:] == ["device.check_passed", "device.uncordoned"]
+
+
+def test_a_pass_does_not_lift_what_others_hold_out(gpu, olga, sent):
+    cordon_device(actor=olga, device_id=gpu.pk, reason="new cooling")
+    for wrong in ("ecc", ""):
+        ask(gpu)
+        assert answer(only(sent), *filter(None, [wrong]))
+        device = fresh(gpu)
+        assert (device.cordoned, device.cordon_cause) == (True, CordonCause.OPERATOR)
+        assert device.cordon_reason == "new cooling"
+    lift_cordon(actor=olga, device_id=gpu.pk)
+    runs.request_scrub(actor=olga, device_id=gpu.pk)
+    assert scrubbed(only(sent), "leak")
+    assert fresh(gpu).cordon_cause == CordonCause.SCRUB
+    ask(gpu)
+    assert answer(only(sent))
+    assert fresh(gpu).cordon_cause == CordonCause.SCRUB
+
+
+@pytest.mark.parametrize("how", ["unavailable", "busy", "failure"])
+def test_a_check_that_could_not_be_run_changes_nothing(gpu, olga, sent, how):
+    before = timezone.now() - timedelta(days=3)
+    Device.objects.filter(pk=gpu.pk).update(passed_at=before)
+    ask(gpu)
+    command = only(sent)
+    if how == "failure":
+        assert tell(command, failure=failure())
+    else:
+        report = unavailable(command) if how == "unavailable" else real_report(command, "busy")
+        assert tell(command, report=report)
+    device = fresh(gpu)
+    assert run_of(command).verdict == CheckVerdict.INCONCLUSIVE
+    assert (device.cordoned, device.checking, device.passed_at) == (False, False, before)
+    assert kinds(gpu)[-1] == "device.check_inconclusive"
+    assert not Notification.objects.exists()
+
+
+def test_a_node_that_does_not_come_back_from_a_device_means_that_it_hangs(gpu, sent):
+    ask(gpu)
+    assert tell(only(sent), failure=failure("hung"))
+    device = fresh(gpu)
+    assert (device.cordoned, device.recovery) == (True, "reboot")
+
+
+def test_a_mig_instance_takes_its_gpu_along_and_brings_it_back(catalog, sent):
+    parent = DeviceInfo("GPU-p", 0, "NVIDIA H100 80GB HBM3", 81_559, mig_mode=True)
+    parts = [
+        DeviceInfo(
+            f"MIG-{n}", 0, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9_728, DeviceKind.MIG, "GPU-p",
+            mig_profile="1g.10gb", mig_start=n,
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    checked_pool(node_info(devices=(parent, *parts)))
+    whole, first, second = (Device.objects.get(uuid=each.uuid) for each in (parent, *parts))
+    ask(first)
+    assert answer(only(sent), "xid79")
+    assert fresh(first).cordoned and fresh(whole).cordoned and not fresh(second).cordoned
+    assert "1g.10gb" in fresh(whole).cordon_reason
+    # What is the instance's own matter stays with it.
+    ask(second)
+    assert answer(only(sent), "hang")
+    assert fresh(second).cordoned
+    ask(first)
+    assert answer(only(sent))
+    assert not fresh(first).cordoned
+    assert fresh(whole).cordoned, "its other instance is out"
+    ask(second)
+    assert answer(only(sent))
+    assert not fresh(whole).cordoned
+
+
+def test_a_slow_instance_leaves_its_gpu_alone(catalog, sent):
+    parent = DeviceInfo("GPU-p", 0, "NVIDIA H100 80GB HBM3", 81_559, mig_mode=True)
+    part = DeviceInfo("MIG-0", 0, "x", 9_728, DeviceKind.MIG, "GPU-p", mig_profile="1g.10gb", mig_start=0)
+    checked_pool(node_info(devices=(parent, part)))
+    instance = Device.objects.get(uuid="MIG-0")
+    ask(instance)
+    assert answer(only(sent), "leak")
+    assert fresh(instance).cordoned
+    assert not Device.objects.get(uuid="GPU-p").cordoned
+
+
+# --- reports that are none -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"verdict": "fine"}, "fine"),
+        ({"uuid": "GPU-other"}, "another device"),
+        ({"level": "standard"}, "level"),
+        ({"simulated": True, "verdict": "inconclusive", "exit_code": 3}, "simulated"),
+        ({"tests": []}, "tests"),
+        ({"software": {"note": "x" * 600_000}}, "KiB"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_an_unsound_report_is_no_pass(gpu, sent, changes, why):
+    ask(gpu)
+    command = only(sent)
+    assert answer(command, **changes)
+    run = run_of(command)
+    assert run.verdict == CheckVerdict.INCONCLUSIVE
+    assert why in run.summary
+    assert (run.report, fresh(gpu).passed_at) == ({}, None)
+
+
+def test_no_report_and_a_text_for_a_report_are_inconclusive(gpu, sent):
+    ask(gpu)
+    assert tell(only(sent))
+    assert fresh(gpu).checks.get().verdict == CheckVerdict.INCONCLUSIVE
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    assert tell(only(sent), report={"verdict": "clean"})
+    assert fresh(gpu).clean_free_mib is None
+
+
+def test_the_worse_of_what_is_said_and_what_it_adds_up_to_counts(gpu, sent):
+    """A report may not call itself degraded where one of its tests has failed."""
+    ask(gpu)
+    command = only(sent)
+    report = real_report(command, "leak") | {"verdict": "degraded", "exit_code": 1}
+    assert tell(command, report=report)
+    assert fresh(gpu).cordoned
+
+
+# --- twice, late, never ----------------------------------------------------------------------------
+
+
+def picture(device: Device) -> tuple:
+    rows = GpuCheckRun.objects.filter(device=device).order_by("pk").values()
+    return (Device.objects.filter(pk=device.pk).values().get(), list(rows), Event.objects.count())
+
+
+def test_an_answer_counts_once_and_under_its_own_lease_only(gpu, sent):
+    ask(gpu)
+    command = only(sent)
+    before = picture(gpu)
+    for lease in ("", "0" * 32):
+        wrong = type(command)(**{**_fields(command), "lease": lease})
+        assert answer(wrong) is False
+        assert not results.apply_progress(run_id=command.run, lease=lease, progress={})
+    assert picture(gpu) == before
+    assert answer(command)
+    after = picture(gpu)
+    assert answer(command, "ecc") is False
+    assert not results.apply_progress(run_id=command.run, lease=command.lease, progress={})
+    assert picture(gpu) == after
+
+
+def _fields(command) -> dict:
+    return {name: getattr(command, name) for name in command.__slots__}
+
+
+def test_a_lost_run_is_sent_again_twice_and_then_given_up(gpu, sent, clock):
+    run = ask(gpu)
+    leases = {only(sent).lease}
+    for _ in range(2):
+        clock.shift(runs.BEGIN_WITHIN_S + 1)
+        assert lost_runs.sweep_lost() == 0
+        leases.add(only(sent).lease)
+    assert len(leases) == 3
+    clock.shift(runs.BEGIN_WITHIN_S + 1)
+    assert lost_runs.sweep_lost() == 1
+    run.refresh_from_db()
+    assert (run.status, run.verdict) == (CheckStatus.LOST, "")
+    assert not fresh(gpu).checking and not fresh(gpu).cordoned
+    assert kinds(gpu)[-1] == "device.check_lost"
+    assert not commands(sent)
+    assert lost_runs.sweep_lost() == 0
+
+
+def test_a_result_that_comes_after_it_was_lost_is_dropped(gpu, sent, clock):
+    ask(gpu)
+    first = only(sent)
+    clock.shift(runs.BEGIN_WITHIN_S + 1)
+    lost_runs.sweep_lost()
+    second = only(sent)
+    before = picture(gpu)
+    assert answer(first, "ecc") is False
+    assert picture(gpu) == before
+    assert answer(second)
+    assert not fresh(gpu).cordoned
+
+
+def test_a_device_whose_run_was_deleted_is_free_again(gpus, sent):
+    for device in gpus[:2]:
+        ask(device)
+    GpuCheckRun.objects.filter(device=gpus[0]).delete()
+    lost_runs.sweep_lost()
+    assert [fresh(device).checking for device in gpus[:2]] == [False, True]
+
+
+def test_a_run_that_tells_something_is_not_lost(gpu, sent, clock):
+    run = ask(gpu, level="standard")
+    lease = only(sent).lease
+    for _ in range(4):
+        clock.shift(runs.SILENT_S - 5)
+        assert results.apply_progress(run_id=run.pk, lease=lease, progress={"phase": "beat"})
+        assert lost_runs.sweep_lost() == 0
+    assert len(sent) == 0
+    clock.shift(runs.SILENT_S + 1)
+    lost_runs.sweep_lost()
+    run.refresh_from_db()
+    assert run.status == CheckStatus.QUEUED
+
+
+def test_a_run_that_tells_for_ever_that_it_goes_on_is_given_up(gpu, sent, clock):
+    run = ask(gpu)
+    lease = only(sent).lease
+    for _ in range(20):
+        results.apply_progress(run_id=run.pk, lease=lease, progress={"phase": "beat"})
+        clock.shift(20)
+        lost_runs.sweep_lost()
+    run.refresh_from_db()
+    assert (run.status, run.attempts) == (CheckStatus.LOST, 1)
+    assert not fresh(gpu).checking
+
+
+def test_a_node_that_was_away_for_long_gets_it_again(gpu, sent, clock):
+    run = ask(gpu)
+    sent.take()
+    clock.shift(3600)
+    assert lost_runs.sweep_lost() == 0
+    assert answer(only(sent))
+    run.refresh_from_db()
+    assert run.verdict == CheckVerdict.PASS
+
+
+def test_a_message_that_was_not_sent_is_sent_by_the_sweep(gpu, sent, clock):
+    sent.away = True
+    ask(gpu)
+    sent.away = False
+    assert len(sent) == 0
+    clock.shift(runs.BEGIN_WITHIN_S + 1)
+    lost_runs.sweep_lost()
+    assert answer(only(sent))
+
+
+def test_a_result_about_a_device_that_has_gone(gpu, sent):
+    ask(gpu)
+    command = only(sent)
+    Device.objects.filter(pk=gpu.pk).update(present=False)
+    assert answer(command, "xid79")
+    assert fresh(gpu).cordoned
+    ask_again = GpuCheckRun.objects.create(device=gpu, cause=CheckCause.OPERATOR, lease="abc")
+    gone = type(command)(**{**_fields(command), "run": str(ask_again.pk), "lease": "abc"})
+    Device.objects.filter(pk=gpu.pk).delete()
+    assert answer(gone) is False
+
+
+def test_progress_from_outside_is_kept_within_bounds(gpu, sent):
+    run = ask(gpu)
+    lease = only(sent).lease
+    odd = {"phase": "x" * 9000, "test": "a\0b", "done": -3, "total": "many", "elapsed_ms": 10**20, "more": 1}
+    assert results.apply_progress(run_id=run.pk, lease=lease, progress=odd)
+    run.refresh_from_db()
+    assert run.progress["phase"] == "x" * 500
+    assert (run.progress["test"], run.progress["done"], run.progress["total"]) == ("ab", 0, 0)
+    assert "more" not in run.progress
+
+
+# --- scrubs ----------------------------------------------------------------------------------------
+
+
+def test_a_clean_scrub_is_the_next_ones_baseline(gpu, sent):
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    first = only(sent)
+    assert first.baseline_mib is None
+    assert scrubbed(first, free_mib=80_123)
+    assert fresh(gpu).clean_free_mib == 80_123
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    assert only(sent).baseline_mib == 80_123
+    # Another driver keeps another amount for itself: the figure is no baseline any more.
+    GpuCheckRun.objects.filter(status=CheckStatus.QUEUED).delete()
+    fresh(gpu).node.__class__.objects.update(driver_version="999.1")
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    assert only(sent).baseline_mib is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "recovery"), [("leak", "reset"), ("failed", "inspect"), ("hung", "reboot")]
+)
+def test_memory_that_is_not_clean_keeps_the_device_out_until_it_is(gpu, olga, sent, verdict, recovery):
+    runs.request_scrub(actor=olga, device_id=gpu.pk)
+    assert scrubbed(only(sent), verdict)
+    device = fresh(gpu)
+    assert (device.cordoned, device.cordon_cause, device.recovery) == (True, CordonCause.SCRUB, recovery)
+    assert device.passed_at is None
+    runs.request_scrub(actor=olga, device_id=gpu.pk)
+    assert scrubbed(only(sent))
+    assert not fresh(gpu).cordoned
+
+
+@pytest.mark.parametrize("verdict", ["unavailable", "busy", "inconclusive"])
+@pytest.mark.parametrize("required", [False, True])
+def test_a_scrub_that_proves_nothing_is_told_once_and_the_pool_decides(gpu, sent, verdict, required):
+    Pool.objects.update(scrub_required=required)
+    for _ in range(3):
+        runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+        assert scrubbed(only(sent), verdict)
+    assert kinds(gpu).count("device.scrub_inconclusive") == 1
+    assert fresh(gpu).cordoned is required
+    assert not fresh(gpu).checking
+
+
+def test_a_simulated_scrub_says_nothing_about_a_real_device(gpu, sent):
+    runs.request_scrub(actor=SYSTEM, device_id=gpu.pk)
+    command = only(sent)
+    assert scrubbed(command, simulated=True)
+    assert run_of(command).verdict == CheckVerdict.INCONCLUSIVE
+    assert fresh(gpu).clean_free_mib is None
+
+
+def test_kinds_of_runs_do_not_answer_for_each_other(gpu, sent):
+    ask(gpu)
+    command = only(sent)
+    other = type(command)(**{**_fields(command), "kind": "scrub"})
+    assert scrubbed(other) is False
+    assert run_of(command).kind == CheckKind.CHECK
+    assert run_of(command).open

@@ -1,0 +1,144 @@
+"""Requests, grants, rules and delegations for programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.quota_requests.models import QuotaRequest
+from portal.quotas.models import Grant, Quota
+from portal.workspaces.models import Workspace
+from tests.quota_requests.helpers import ask, in_hours
+
+pytestmark = pytest.mark.django_db
+JSON = {"content_type": "application/json"}
+BODY = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "why": "The review"}
+
+
+def test_ask_approve_less_and_take_back(bob, petra, team, eight, with_token):
+    member = with_token(bob, "quotas:read", "quotas:write")
+    answer = member.post("/api/v1/quota-requests", {**BODY, "until": in_hours(5).isoformat()}, **JSON)
+    assert answer.status_code == 201
+    made = answer.json()
+    assert (made["status"], made["kind"], made["requester"]) == ("open", "quota", "bob")
+    assert answer["Location"] == f"/api/v1/quota-requests/{made['id']}"
+    assert member.get(answer["Location"]).json()["evidence"] is None
+
+    approver = with_token(petra, "quotas:read", "quotas:decide")
+    (listed,) = approver.get("/api/v1/quota-requests?status=open&team=vision").json()["results"]
+    assert listed == made
+    evidence = approver.get(answer["Location"]).json()["evidence"]
+    assert evidence["site_size"] == 8000
+    assert evidence["idle_percent"] is None
+    assert evidence["effect"] == "nobody gives anything up: 8 free now"
+    url = f"/api/v1/quota-requests/{made['id']}"
+    assert approver.post(f"{url}/approve", {"amount": 3000}, **JSON).status_code == 400
+    approved = approver.post(f"{url}/approve", {"amount": 500, "note": "For now"}, **JSON).json()
+    assert (approved["status"], approved["granted_amount"], approved["decided_by"]) == (
+        "approved",
+        500,
+        "petra",
+    )
+    again = approver.post(f"{url}/deny", {"reason": "No"}, **JSON)
+    assert (again.status_code, again.json()["code"]) == (409, "decided_already")
+    assert "petra approved it" in again.json()["detail"]
+
+    (grant,) = member.get("/api/v1/grants?active=true").json()["results"]
+    assert (grant["id"], grant["amount"], grant["user"]) == (approved["grant"], 500, None)
+    taken = approver.post(f"/api/v1/grants/{grant['id']}/revoke", {"reason": "A mistake"}, **JSON)
+    assert taken.json()["ended_at"]
+    assert member.get("/api/v1/grants?active=true").json()["results"] == []
+    assert len(member.get("/api/v1/grants?active=false").json()["results"]) == 1
+
+
+def test_asking_twice_is_a_conflict_that_names_the_first(bob, team, eight, with_token):
+    client = with_token(bob)
+    first = client.post("/api/v1/quota-requests", BODY, **JSON).json()
+    second = client.post("/api/v1/quota-requests", BODY, **JSON)
+    assert second.status_code == 409
+    assert second.json()["quota_request"] == first["id"]
+    assert client.post(f"/api/v1/quota-requests/{first['id']}/withdraw").json()["status"] == "withdrawn"
+    assert client.post("/api/v1/quota-requests", BODY, **JSON).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("amount", 0),
+        ("amount", 10**20),
+        ("amount", 9000),
+        ("why", ""),
+        ("resource", "gpu:b200"),
+        ("team", "robots"),
+        ("kind", "friendship"),
+        ("until", "2020-01-01T00:00:00Z"),
+        ("nonsense", 1),
+    ],
+)
+def test_what_is_wrong_is_named(bob, charlie, team, eight, with_token, field, value):
+    answer = with_token(bob).post("/api/v1/quota-requests", {**BODY, field: value}, **JSON)
+    assert (answer.status_code, list(answer.json()["errors"])) == (400, [field])
+    assert not QuotaRequest.objects.exists()
+
+
+def test_a_workspace_waits_for_what_is_asked(bob, petra, team, eight, with_token):
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    start = {"template": "jupyterlab", "flavor": "gpu-2"}
+    made = with_token(bob).post("/api/v1/quota-requests", {**BODY, "start": start}, **JSON).json()
+    assert made["workspace"] == str(Workspace.objects.get(state="pending").pk)
+    denied = with_token(petra).post(
+        f"/api/v1/quota-requests/{made['id']}/deny", {"reason": "Not this week"}, **JSON
+    )
+    assert denied.json()["decision_note"] == "Not this week"
+    assert Workspace.objects.get().state == "terminated"
+
+
+def test_rules_are_made_changed_and_removed_by_approvers(bob, alice, petra, team, eight, with_token):
+    approver = with_token(petra, "quotas:read", "quotas:decide")
+    body = {"resource": "gpu:h100", "amount_at_most": 2000, "hours_at_most": 8}
+    answer = approver.post("/api/v1/auto-approve-rules", {**body, "team": "vision"}, **JSON)
+    assert answer.status_code == 201
+    url = answer["Location"]
+    member = with_token(bob)
+    assert member.get(url).json()["amount_at_most"] == 2000
+    made = member.post("/api/v1/quota-requests", {**BODY, "until": in_hours(5).isoformat()}, **JSON).json()
+    assert (made["status"], made["rule"], made["decided_by"]) == ("approved", answer.json()["id"], None)
+    assert Grant.objects.count() == 1
+    changed = approver.patch(url, {"enabled": False, "hours_at_most": 4}, **JSON).json()
+    assert (changed["enabled"], changed["hours_at_most"]) == (False, 4)
+    for user in (bob, alice):
+        client = with_token(user)
+        assert client.post("/api/v1/auto-approve-rules", body, **JSON).status_code == 403
+        assert client.patch(url, {"enabled": True}, **JSON).status_code == 403
+        assert client.delete(url).status_code == 403
+    assert approver.delete(url).status_code == 204
+    assert approver.get(url).status_code == 404
+    assert approver.post("/api/v1/auto-approve-rules", {**body, "team": "no"}, **JSON).status_code == 400
+
+
+def test_delegations(bob, alice, olga, petra, team, eight, with_token):
+    made = ask(bob, team)
+    approver = with_token(petra, "quotas:read", "quotas:decide")
+    body = {"delegate": "olga", "ends_at": in_hours(5).isoformat()}
+    answer = approver.post("/api/v1/delegations", body, **JSON)
+    assert answer.status_code == 201
+    assert approver.post("/api/v1/delegations", body, **JSON).status_code == 409
+    assert with_token(alice).get(answer["Location"]).status_code == 404
+    assert with_token(alice).post("/api/v1/delegations", body, **JSON).status_code == 403
+    url = f"/api/v1/quota-requests/{made.pk}/approve"
+    assert with_token(olga).post(url, {}, **JSON).json()["decided_by"] == "olga"
+    assert approver.delete(answer["Location"]).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("post", "/api/v1/auto-approve-rules"),
+        ("post", "/api/v1/delegations"),
+    ],
+)
+def test_what_only_approvers_do_needs_its_scope(petra, with_token, method, path):
+    from portal.common.scopes import Scope
+
+    others = [scope for scope in Scope.values if scope not in {"quotas:decide", "all"}]
+    assert getattr(with_token(petra, *others), method)(path, {}, **JSON).status_code == 403
+    assert getattr(with_token(petra, "quotas:decide"), method)(path, {}, **JSON).status_code == 400

@@ -1,0 +1,176 @@
+"""Asking for more: what can be asked, by whom, and what a rule approves at once."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import Team
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Event, Notification
+from portal.ledger.models import LedgerAccount
+from portal.quota_requests.models import QuotaRequest, RequestStatus
+from portal.quota_requests.services import requests, rules
+from portal.quotas.models import Grant, MemberCap, SiteLimit
+from tests.quota_requests.helpers import ask, in_hours
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_member_asks_and_approvers_are_told(bob, alice, team, petra, eight):
+    made = ask(bob, team, amount=2000, why="The review")
+    assert (made.status, made.amount, made.resource) == (RequestStatus.OPEN, 2000, "gpu:h100")
+    notice = Notification.objects.get()
+    assert notice.user == petra
+    assert notice.title == "bob asks for 2 × H100 more for Vision"
+    assert notice.url == f"/quotas/requests/{made.pk}/"
+    event = Event.objects.get(kind="quota.request_asked")
+    assert (event.actor, event.team) == (bob, team)
+    assert event.data["request"] == str(made.pk)
+
+
+def test_delegates_are_told_while_they_decide(bob, alice, team, petra, olga, eight):
+    rules.delegate(actor=petra, delegate="olga", ends_at=in_hours(5))
+    Notification.objects.all().delete()
+    ask(bob, team)
+    assert set(Notification.objects.values_list("user__username", flat=True)) == {"petra", "olga"}
+
+
+def test_only_members_ask(charlie, olga, team, eight):
+    for user in (charlie, olga):
+        with pytest.raises(NotAllowed):
+            ask(user, team)
+    assert not QuotaRequest.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("amount", {"amount": 0}),
+        ("amount", {"amount": 8001}),
+        ("amount", {"amount": True}),
+        ("until", {"until": timezone.now() - dt.timedelta(seconds=1)}),
+        ("why", {"why": " \n "}),
+        ("resource", {"resource": "gpu_hours"}),
+        ("resource", {"resource": "gpu:b200"}),
+        ("resource", {"resource": "nonsense"}),
+        ("kind", {"kind": "friendship"}),
+        ("kind", {"kind": "member_cap"}),  # nothing caps bob
+        ("kind", {"kind": "ledger", "resource": "gpu_hours", "until": None}),  # there is no budget
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_its_field(bob, team, eight, field, given):
+    with pytest.raises(InvalidInput) as refused:
+        ask(bob, team, **given)
+    assert list(refused.value.extra["errors"]) == [field]
+
+
+def test_more_than_the_site_has_is_refused_with_the_number(bob, team, eight):
+    with pytest.raises(InvalidInput, match="This site has 8 × H100 in all"):
+        ask(bob, team, amount=9000)
+    assert ask(bob, team, amount=8000)
+    SiteLimit.objects.create(resource="gpu:h100", amount=4000)
+    with pytest.raises(InvalidInput, match="This site has 4 × H100 in all"):
+        ask(bob, team, amount=5000)
+
+
+def test_gpu_hours_have_no_end(bob, team, eight):
+    now = timezone.now()
+    LedgerAccount.objects.create(team=team, granted=0, period_started_at=now, charged_until=now)
+    with pytest.raises(InvalidInput, match="until they are spent"):
+        ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000)
+    assert ask(bob, team, kind="ledger", resource="gpu_hours", amount=3_600_000, until=None)
+
+
+def test_the_owners_are_told_of_a_cap(bob, alice, petra, team, eight):
+    MemberCap.objects.create(team=team, user=None, resource="gpu:h100", amount=1000)
+    ask(bob, team, kind="member_cap")
+    assert Notification.objects.get().user == alice
+
+
+def test_an_operator_is_told_of_the_cap_of_the_only_owner(alice, olga, team, eight):
+    MemberCap.objects.create(team=team, user=alice, resource="gpu:h100", amount=1000)
+    ask(alice, team, kind="member_cap")
+    assert Notification.objects.get().user == olga
+
+
+def test_the_same_is_not_asked_twice(bob, alice, team, eight):
+    first = ask(bob, team)
+    with pytest.raises(StateConflict) as refused:
+        ask(bob, team, amount=2000)
+    assert refused.value.extra["url"] == f"/quotas/requests/{first.pk}/"
+    ask(alice, team)  # another member may
+    ask(bob, team, resource="cpu_milli", amount=4000)
+    requests.withdraw(actor=bob, request_id=first.pk)
+    ask(bob, team)
+
+
+# --- Rules ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rule(petra, eight):
+    return rules.create_rule(
+        actor=petra, team=None, resource="gpu:h100", amount_at_most=2000, hours_at_most=8
+    )
+
+
+def test_a_rule_approves_at_once_and_bothers_nobody(bob, team, petra, rule, sent):
+    made = ask(bob, team, amount=2000, until=in_hours(8) - dt.timedelta(seconds=5))
+    assert (made.status, made.rule, made.decided_by) == (RequestStatus.APPROVED, rule, None)
+    grant = Grant.objects.get()
+    assert (grant.amount, grant.ends_at, grant.user) == (2000, made.until, None)
+    assert not Notification.objects.exists()
+    assert Event.objects.get(kind="quota.request_approved").actor_label == "Berth"
+    assert "control.schedule" in sent.tasks
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"amount": 2001},
+        {"until": None},
+        {"until": "late"},
+        {"resource": "cpu_milli", "amount": 1000},
+    ],
+)
+def test_what_a_rule_does_not_allow_waits_for_a_person(bob, team, rule, given):
+    if given.get("until") == "late":
+        given = {"until": in_hours(8.1)}
+    made = ask(bob, team, **{"amount": 1000, "until": in_hours(1), **given})
+    assert made.status == RequestStatus.OPEN
+
+
+def test_a_rule_counts_all_that_rules_gave_the_team(bob, alice, team, petra, rule, clock):
+    assert ask(bob, team, amount=1500, until=in_hours(2)).status == RequestStatus.APPROVED
+    by_hand = ask(alice, team, amount=1500, until=in_hours(2))
+    assert by_hand.status == RequestStatus.OPEN
+    requests.approve(actor=petra, request_id=by_hand.pk)
+    # What a person granted does not count; a rule that was removed and made anew forgets nothing.
+    rules.delete_rule(actor=petra, rule_id=rule.pk)
+    rules.create_rule(actor=petra, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
+    assert ask(bob, team, amount=500, until=in_hours(2)).status == RequestStatus.APPROVED
+    assert ask(alice, team, amount=1, until=in_hours(2)).status == RequestStatus.OPEN
+    clock.shift(2 * 3600 + 1)
+    assert ask(bob, team, amount=2000, until=in_hours(2)).status == RequestStatus.APPROVED
+
+
+def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, petra, rule, charlie):
+    rules.change_rule(actor=petra, rule_id=rule.pk, enabled=False)
+    rules.create_rule(
+        actor=petra,
+        team=Team.objects.get(slug="robots"),
+        resource="gpu:h100",
+        amount_at_most=9000,
+        hours_at_most=99,
+    )
+    assert ask(bob, team, until=in_hours(1)).status == RequestStatus.OPEN
+
+
+def test_only_approvers_make_rules(alice, olga, bob, petra, team, eight):
+    rules.delegate(actor=petra, delegate="bob", ends_at=in_hours(2))
+    for user in (alice, olga, bob):
+        with pytest.raises(NotAllowed):
+            rules.create_rule(actor=user, team=None, resource="gpu:h100", amount_at_most=1, hours_at_most=1)

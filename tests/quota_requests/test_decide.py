@@ -1,0 +1,332 @@
+"""Decisions: who may, who was faster, what comes of them, and how grants end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from portal.accounts import approvers
+from portal.accounts.models import Delegation
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Event, Notification
+from portal.ledger.models import LedgerAccount
+from portal.quota_requests import policies
+from portal.quota_requests.models import QuotaRequest, RequestStatus
+from portal.quota_requests.services import grants, requests, rules
+from portal.quotas.models import Grant, MemberCap, Quota
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import UserFactory
+from tests.quota_requests.helpers import ask, in_hours
+from tests.workspaces.helpers import run_until_ready
+
+pytestmark = pytest.mark.django_db
+
+
+def told(user) -> list[str]:
+    return [notice.title for notice in Notification.objects.filter(user=user).order_by("pk")]
+
+
+# --- What comes of it -------------------------------------------------------------------------------
+
+
+def test_approving_makes_a_grant_and_tells_who_asked(bob, petra, team, eight, sent):
+    made = ask(bob, team, amount=2000)
+    sent.clear()
+    requests.approve(actor=petra, request_id=made.pk, note="Good luck")
+    made.refresh_from_db()
+    assert (made.status, made.decided_by, made.granted_amount) == (RequestStatus.APPROVED, petra, 2000)
+    grant = Grant.objects.get()
+    assert (grant.team, grant.user, grant.amount, grant.ends_at) == (team, None, 2000, made.until)
+    assert told(bob) == ["petra approved 2 × H100 for Vision"]
+    event = Event.objects.get(kind="quota.request_approved")
+    assert (event.actor, event.data["own"]) == (petra, False)
+    assert "control.schedule" in sent.tasks
+
+
+def test_less_can_be_approved_and_more_cannot(bob, petra, team, eight):
+    made = ask(bob, team, amount=2000)
+    for amount in (2001, 0, -1):
+        with pytest.raises(InvalidInput, match="at most what was asked: 2 × H100"):
+            requests.approve(actor=petra, request_id=made.pk, amount=amount)
+    ends = in_hours(2)
+    requests.approve(actor=petra, request_id=made.pk, amount=500, until=ends)
+    grant = Grant.objects.get()
+    assert (grant.amount, grant.ends_at) == (500, ends)
+    assert told(bob) == ["petra approved 0.5 × H100 (of 2 asked for) for Vision"]
+
+
+def test_a_cap_is_raised_for_who_asked_alone(bob, alice, petra, team, eight):
+    MemberCap.objects.create(team=team, user=None, resource="gpu:h100", amount=1000)
+    made = ask(bob, team, kind="member_cap")
+    with pytest.raises(NotAllowed):
+        requests.approve(actor=petra, request_id=made.pk)
+    requests.approve(actor=alice, request_id=made.pk)
+    assert Grant.objects.get().user == bob
+
+
+def test_gpu_hours_are_credited_and_make_no_grant(bob, petra, team, eight, monkeypatch):
+    from django.utils import timezone
+
+    from portal.quota_requests.services import requests as services
+
+    now, credited = timezone.now(), []
+    ledger = SimpleNamespace(credit=lambda **given: credited.append(given))
+    monkeypatch.setattr(services, "ledger", ledger)
+    LedgerAccount.objects.create(team=team, granted=0, period_started_at=now, charged_until=now)
+    made = ask(bob, team, kind="ledger", resource="gpu_hours", amount=36_000_000, until=None)
+    requests.approve(actor=petra, request_id=made.pk, amount=3_600_000, note="For now")
+    assert credited == [{"actor": petra, "team": team, "amount": 3_600_000, "note": "For now"}]
+    assert not Grant.objects.exists()
+
+
+def test_a_denial_needs_a_reason_that_reaches_who_asked(bob, petra, team, eight):
+    made = ask(bob, team)
+    with pytest.raises(InvalidInput):
+        requests.deny(actor=petra, request_id=made.pk, reason="  ")
+    requests.deny(actor=petra, request_id=made.pk, reason="Use two A100")
+    made.refresh_from_db()
+    assert (made.status, made.decision_note) == (RequestStatus.DENIED, "Use two A100")
+    assert Notification.objects.get(user=bob).body == "Use two A100"
+    assert not Grant.objects.exists()
+
+
+def test_what_was_decided_stays_and_says_by_whom(bob, petra, team, eight, clock):
+    made = ask(bob, team)
+    requests.approve(actor=petra, request_id=made.pk)
+    other = UserFactory(username="paul", is_approver=True)
+    with pytest.raises(StateConflict, match="petra approved it a moment ago"):
+        requests.deny(actor=other, request_id=made.pk, reason="No")
+    with pytest.raises(StateConflict, match="petra approved it"):
+        requests.withdraw(actor=bob, request_id=made.pk)
+    clock.shift(600)
+    with pytest.raises(StateConflict, match="petra approved it 10 minutes ago"):
+        requests.approve(actor=other, request_id=made.pk)
+    assert Grant.objects.count() == 1
+
+
+def test_a_time_that_is_over_wants_another_end(bob, petra, team, eight, clock):
+    made = ask(bob, team, until=in_hours(1))
+    clock.shift(3601)
+    with pytest.raises(InvalidInput, match="The time that was asked for is over"):
+        requests.approve(actor=petra, request_id=made.pk)
+    requests.approve(actor=petra, request_id=made.pk, until=in_hours(1))
+    assert Grant.objects.get().ends_at == in_hours(1)
+
+
+def test_only_who_asked_withdraws(bob, alice, petra, team, eight):
+    made = ask(bob, team)
+    for user in (alice, petra):
+        with pytest.raises(NotAllowed):
+            requests.withdraw(actor=user, request_id=made.pk)
+    requests.withdraw(actor=bob, request_id=made.pk)
+    requests.withdraw(actor=bob, request_id=made.pk)
+    assert Event.objects.filter(kind="quota.request_withdrawn").count() == 1
+
+
+# --- Who may ----------------------------------------------------------------------------------------
+
+
+def test_approvers_and_administrators_decide_and_nobody_else(bob, alice, charlie, olga, petra, team, eight):
+    made = ask(bob, team)
+    for user in (bob, alice, charlie, olga):
+        with pytest.raises(NotAllowed):
+            requests.approve(actor=user, request_id=made.pk)
+        with pytest.raises(NotAllowed):
+            requests.deny(actor=user, request_id=made.pk, reason="No")
+    requests.approve(actor=UserFactory(is_superuser=True), request_id=made.pk)
+
+
+def test_nobody_decides_their_own(petra, team, eight):
+    from tests.factories import MembershipFactory
+
+    MembershipFactory(team=team, user=petra)
+    made = ask(petra, team)
+    with pytest.raises(NotAllowed, match="of their own"):
+        requests.approve(actor=petra, request_id=made.pk)
+    petra.is_superuser = True
+    petra.save()
+    second = UserFactory(is_superuser=True)
+    with pytest.raises(NotAllowed):
+        requests.approve(actor=petra, request_id=made.pk)
+    assert made not in QuotaRequest.objects.filter(policies.decidable_by(petra))
+    second.is_active = False
+    second.save()
+    # The only administrator there is: allowed, and said so in the audit log.
+    assert made in QuotaRequest.objects.filter(policies.decidable_by(petra))
+    requests.approve(actor=petra, request_id=made.pk)
+    event = Event.objects.get(kind="quota.request_approved")
+    assert event.data["own"] is True
+    assert "a request of their own" in event.message
+
+
+def test_a_delegate_decides_while_it_lasts(bob, olga, petra, team, eight, clock):
+    first, second, third = (
+        ask(bob, team),
+        ask(bob, team, resource="gpu"),
+        ask(bob, team, resource="workspaces"),
+    )
+    rules.delegate(actor=petra, delegate="olga", starts_at=in_hours(1), ends_at=in_hours(2))
+
+    def decide(request) -> None:
+        requests.approve(actor=olga, request_id=request.pk)
+
+    with pytest.raises(NotAllowed):
+        decide(first)
+    clock.shift(3600)
+    decide(first)
+    event = Event.objects.get(kind="quota.request_approved")
+    assert event.data["in_place_of"] == "petra"
+    assert "in place of petra" in event.message
+    petra.is_approver = False
+    petra.save()
+    with pytest.raises(NotAllowed):
+        decide(second)
+    petra.is_approver = True
+    petra.save()
+    decide(second)
+    clock.shift(3600)
+    with pytest.raises(NotAllowed):
+        decide(third)
+
+
+def test_a_delegation_is_taken_back_by_who_gave_or_holds_it(bob, olga, petra, clock):
+    for who, begins in ((petra, 0), (olga, 0), (petra, 5)):
+        made = rules.delegate(actor=petra, delegate="olga", starts_at=in_hours(begins), ends_at=in_hours(9))
+        with pytest.raises(StateConflict):
+            rules.delegate(actor=petra, delegate="olga", ends_at=in_hours(8))
+        with pytest.raises(NotAllowed):
+            rules.take_back(actor=bob, delegation_id=made.pk)
+        clock.shift(1)
+        rules.take_back(actor=who, delegation_id=made.pk)
+        assert approvers.delegator_of(olga) is None
+    assert Delegation.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"delegate": "petra"}, {"delegate": "nobody-has-this"}, {"ends_at": -1}, {"ends_at": 24 * 400}],
+)
+def test_a_delegation_that_makes_no_sense_is_refused(olga, petra, given):
+    ends = in_hours(given.get("ends_at", 5))
+    with pytest.raises(InvalidInput):
+        rules.delegate(actor=petra, delegate=given.get("delegate", "olga"), ends_at=ends)
+
+
+# --- Grants end -------------------------------------------------------------------------------------
+
+
+def test_a_grant_is_taken_back_and_counts_no_more(bob, alice, olga, petra, team, eight, sent):
+    made = ask(bob, team)
+    requests.approve(actor=petra, request_id=made.pk)
+    grant = Grant.objects.get()
+    for user in (bob, alice, olga):
+        with pytest.raises(NotAllowed):
+            grants.revoke_grant(actor=user, grant_id=grant.pk)
+    sent.clear()
+    grants.revoke_grant(actor=petra, grant_id=grant.pk, reason="A mistake")
+    grants.revoke_grant(actor=petra, grant_id=grant.pk)
+    assert not Grant.objects.active(in_hours(0)).exists()
+    assert "control.schedule" in sent.tasks
+    assert Event.objects.filter(kind="quota.grant_revoked").count() == 1
+    assert "petra took back 1 × H100 granted to Vision" in told(alice)
+
+
+def test_a_grant_warns_a_day_before_and_ends_by_itself_each_once(bob, alice, petra, team, eight, clock, sent):
+    made = ask(bob, team, until=in_hours(48))
+    requests.approve(actor=petra, request_id=made.pk)
+    grants.end_due_grants()
+    assert not told(alice)
+    clock.shift(24 * 3600)
+    for _ in range(2):
+        assert grants.end_due_grants() == 0
+    assert len(told(alice)) == 1
+    assert "ends" in told(alice)[0]
+    clock.shift(24 * 3600)
+    sent.clear()
+    assert [grants.end_due_grants(), grants.end_due_grants()] == [1, 0]
+    assert told(alice)[1:] == ["1 × H100 granted to Vision has ended"]
+    assert told(bob)[-1] == "1 × H100 granted to Vision has ended"
+    assert "control.schedule" in sent.tasks
+    assert Event.objects.filter(kind="quota.grant_ended").count() == 1
+
+
+def test_a_short_grant_gives_no_warning_a_day_before(bob, alice, petra, team, eight):
+    requests.approve(actor=petra, request_id=ask(bob, team, until=in_hours(8)).pk)
+    grants.end_due_grants()
+    assert not told(alice)
+
+
+# --- A workspace that waits -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def waiting(bob, team, eight):
+    """bob's workspace of one GPU, of which the team has none, and the request that it waits for."""
+    from portal.catalog import selectors as catalog
+
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    workspace = workspaces.create_waiting(
+        actor=bob,
+        team=team,
+        template=catalog.template_by_slug("jupyterlab"),
+        flavor=catalog.flavor_by_slug("gpu-1"),
+        name="big",
+    )
+    assert (workspace.state, workspace.error_code) == (State.PENDING, "needs_approval")
+    return workspace, ask(bob, team, workspace=workspace)
+
+
+def test_it_starts_by_itself_when_it_is_approved(waiting, petra, sent):
+    workspace, made = waiting
+    sent.clear()
+    requests.approve(actor=petra, request_id=made.pk)
+    for message in sent.take("control.schedule"):
+        sent.deliver(message)
+    run_until_ready(sent, workspace)
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    assert (workspace.error_code, workspace.error_message) == ("", "")
+
+
+@pytest.mark.parametrize("how", ["denied", "withdrawn"])
+def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
+    workspace, made = waiting
+    if how == "denied":
+        requests.deny(actor=petra, request_id=made.pk, reason="No room this week")
+    else:
+        requests.withdraw(actor=bob, request_id=made.pk)
+    workspace.refresh_from_db()
+    assert workspace.state == State.TERMINATED
+    why = Event.objects.get(kind="workspace.not_approved", workspace=workspace).message
+    assert ("No room this week" if how == "denied" else "withdrawn") in why
+
+
+def test_it_stays_when_it_could_start_by_now(waiting, petra):
+    workspace, made = waiting
+    Workspace.objects.filter(pk=workspace.pk).update(error_code="queued")
+    requests.deny(actor=petra, request_id=made.pk, reason="No")
+    workspace.refresh_from_db()
+    assert workspace.state == State.PENDING
+
+
+def test_a_workspace_of_somebody_else_cannot_wait(waiting, alice, team):
+    workspace, _ = waiting
+    with pytest.raises(InvalidInput):
+        ask(alice, team, workspace=workspace)
+
+
+def test_a_cycle_that_keeps_its_site_learns_of_the_approval_at_once(waiting, petra, sent, monkeypatch):
+    from portal.scheduling import cycle, snapshot_cache
+
+    workspace, made = waiting
+    monkeypatch.setattr(snapshot_cache, "KEPT_S", 60)
+    monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
+    snapshot_cache.forget()
+    cycle.run()
+    requests.approve(actor=petra, request_id=made.pk)
+    cycle.run()
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING

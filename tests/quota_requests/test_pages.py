@@ -1,0 +1,363 @@
+"""Pages of requests: ask, inbox with evidence, decide and undo, rules and delegates."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import Delegation
+from portal.events.models import Notification
+from portal.inventory.models import AllocatedDevice, Allocation, DeviceHour, DeviceSeries
+from portal.quota_requests import selectors as selectors
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestStatus
+from portal.quota_requests.services import requests
+from portal.quotas.models import Cohort, Grant, Quota, TeamShare
+from portal.workspaces.models import Workspace
+from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
+from tests.quota_requests.helpers import ask
+from tests.workspaces.helpers import run_until_ready
+
+pytestmark = pytest.mark.django_db
+HTMX = {"HX-Request": "true"}
+FORM = {
+    "team": "vision",
+    "kind": "quota",
+    "resource": "gpu:h100",
+    "amount": "1.5",
+    "lasts": "8",
+    "why": "The review",
+}
+
+
+def text_of(response) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", response.content.decode()).split())
+
+
+def held(team, owner, pool, *, days: float, ago: float = 0, devices: int = 1, active: bool = False, **fields):
+    """A workspace that held devices of the pool's node for so many days, until so many days ago."""
+    now = timezone.now()
+    workspace = WorkspaceFactory(
+        team=team,
+        owner=owner,
+        pool=pool if active else None,
+        state="running" if active else "stopped",
+        **fields,
+    )
+    ended = None if active else now - timedelta(days=ago)
+    allocation = Allocation.objects.create(
+        workspace=workspace,
+        node=pool.nodes.get(),
+        generation=1,
+        cpu_milli=1000,
+        memory_mib=1024,
+        granted_at=now - timedelta(days=ago + days),
+        released_at=ended,
+    )
+    taken = AllocatedDevice.objects.filter(active=True).values("device")
+    for device in pool.nodes.get().devices.exclude(pk__in=taken)[:devices]:
+        AllocatedDevice.objects.create(allocation=allocation, device=device, active=active)
+    if active:
+        Workspace.objects.filter(pk=workspace.pk).update(
+            amounts={"gpu:h100": 1000 * devices, "gpu": 1000 * devices, "workspaces": 1}
+        )
+    return workspace
+
+
+# --- Asking -----------------------------------------------------------------------------------------
+
+
+def test_a_member_asks_in_peoples_units(bob, team, petra, eight, as_user):
+    client = as_user(bob)
+    page = client.get("/quotas/ask/?team=vision&resource=gpu:h100&amount=2000&kind=quota")
+    assert 'value="2"' in page.content.decode()
+    answer = client.post("/quotas/ask/", FORM)
+    made = QuotaRequest.objects.get()
+    assert (answer.status_code, answer["Location"]) == (302, f"/quotas/requests/{made.pk}/")
+    assert (made.amount, made.why) == (1500, "The review")
+    assert timedelta(hours=7, minutes=59) < made.until - timezone.now() <= timedelta(hours=8)
+    assert "It waits for an approver" in text_of(client.get(answer["Location"]))
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "words"),
+    [
+        ("amount", "0", "Ask for more than zero."),
+        ("amount", "9", "This site has 8 × H100 in all"),
+        ("amount", "many", "Enter a number"),
+        ("amount", "", "This field is required"),
+        ("why", " ", "This field is required"),
+        ("kind", "member_cap", "No cap on H100 holds you back"),
+        ("kind", "ledger", "has no budget of GPU-hours"),
+    ],
+)
+def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(
+    bob, team, eight, as_user, field, given, words
+):
+    page = as_user(bob).post("/quotas/ask/", {**FORM, field: given})
+    assert page.status_code == 400
+    assert words in text_of(page)
+    assert not QuotaRequest.objects.exists()
+
+
+def test_asking_twice_leads_to_the_first(bob, team, eight, as_user):
+    client = as_user(bob)
+    client.post("/quotas/ask/", FORM)
+    answer = client.post("/quotas/ask/", FORM)
+    made = QuotaRequest.objects.get()
+    assert answer["Location"] == f"/quotas/requests/{made.pk}/"
+    assert "asked for 1.5 × H100 more for Vision already" in text_of(client.get(answer["Location"]))
+
+
+def test_the_form_says_what_is_approved_at_once(bob, team, petra, eight, as_user):
+    AutoApproveRule.objects.create(resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=4000)
+    hint = as_user(bob).get(
+        "/quotas/ask/?team=vision&kind=quota&resource=gpu:h100", headers={**HTMX, "HX-Target": "hint"}
+    )
+    assert "Approved at once: up to 2 × H100 for up to 8 h" in text_of(hint)
+    assert "0 × H100 in use of a quota of 4" in text_of(hint)
+    assert b"<html" not in hint.content
+
+
+def test_who_is_in_no_team_learns_what_to_do(petra, as_user):
+    assert "You are in no team yet" in text_of(as_user(petra).get("/quotas/ask/"))
+
+
+def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent):
+    """From the refusal to a running workspace, in forms alone."""
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
+    page = as_user(bob).get(
+        "/quotas/ask/", {"team": "vision", "resource": "gpu:h100", "amount": 1000, **start}
+    )
+    assert "starts by itself as soon as this is approved" in text_of(page)
+    as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
+    made = QuotaRequest.objects.get()
+    assert (made.workspace.name, made.workspace.state) == ("big", "pending")
+    inbox = as_user(petra).get("/quotas/approvals/")
+    assert "on Gpu-1 waits for it" in text_of(inbox)
+    sent.clear()
+    as_user(petra).post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve", "amount": "1"})
+    for message in sent.take("control.schedule"):
+        sent.deliver(message)
+    run_until_ready(sent, made.workspace)
+    assert Workspace.objects.get(name="big").state == "running"
+    page = text_of(as_user(bob).get(f"/quotas/requests/{made.pk}/"))
+    assert "petra approved" in page
+    assert "Running" in page
+
+
+def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):
+    start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
+    page = as_user(bob).post("/quotas/ask/", {**FORM, **start})
+    assert page.status_code == 400
+    assert "JupyterLab on Gpu-1 needs no approval now. Start it on the page" in text_of(page)
+    assert not Workspace.objects.exists()
+    assert not QuotaRequest.objects.exists()
+
+
+def test_a_refused_question_leaves_no_workspace(bob, team, eight, as_user):
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
+    page = as_user(bob).post("/quotas/ask/", {**FORM, "amount": "9", **start})
+    assert page.status_code == 400
+    assert not Workspace.objects.exists()
+
+
+# --- The inbox --------------------------------------------------------------------------------------
+
+
+def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as_user):
+    lab = Cohort.objects.create(slug="lab", name="Lab")
+    nlp = TeamFactory(slug="nlp", name="NLP")
+    for each, nominal in ((team, 4000), (nlp, 2000)):
+        TeamShare.objects.create(team=each, cohort=lab)
+        Quota.objects.create(team=each, resource="gpu:h100", nominal=nominal)
+    held(team, bob, eight, days=10, ago=25)  # 5 of the 10 days are within the last 30
+    held(team, alice, eight, days=1, active=True, devices=2, name="idle")
+    held(nlp, UserFactory(), eight, days=1, active=True, devices=5)
+    denied = ask(bob, team)
+    requests.deny(actor=petra, request_id=denied.pk, reason="Use A100")
+    ask(bob, team, amount=3000, why="The review")
+
+    page = text_of(as_user(petra).get("/quotas/approvals/"))
+    assert "bob asks for 3 × H100 more for Vision" in page
+    assert "2 × H100 in use of a quota of 4" in page
+    assert "168 GPU-hours: 0.233 × H100 on average, 2 workspaces" in page
+    assert "Idle share not measured" in page
+    assert "Left in Lab 0 of its quota is not in use" in page
+    assert "8 work now, 1 free; 6 promised as quota and grants" in page
+    assert "1 free now; may be taken back from what others borrow: NLP 2" in page
+    assert "Denied: bob asked for 1 × H100: “Use A100”" in page
+
+
+def test_idle_is_what_is_measured_and_never_zero_for_want_of_data(bob, petra, team, eight):
+    workspace = held(team, bob, eight, days=1, active=True, devices=3)
+    first, second = AllocatedDevice.objects.filter(active=True)[:2]
+    made = ask(bob, team)
+    idle = selectors.evidence(made).idle
+    assert (idle.held, idle.measured, idle.percent) == (3, 0, None)
+    workspace.activity = {
+        "gpus": [
+            {"uuid": first.device.uuid, "utilization_percent": 0},
+            {"uuid": second.device.uuid, "utilization_percent": 80},
+            {"uuid": "other", "utilization_percent": None},
+            "nonsense",
+        ]
+    }
+    workspace.save()
+    idle = selectors.evidence(made).idle
+    assert (idle.held, idle.measured, idle.idle, idle.percent) == (3, 2, 1, 50)
+
+
+def test_what_gpus_were_used_for_is_measured_or_said_not_to_be(bob, petra, team, eight, as_user):
+    held(team, bob, eight, days=1, active=True, devices=2)
+    made = ask(bob, team)
+    page = text_of(as_user(petra).get("/quotas/approvals/"))
+    assert "GPU use, 30 days not measured" in page
+    series = DeviceSeries.objects.create(device=AllocatedDevice.objects.first().device)
+    hour_s = int(timezone.now().timestamp()) // 3600 * 3600 - 7200
+    figures = {"measured_s": 3600, "gpu_s": 3600, "gpu_pct_s": 45 * 3600}
+    DeviceHour.objects.create(series=series, start_s=hour_s, **figures)
+    page = text_of(as_user(petra).get("/quotas/approvals/"))
+    assert "GPU use, 30 days 45 % of 1 GPU-hours that were measured; 47 not measured" in page
+    assert selectors.evidence(made).use.percent == 45
+    about_disk = ask(bob, team, resource="cpu_milli")
+    assert selectors.evidence(about_disk).use is None
+
+
+def test_fifty_requests_cost_the_queries_of_one(petra, team, eight, as_user, django_assert_max_num_queries):
+    for number in range(50):
+        some = TeamFactory()
+        user = MembershipFactory(team=some, user=UserFactory()).user
+        TeamShare.objects.create(team=some)
+        ask(user, some, why=f"Number {number}")
+    client = as_user(petra)
+    with django_assert_max_num_queries(38):
+        page = client.get("/quotas/approvals/")
+    assert page.content.count(b"quota-request") == 50
+
+
+def test_approving_less_turns_the_row_into_what_was_decided_with_a_way_back(bob, petra, team, eight, as_user):
+    made = ask(bob, team, amount=2000)
+    client = as_user(petra)
+    row = client.post(
+        f"/quotas/requests/{made.pk}/decide/",
+        {"decision": "approve", "amount": "0.5", "lasts": "24", "note": "For now"},
+        headers=HTMX,
+    )
+    grant = Grant.objects.get()
+    assert (grant.amount, row.status_code) == (500, 200)
+    assert timedelta(hours=23) < grant.ends_at - timezone.now() <= timedelta(hours=24)
+    assert b"<html" not in row.content
+    assert "petra approved 0.5 × H100 of it" in text_of(row)
+    assert f"/quotas/grants/{grant.pk}/revoke/" in row.content.decode()
+    back = client.post(f"/quotas/grants/{grant.pk}/revoke/", headers=HTMX)
+    assert "Approved, over" in text_of(back)
+    grant.refresh_from_db()
+    assert grant.ended_at
+
+
+def test_denying_without_a_reason_says_so_and_keeps_the_form(bob, petra, team, eight, as_user):
+    made = ask(bob, team)
+    url = f"/quotas/requests/{made.pk}/decide/"
+    client = as_user(petra)
+    row = client.post(url, {"decision": "deny", "amount": "1", "note": ""}, headers=HTMX)
+    assert "A denial needs a reason" in text_of(row)
+    assert "<form" in row.content.decode()
+    plain = client.post(url, {"decision": "deny", "note": "", "next": "inbox"})
+    assert plain["Location"] == f"/quotas/approvals/#r-{made.pk}"
+    assert "A denial needs a reason" in text_of(client.get("/quotas/approvals/"))
+    client.post(url, {"decision": "deny", "note": "Use A100", "next": "inbox"})
+    made.refresh_from_db()
+    assert made.status == RequestStatus.DENIED
+    assert "“Use A100”" in text_of(client.get("/quotas/approvals/"))
+    own = as_user(bob).get(f"/quotas/requests/{made.pk}/").content.decode()
+    assert "resource=gpu%3Ah100&amp;amount=1000" in own
+
+
+def test_who_comes_second_sees_who_was_first(bob, petra, team, eight, as_user):
+    made = ask(bob, team)
+    client = as_user(petra)
+    requests.approve(actor=UserFactory(username="paul", is_approver=True), request_id=made.pk)
+    row = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
+    assert "paul approved it a moment ago" in text_of(row)
+    assert "Take it back" in text_of(row)
+
+
+def test_what_comes_later_is_announced_and_disturbs_nothing(bob, petra, team, eight, as_user):
+    made = ask(bob, team)
+    client = as_user(petra)
+    news = {**HTMX, "HX-Target": "news"}
+    assert text_of(client.get(f"/quotas/approvals/?known={made.pk}", headers=news)) == ""
+    ask(bob, team, resource="gpu")
+    assert "1 more has come" in text_of(client.get(f"/quotas/approvals/?known={made.pk}", headers=news))
+
+
+def test_who_decides_nothing_sees_their_own_requests(bob, alice, team, eight, as_user):
+    ask(bob, team)
+    page = text_of(as_user(bob).get("/quotas/approvals/"))
+    assert "Your requests" in page
+    assert "1 × H100" in page
+    assert "Approve" not in page
+
+
+def test_an_outsider_sees_nothing_and_a_colleague_may_not_decide(bob, charlie, team, eight, as_user):
+    made = ask(bob, team)
+    dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
+    for path in ("", "decide/", "withdraw/"):
+        assert as_user(charlie).get(f"/quotas/requests/{made.pk}/{path}").status_code in {302, 404}
+        assert as_user(charlie).post(f"/quotas/requests/{made.pk}/{path}").status_code in {404, 405}
+    assert as_user(dan).get(f"/quotas/requests/{made.pk}/").status_code == 200
+    as_user(dan).post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"})
+    made.refresh_from_db()
+    assert made.status == RequestStatus.OPEN
+
+
+def test_withdrawing_on_the_page(bob, team, eight, as_user):
+    made = ask(bob, team)
+    as_user(bob).post(f"/quotas/requests/{made.pk}/withdraw/")
+    made.refresh_from_db()
+    assert made.status == RequestStatus.WITHDRAWN
+
+
+# --- Rules and delegates ----------------------------------------------------------------------------
+
+
+def test_rules_are_made_switched_and_removed(petra, team, eight, as_user):
+    client = as_user(petra)
+    assert "Everything is decided by a person" in text_of(client.get("/quotas/rules/"))
+    wrong = client.post("/quotas/rules/", {"resource": "gpu:h100", "amount": "0", "hours": "8", "team": ""})
+    assert wrong.status_code == 400
+    client.post("/quotas/rules/", {"resource": "gpu:h100", "amount": "0.5", "hours": "8", "team": "vision"})
+    rule = AutoApproveRule.objects.get()
+    assert (rule.amount_at_most, rule.hours_at_most, rule.team) == (500, 8, team)
+    assert "Up to 0.5 × H100 for up to 8 hours, for Vision" in text_of(client.get("/quotas/rules/"))
+    client.post(f"/quotas/rules/{rule.pk}/", {"enabled": "0"})
+    rule.refresh_from_db()
+    assert rule.enabled is False
+    client.post(f"/quotas/rules/{rule.pk}/", {"remove": "1"})
+    assert not AutoApproveRule.objects.exists()
+
+
+def test_a_delegate_is_told_and_sees_the_inbox(petra, olga, bob, team, eight, as_user):
+    ask(bob, team)
+    client = as_user(petra)
+    wrong = client.post("/quotas/delegations/", {"delegate": "nobody-has-this", "lasts": "24"})
+    assert "No user has this name" in text_of(wrong)
+    client.post("/quotas/delegations/", {"delegate": "olga", "lasts": "24"})
+    assert "You decide in place of petra" in text_of(as_user(olga).get("/quotas/approvals/"))
+    assert Notification.objects.filter(user=olga, kind="quota.delegated").exists()
+    made = Delegation.objects.get()
+    as_user(olga).post(f"/quotas/delegations/{made.pk}/end/")
+    made.refresh_from_db()
+    assert made.ends_at <= timezone.now()
+    assert "in place of petra" not in text_of(as_user(olga).get("/quotas/approvals/"))
+
+
+def test_rules_are_not_for_members(bob, alice, team, as_user):
+    for user in (bob, alice):
+        assert as_user(user).get("/quotas/rules/").status_code == 403

@@ -1,0 +1,65 @@
+"""Two at the same moment, each with a connection of its own: on SQLite's file and on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from portal.common.errors import StateConflict
+from portal.events.models import Event, Notification
+from portal.quota_requests.models import QuotaRequest, RequestStatus
+from portal.quota_requests.services import grants, requests, rules
+from portal.quotas.models import Grant
+from tests.factories import MembershipFactory, UserFactory
+from tests.quota_requests.helpers import ask, in_hours
+from tests.workspaces.test_races import at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_two_approvers_at_once_make_one_grant(bob, petra, team, eight, sent):
+    paul = UserFactory(username="paul", is_approver=True)
+    for _ in range(3):
+        made = ask(bob, team)
+        outcome = at_once(
+            [
+                lambda made=made: requests.approve(actor=petra, request_id=made.pk),
+                lambda made=made: requests.approve(actor=paul, request_id=made.pk, amount=500),
+                lambda made=made: requests.deny(actor=paul, request_id=made.pk, reason="No"),
+                lambda made=made: requests.withdraw(actor=bob, request_id=made.pk),
+            ]
+        )
+        assert Counter(type(item) for item in outcome) == {QuotaRequest: 1, StateConflict: 3}, outcome
+        made.refresh_from_db()
+        winner = made.decided_by.username
+        for item in outcome:
+            if isinstance(item, StateConflict):
+                assert item.message.startswith(winner)
+                assert item.message.endswith("a moment ago.")
+        assert Grant.objects.filter(request=made).count() == (made.status == RequestStatus.APPROVED)
+
+
+def test_two_members_at_once_do_not_overrun_a_rule(petra, team, eight, sent):
+    rules.create_rule(actor=petra, team=None, resource="gpu:h100", amount_at_most=2000, hours_at_most=24)
+    members = [MembershipFactory(team=team, user=UserFactory()).user for _ in range(5)]
+    until = in_hours(2)
+    outcome = at_once([lambda user=user: ask(user, team, until=until) for user in members])
+    assert not [item for item in outcome if isinstance(item, Exception)], outcome
+    assert Counter(item.status for item in outcome) == {"approved": 2, "open": 3}
+    assert Grant.objects.count() == 2
+
+
+def test_one_member_at_once_asks_once(bob, team, eight, sent):
+    outcome = at_once([lambda: ask(bob, team)] * 4)
+    assert Counter(type(item) for item in outcome) == {QuotaRequest: 1, StateConflict: 3}, outcome
+
+
+def test_the_end_of_a_grant_is_told_once(bob, alice, petra, team, eight, sent):
+    requests.approve(actor=petra, request_id=ask(bob, team).pk)
+    Grant.objects.update(ends_at=in_hours(-1))
+    Notification.objects.all().delete()
+    outcome = at_once([grants.end_due_grants] * 4)
+    assert sorted(outcome) == [0, 0, 0, 1]
+    assert Event.objects.filter(kind="quota.grant_ended").count() == 1
+    assert Notification.objects.filter(user=alice).count() == 1

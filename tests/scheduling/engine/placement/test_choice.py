@@ -1,0 +1,203 @@
+"""Which node is taken: agrees with brute force, and does not depend on names or order."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.scheduling.engine.placement.arrays import free_memory_mib, is_plain, mig_parents
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix, place
+from portal.scheduling.engine.placement.mig import choose
+from portal.scheduling.engine.placement.topology import bond_of
+from provisioning.types import NodeState, Placed, ResourceRequest, Unplaceable
+from tests.scheduling.engine.placement.helpers import A10, gpus, node, nodes_, requests_, wants, where
+
+POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
+
+
+def fits(state: NodeState, request: ResourceRequest) -> bool:
+    """Tries every set of devices."""
+    wanted = request.accelerators
+    if state.unusable or not set(request.labels) <= set(state.labels):
+        return False
+    if not set(request.needs) <= set(state.provides):
+        return False
+    if min(state.free_cpu_milli, state.free_memory_mib, state.free_disk_mib) < 0:
+        return False
+    if state.free_cpu_milli < request.cpu_milli or state.free_memory_mib < request.memory_mib:
+        return False
+    if state.free_disk_mib < request.disk_mib:
+        return False
+    if wanted.count and wanted.mig_profile:
+        return choose(state, wanted, ()) is not None
+    parents = mig_parents(state)
+    usable = [
+        device
+        for device in state.devices
+        if is_plain(device, parents)
+        and not device.unusable
+        and device.free_milli >= wanted.share_milli
+        and wanted.model in ("", device.model)
+        and (free_memory_mib(device) if wanted.share_milli < 1000 else device.memory_mib) >= wanted.memory_mib
+    ]
+    return any(
+        wanted.count < 2
+        or (None not in (bonds := {bond_of(device, wanted.within) for device in chosen}) and len(bonds) == 1)
+        for chosen in combinations(usable, wanted.count)
+    )
+
+
+@settings(max_examples=300)
+@given(nodes_(), requests_(), POLICIES)
+def test_agrees_with_brute_force_and_grants_only_what_is_free(nodes, request, policy):
+    fitting = {state.name for state in nodes if fits(state, request)}
+    decision = place(nodes, request, policy=policy)
+    if isinstance(decision, Unplaceable):
+        assert len(fitting) < request.nodes
+        return
+    parts = decision.placement.nodes
+    assert len(parts) == request.nodes
+    assert {part.node for part in parts} <= fitting
+    assert len({part.node for part in parts}) == request.nodes
+    after = Cluster(nodes)
+    after.commit(decision.placement, request)
+    wanted = request.accelerators
+    by_name = {state.name: state for state in nodes}
+    for part in parts:
+        assert len({grant.uuid for grant in part.devices}) == len(part.devices) == wanted.count
+        known = {device.uuid: device for device in by_name[part.node].devices}
+        chosen = [known[grant.uuid] for grant in part.devices]
+        assert not any(device.unusable for device in chosen)
+        assert all(wanted.model in ("", device.model) for device in chosen)
+        if wanted.count > 1 and not wanted.mig_profile:
+            assert len({bond_of(device, wanted.within) for device in chosen}) == 1
+
+
+def disguised(nodes: list[NodeState], seed: int) -> tuple[list[NodeState], dict[str, str]]:
+    """The same nodes under other names and UUIDs, in another order; and the way back."""
+    chance = random.Random(seed)
+    back: dict[str, str] = {}
+
+    def alias(name: str) -> str:
+        if not name:
+            return name
+        fresh = f"{chance.getrandbits(48):x}"
+        back[fresh] = name
+        return fresh
+
+    fresh = []
+    for state in nodes:
+        names = {device.uuid: alias(device.uuid) for device in state.devices}
+        devices = tuple(
+            replace(device, uuid=names[device.uuid], parent_uuid=names.get(device.parent_uuid, ""))
+            for device in state.devices
+        )
+        fresh.append(replace(state, name=alias(state.name), devices=devices))
+    chance.shuffle(fresh)
+    return fresh, back
+
+
+def content(state: NodeState) -> tuple[object, ...]:
+    """What a node is, without the names."""
+    devices = tuple(replace(device, uuid="", parent_uuid="") for device in state.devices)
+    return tuple(getattr(replace(state, name="", devices=devices), name) for name in NodeState.__slots__)
+
+
+@settings(max_examples=200)
+@given(nodes_(), requests_(nodes=1), st.integers(0, 1000), POLICIES)
+def test_names_and_order_decide_nothing(nodes, request, seed, policy):
+    one = place(nodes, request, policy=policy)
+    aliased, back = disguised(nodes, seed)
+    other = place(aliased, request, policy=policy)
+    assert type(one) is type(other)
+    if isinstance(one, Placed) and isinstance(other, Placed):
+        states = {state.name: state for state in nodes}
+        first, second = one.placement.nodes[0], other.placement.nodes[0]
+        # Equal nodes are interchangeable: the same kind of node, and on it the same devices.
+        assert content(states[first.node]) == content(states[back[second.node]])
+        places = {state.name: [device.uuid for device in state.devices] for state in (*nodes, *aliased)}
+        assert [places[first.node].index(grant.uuid) for grant in first.devices] == [
+            places[second.node].index(grant.uuid) for grant in second.devices
+        ]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a"), ("n0", "n1"), ("n1", "n0")])
+def test_of_nodes_that_differ_in_where_they_stand_the_place_decides_and_not_the_name(names):
+    first, second = names
+    here = node(first, *gpus(first, 1000))
+    there = replace(node(second, *gpus(second, 1000)), block="b1")
+    assert where([here, there], wants(1)) == {names[0]: [f"{names[0]}0"]}
+    assert where([there, here], wants(1)) == {names[0]: [f"{names[0]}0"]}
+
+
+@given(nodes_(), requests_(), st.randoms(use_true_random=False))
+def test_the_order_of_the_snapshot_decides_nothing_at_all(nodes, request, chance):
+    shuffled = list(nodes)
+    chance.shuffle(shuffled)
+    one, other = place(nodes, request), place(shuffled, request)
+    if isinstance(one, Placed):
+        assert one == other
+    else:
+        assert isinstance(other, Unplaceable)
+        assert sorted(one.reasons) == sorted(other.reasons)
+
+
+def test_a_share_goes_where_a_share_is_already():
+    assert where(
+        [node("a", *gpus("a", 1000, 500)), node("b", *gpus("b", 1000, 1000))], wants(1, share_milli=500)
+    ) == {"a": ["a1"]}
+
+
+def test_whole_nodes_stay_whole_for_those_who_need_them():
+    nodes = [node("big", *gpus("b", *[1000] * 8)), node("used", *gpus("u", 1000, 0, 0, 0, 0, 0, 0, 0))]
+    mix = RequestMix.of([wants(8), wants(1)])
+    assert where(nodes, wants(1), mix=mix) == {"used": ["u0"]}
+
+
+def test_work_without_devices_leaves_the_cores_beside_devices_alone():
+    nodes = [node("gpu", *gpus("g", 1000)), node("plain")]
+    assert where(nodes, wants(cpu=32_000)) == {"plain": []}
+
+
+def test_any_model_takes_the_smaller_device_on_a_mixed_node():
+    mixed = node("a", *gpus("h", 1000), *gpus("a", 1000, model=A10))
+    assert where([mixed], wants(1)) == {"a": ["a0"]}
+    assert where([mixed], wants(2)) == {"a": ["h0", "a0"]}
+
+
+def test_best_fit_leaves_the_least_and_spread_takes_the_emptiest():
+    nodes = [node("empty", *gpus("e", 1000, 1000)), node("half", *gpus("h", 1000, 600))]
+    assert where(nodes, wants(1), policy="best_fit") == {"half": ["h0"]}
+    assert where(nodes, wants(1, share_milli=500), policy="best_fit") == {"half": ["h1"]}
+    assert where(nodes, wants(1, share_milli=500), policy="spread") == {"empty": ["e0"]}
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match="best_fit, fragmentation, spread"):
+        place([], wants(), policy="first")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        wants(cpu=-1),
+        wants(-1),
+        wants(nodes=0),
+        wants(1, share_milli=0),
+        wants(1, share_milli=1001),
+        wants(1, share_milli=500, mig_profile="1g.10gb"),
+    ],
+)
+def test_a_request_without_sense_is_refused(request_):
+    with pytest.raises(ValueError, match=r"request|share|MIG"):
+        place([node("a")], request_)
+
+
+def test_a_snapshot_names_each_node_once():
+    with pytest.raises(ValueError, match="each node once"):
+        place([node("a"), node("a")], wants())

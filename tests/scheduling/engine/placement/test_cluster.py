@@ -1,0 +1,158 @@
+"""A cluster that is kept: what is taken and given back, and that it decides like a fresh one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.scheduling.engine.placement.engine import Cluster, place
+from provisioning.types import DeviceGrant, NodePlacement, Placed, Placement
+from tests.scheduling.engine.placement.helpers import carrier, gpu, gpus, node, nodes_, requests_, wants
+
+POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
+
+
+@settings(max_examples=100)
+@given(nodes_(most=6), st.lists(st.tuples(requests_(), st.booleans()), max_size=12), POLICIES)
+def test_decides_like_a_cluster_built_anew_and_never_gives_too_much(nodes, steps, policy):
+    cluster = Cluster(nodes, policy=policy)
+    running = []
+    for request, leave in steps:
+        now = cluster.snapshot()
+        decision = cluster.decide(request)
+        assert decision == place(now, request, policy=policy)
+        if isinstance(decision, Placed):
+            cluster.commit(decision.placement, request)
+            running.append((decision.placement, request))
+        if leave and running:
+            cluster.release(*running.pop(0))
+        for state in cluster.snapshot():
+            assert min(state.free_cpu_milli, state.free_memory_mib, state.free_disk_mib) >= 0
+            assert all(0 <= device.free_milli <= 1000 for device in state.devices)
+            assert all(device.free_memory_mib >= -1 for device in state.devices)
+    for placement, request in running:
+        cluster.release(placement, request)
+    assert cluster.snapshot() == nodes
+
+
+def test_what_is_not_free_cannot_be_taken_and_nothing_changes():
+    nodes = [node("a", *gpus("a", 1000, 400)), node("b", *gpus("b", 0))]
+    cluster = Cluster(nodes)
+    request = wants(1)
+    good = NodePlacement("a", (DeviceGrant("a0"),))
+    for bad in (
+        NodePlacement("b", (DeviceGrant("b0"),)),
+        NodePlacement("b", (DeviceGrant("unknown"),)),
+        NodePlacement("nowhere"),
+        NodePlacement("a", (DeviceGrant("a1"),)),
+    ):
+        with pytest.raises(ValueError, match=r"no 1000 milli|no device|not in the snapshot"):
+            cluster.commit(Placement((good, bad)), request)
+        assert cluster.snapshot() == nodes
+    with pytest.raises(ValueError, match="more than is free"):
+        cluster.commit(Placement((good,)), wants(1, cpu=65_000))
+    assert cluster.snapshot() == nodes
+
+
+def test_what_was_not_taken_cannot_be_given_back():
+    cluster = Cluster([node("a", gpu("g"))])
+    with pytest.raises(ValueError, match="given back"):
+        cluster.release(Placement((NodePlacement("a"),)), wants())
+    with pytest.raises(ValueError, match="no -1000 milli"):
+        cluster.release(Placement((NodePlacement("a", (DeviceGrant("g"),)),)), wants(1, cpu=0, memory=0))
+
+
+def test_an_overcommitted_node_takes_nothing_until_enough_is_given_back():
+    cluster = Cluster([node("a", cpu=-1000, memory=0)])
+    given = Placement((NodePlacement("a"),))
+    assert cluster.find(wants(cpu=0)) is None
+    cluster.release(given, wants(cpu=500))
+    assert cluster.find(wants(cpu=0)) is None
+    cluster.release(given, wants(cpu=2500))
+    assert cluster.find(wants(cpu=2000)) is not None
+
+
+def test_memory_of_shares_is_counted_where_it_is_tracked():
+    cluster = Cluster([node("a", gpu("g", free_memory_mib=80_000))])
+    request = wants(1, share_milli=100, memory_mib=30_000)
+    for _ in range(2):
+        placement = cluster.find(request)
+        assert placement is not None
+        assert placement.nodes[0].devices == (DeviceGrant("g", 100, 30_000),)
+        cluster.commit(placement, request)
+    assert cluster.find(request) is None
+    assert cluster.snapshot()[0].devices[0].free_memory_mib == 20_000
+
+
+def test_memory_of_shares_goes_by_the_share_where_it_is_not_tracked():
+    cluster = Cluster([node("a", gpu("g"))])
+    half = wants(1, share_milli=500, memory_mib=40_000)
+    for _ in range(2):
+        placement = cluster.find(half)
+        assert placement is not None
+        cluster.commit(placement, half)
+    assert cluster.find(half) is None
+
+
+def test_a_node_can_be_cordoned_and_come_back():
+    state = node("a", gpu("g"))
+    cluster = Cluster([state, node("b")])
+    assert cluster.find(wants(1)) is not None
+    cluster.update(replace(state, unusable="is cordoned"))
+    assert cluster.find(wants(1)) is None
+    assert cluster.explain(wants(1)).reasons == (("a", "is cordoned"), ("b", "has no accelerator"))
+    cluster.update(state)
+    assert cluster.find(wants(1)) is not None
+
+
+def test_a_device_that_fails_in_use_is_not_given_again_until_it_is_well():
+    cluster = Cluster([node("a", gpu("g"))])
+    placement = cluster.find(wants(1))
+    assert placement is not None
+    cluster.commit(placement, wants(1))
+    (busy,) = cluster.snapshot()
+    cluster.update(replace(busy, devices=(replace(busy.devices[0], unusable="failed its check"),)))
+    cluster.release(placement, wants(1))
+    assert cluster.find(wants(1)) is None
+    assert cluster.find(wants(1, share_milli=1)) is None
+    (idle,) = cluster.snapshot()
+    assert idle.devices[0].free_milli == 1000
+    cluster.update(replace(idle, devices=(replace(idle.devices[0], unusable=""),)))
+    assert cluster.find(wants(1)) == placement
+
+
+def test_a_node_that_gains_devices_is_taken_over():
+    cluster = Cluster([node("a"), node("b")])
+    assert cluster.find(wants(2)) is None
+    cluster.update(node("b", *gpus("n", 1000, 1000)))
+    assert cluster.find(wants(2)) is not None
+    assert [state.name for state in cluster.snapshot()] == ["a", "b"]
+    with pytest.raises(KeyError):
+        cluster.update(node("c"))
+
+
+def test_mig_instances_are_taken_and_given_back():
+    states = [node("a", *carrier("p", ("1g.10gb", 0, True), ("1g.10gb", 1, True)))]
+    cluster = Cluster(states)
+    request = wants(1, mig_profile="1g.10gb")
+    taken = []
+    while (placement := cluster.find(request)) is not None:
+        cluster.commit(placement, request)
+        taken.append(placement)
+    assert sorted(grant.uuid for each in taken for grant in each.nodes[0].devices) == [
+        "p/1g.10gb@0",
+        "p/1g.10gb@1",
+    ]
+    for placement in taken:
+        cluster.release(placement, request)
+    assert cluster.snapshot() == states
+
+
+def test_more_shapes_than_are_kept_do_no_harm():
+    cluster = Cluster([node("a", cpu=64_000)])
+    for cpu in range(1, 1100):
+        assert cluster.find(wants(cpu=cpu)) is not None
+    assert cluster.find(wants(cpu=1)) is not None

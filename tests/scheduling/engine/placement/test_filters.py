@@ -1,0 +1,142 @@
+"""Each predicate: what it says of a node, and that its two faces agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from portal.scheduling.engine.placement import filters
+from portal.scheduling.engine.placement.arrays import NodeArrays
+from portal.scheduling.engine.placement.engine import place
+from provisioning.types import Unplaceable, Within
+from tests.scheduling.engine.placement.helpers import (
+    A10,
+    H100,
+    carrier,
+    gpu,
+    gpus,
+    node,
+    nodes_,
+    reasons,
+    requests_,
+    wants,
+)
+
+CASES = [
+    ("offline", node("a", unusable="is offline"), wants(), "is offline"),
+    ("cpu", node("a", cpu=500), wants(cpu=1500), "0.5 of 64 CPU cores free, needs 1.5"),
+    ("memory", node("a", memory=512), wants(memory=2048), "0.5 of 256 GiB memory free, needs 2"),
+    ("disk", node("a", disk=0), wants(disk_mib=2048), "0 GiB disk free, needs 2"),
+    ("overcommitted", node("a", disk=-1), wants(), "has given away more than it has"),
+    ("label", node("a"), wants(labels=(("zone", "b"),)), "lacks the label zone=b"),
+    ("rdma", node("a", provides=("dpu_offload",)), wants(needs=("rdma", "dpu_offload")), "lacks rdma"),
+    ("tier", node("a"), wants(needs=("memory_tier:cxl",)), "lacks memory_tier:cxl"),
+    ("licence", node("a"), wants(needs=("licence:vgpu",)), "lacks licence:vgpu"),
+    ("none", node("a"), wants(1), "has no accelerator"),
+    ("model", node("a", gpu("x", model=A10)), wants(1, model=H100), "has no H100"),
+    ("models", node("a", gpu("x", model="T4")), wants(1, models=(H100, A10)), "has no H100 or A10"),
+    (
+        "count",
+        node("gpu-03", *gpus("g", 1000, 1000, 0, 250)),
+        wants(3),
+        "2 of 4 × accelerator free, needs 3 on one node",
+    ),
+    (
+        "share",
+        node("a", *gpus("g", 300, 400)),
+        wants(1, share_milli=500),
+        "0 of 2 × accelerator with 50 % free, needs 1 on one node",
+    ),
+    (
+        "size",
+        node("a", gpu("x", model=A10)),
+        wants(1, memory_mib=40_960),
+        "has accelerator with at most 23.4 GiB, needs 40",
+    ),
+    (
+        "share of memory",
+        node("a", gpu("x", 600, free_memory_mib=1000)),
+        wants(1, share_milli=500, memory_mib=2000),
+        "0 of 1 × accelerator with 50 % free, needs 1 on one node",
+    ),
+    (
+        "health",
+        node("a", gpu("x", unusable="failed its check"), gpu("y")),
+        wants(2),
+        "1 of 2 × accelerator free, needs 2 on one node (1 out of service)",
+    ),
+    (
+        "island",
+        node("a", *(gpu(f"g{i}", island="x" if i < 2 else "y") for i in range(4))),
+        wants(3, within=Within.ISLAND),
+        "2 × accelerator free in one NVLink island, needs 3",
+    ),
+    (
+        "numa unknown",
+        node("a", *gpus("g", 1000, 1000)),
+        wants(2, within=Within.NUMA),
+        "0 × accelerator free in one NUMA node, needs 2",
+    ),
+    ("no mig", node("a", gpu("x")), wants(1, mig_profile="1g.10gb"), "has no MIG instance 1g.10gb"),
+    (
+        "mig in use",
+        node("a", *carrier("p", ("7g.80gb", 0, False))),
+        wants(1, mig_profile="7g.80gb"),
+        "0 of 1 × 7g.80gb free, needs 1 on one node",
+    ),
+    (
+        "mig other layout",
+        node("a", *carrier("p", ("3g.40gb", 0, False), ("3g.40gb", 4, True))),
+        wants(1, mig_profile="2g.20gb"),
+        "has no MIG instance 2g.20gb; another MIG layout of p would make room",
+    ),
+    (
+        "only mig",
+        node("a", *carrier("p", ("1g.10gb", 0, True))),
+        wants(1),
+        "has accelerator only as MIG instances",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "request_", "reason"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
+def test_the_reason_is_told(state, request_, reason):
+    assert reasons([state], request_) == [reason]
+
+
+def test_every_node_has_its_reason_in_the_order_of_the_snapshot():
+    nodes = [node("z", cpu=0), node("m", unusable="is offline"), node("a")]
+    assert reasons(nodes, wants(1)) == [
+        "0 of 64 CPU cores free, needs 1",
+        "is offline",
+        "has no accelerator",
+    ]
+
+
+def test_a_node_that_fits_says_what_is_missing_elsewhere():
+    nodes = [node("a"), node("b", cpu=0)]
+    assert reasons(nodes, wants(nodes=2)) == [
+        "fits, but 2 nodes are needed and 1 fit",
+        "0 of 64 CPU cores free, needs 1",
+    ]
+
+
+@settings(max_examples=200)
+@given(nodes_(), requests_())
+def test_both_faces_of_a_predicate_agree(nodes, request):
+    arrays = NodeArrays(nodes)
+    for row, state in enumerate(arrays.states):
+        for each in filters.applying(request):
+            passes = bool(each.mask(arrays, np.array([row]), request)[0])
+            assert passes == (each.reason(state, request) == ""), (each, state)
+
+
+@given(nodes_(), requests_())
+def test_a_refusal_has_a_reason_for_every_node(nodes, request):
+    decision = place(nodes, request)
+    if isinstance(decision, Unplaceable):
+        assert [name for name, _ in decision.reasons] == [state.name for state in nodes]
+        assert all(reason for _, reason in decision.reasons)

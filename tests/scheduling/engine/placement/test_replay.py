@@ -1,0 +1,132 @@
+"""The benchmark: a small replay whose result is kept, renaming that changes nothing, and its report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.placement import __main__ as bench
+from bench.placement import speed
+from bench.placement.replay import replay
+from bench.placement.traces import read_nodes, read_workloads, renamed
+
+SAMPLE = Path(__file__).parent / "data"
+SHARED = Path(__file__).parents[5] / "shared" / "traces"
+
+
+def sample():
+    return read_nodes(SAMPLE), next(read_workloads(SAMPLE))
+
+
+def test_allocation_and_fragmentation_stay_where_they_are():
+    curve = replay(*sample(), "fragmentation")
+    assert curve.allocation[100] >= 95.2
+    assert curve.allocation[130] >= 95.5
+    assert curve.fragmentation[80] <= 6.85
+    assert curve.fragmentation[130] <= 4.45
+
+
+def test_fragmentation_beats_best_fit_and_best_fit_beats_spread():
+    at_the_end = [
+        replay(*sample(), policy, measure=False).allocation[130]
+        for policy in ("fragmentation", "best_fit", "spread")
+    ]
+    assert at_the_end == sorted(at_the_end, reverse=True)
+    assert at_the_end[0] - at_the_end[1] > 1
+    assert at_the_end[1] - at_the_end[2] > 5
+
+
+def test_renaming_and_reordering_the_nodes_changes_nothing():
+    nodes, workload = sample()
+    plain = replay(nodes, workload, "fragmentation", measure=False).allocation
+    assert replay(renamed(nodes, 5), workload, "fragmentation", measure=False).allocation == plain
+
+
+def test_the_report_has_a_row_for_each_workload_and_seed(tmp_path, capsys):
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    (data / "published").mkdir()
+    (data / "published" / "fgd_published_alloc.csv").write_text(
+        "workload,policy,"
+        + ",".join(f"alloc_at_{mark}pct_mean" for mark in (80, 90, 95, 100, 110, 120, 130))
+        + "\n"
+        "openb_pod_list_sample,06-FGD,80,90,92,94,94,94,94\n"
+    )
+    report = tmp_path / "out.json"
+    assert bench.main(["--data", str(data), "--json", str(report), "--renamings", "1"]) == 0
+    found = json.loads(report.read_text())
+    (row,) = found["workloads"]
+    assert (row["workload"], row["seed"], row["fgd_95"], row["fgd_130"]) == ("sample", 1, 92, 94)
+    assert row["alloc_100"] > 95
+    assert row["frag_80"] < 7
+    assert row["renamings"]["alloc_100_mean"] == row["alloc_100"]
+    assert found["gpus"] == 715
+    assert "(+1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda data: shutil.rmtree(data / "openb"), "openb_node_list_gpu_node.csv is missing"),
+        (lambda data: shutil.rmtree(data / "openb" / "arrivals"), "holds no orders of arrival"),
+        (lambda data: (data / "openb" / "openb_pod_list_sample.csv.gz").unlink(), "is missing"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path, capsys, spoil, message):
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    spoil(data)
+    assert bench.main(["--data", str(data)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_request_that_the_list_lacks_is_named(tmp_path, capsys):
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    (data / "openb" / "arrivals" / "openb_sample.seed2.names.txt").write_text("openb-pod-x\n")
+    assert bench.main(["--data", str(data), "--seed", "2"]) == 2
+    assert "openb-pod-x" in capsys.readouterr().err
+
+
+def test_the_time_of_a_decision_is_measured_both_ways(tmp_path):
+    report = tmp_path / "speed.json"
+    options = ["--data", str(SAMPLE), "--workload", "sample", "--requests", "400", "--json", str(report)]
+    assert speed.main(options) == 0
+    found = json.loads(report.read_text())
+    assert found["gpus"] == 2 * 715
+    for way in ("fill", "churn"):
+        assert 0 < found[way]["p50_ms"] <= found[way]["p99_ms"] <= found[way]["max_ms"]
+        assert found[way]["placed"] > 300
+
+
+def test_the_published_results_are_met_on_a_whole_workload():
+    if not (SHARED / "openb").is_dir():
+        pytest.skip(f"the openb traces are not at {SHARED}")
+    workload = next(each for each in read_workloads(SHARED) if (each.name, each.seed) == ("default", 42))
+    curve = replay(read_nodes(SHARED), workload, "fragmentation")
+    assert curve.allocation[95] >= 94.92 - 0.15
+    assert curve.allocation[100] >= 95.14
+    assert curve.allocation[130] >= 95.29
+    assert curve.fragmentation[80] <= 5.97
+    assert curve.fragmentation[130] <= 4.57
+
+
+def test_the_chart_is_drawn_with_its_finding_and_its_values_in_words(tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(SAMPLE, data)
+    (data / "published").mkdir()
+    marks = (80, 90, 95, 100, 110, 120, 130)
+    (data / "published" / "alloc_by_seed.csv").write_text(
+        "workload,sc_policy,seed," + ",".join(map(str, marks)) + "\n"
+        "openb_pod_list_sample,06-FGD,1,80,90,92,94,94,94,94\n"
+    )
+    chart = tmp_path / "chart.svg"
+    assert bench.main(["--data", str(data), "--chart", str(chart)]) == 0
+    drawn = ElementTree.parse(chart).getroot()
+    words = " ".join(drawn.itertext())
+    assert "On average Berth gives out 1.31 points more of the GPUs than published FGD" in words
+    assert "FGD, published 94.0 %, Berth 95.3 %" in words

@@ -1,0 +1,109 @@
+"""The look-up tables and arrays give the scores that the definitions give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.scheduling.engine.placement.arrays import NodeArrays
+from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix, place
+from portal.scheduling.engine.placement.scoring.fragmentation import (
+    LEVELS,
+    Fragmentation,
+    sigmoid_thresholds,
+)
+from provisioning.types import Placed
+from tests.scheduling.engine.placement import reference
+from tests.scheduling.engine.placement.helpers import A10, H100, gpus, node, nodes_, requests_, wants
+
+mixes = st.lists(requests_(nodes=1, mig=False), max_size=8).map(RequestMix.of) | st.just(DEFAULT_MIX)
+EIGHT = RequestMix.of([wants(8, cpu=0, memory=0)])
+HALF = RequestMix.of([wants(1, share_milli=500, cpu=4000, memory=0)])
+
+
+@pytest.mark.parametrize(
+    ("mix", "free", "cpu", "lost"),
+    [
+        (EIGHT, [1000] * 8, 64_000, 0),
+        (EIGHT, [1000] * 7 + [999], 64_000, 7999),
+        (EIGHT, [1000] * 4, 64_000, 4000),
+        (HALF, [1000, 500, 400], 64_000, 400),
+        (HALF, [400, 400], 64_000, 800),
+        (HALF, [1000, 1000], 3999, 2000),
+        (RequestMix.of([wants(0)]), [1000], 64_000, 1000),
+    ],
+)
+def test_fragmentation_of_a_node_by_hand(mix, free, cpu, lost):
+    policy = Fragmentation(NodeArrays([node("a", *gpus("g", *free), cpu=cpu)]), mix)
+    assert policy.loss()[0] == lost * sum(weight for _, weight in mix.typical())
+
+
+@settings(max_examples=40)
+@given(nodes_(bonds=False), mixes)
+def test_tables_agree_with_the_definition(nodes, mix):
+    arrays = NodeArrays(nodes)
+    policy = Fragmentation(arrays, mix)
+    for row, state in enumerate(arrays.states):
+        devices = reference.plain(state)
+        cpu, memory = state.free_cpu_milli, state.free_memory_mib
+        assert policy.loss()[row] == reference.fragmentation(mix, cpu, memory, devices)
+        assert policy.room()[row] == reference.room(mix, cpu, memory, devices)
+
+
+@settings(max_examples=100)
+@given(nodes_(bonds=False, instances=False), requests_(nodes=1, mig=False), mixes)
+def test_levels_are_those_of_the_definition(nodes, request, mix):
+    decision = place(nodes, request, mix=mix)
+    if not isinstance(decision, Placed):
+        return
+    arrays = NodeArrays(nodes)
+    part = decision.placement.nodes[0]
+    row = arrays.index[part.node]
+    columns = [arrays.columns[row][grant.uuid] for grant in part.devices]
+    after = reference.plain(arrays.states[row])
+    for column in columns:
+        after[column] = (after[column][0], after[column][1] - request.accelerators.share_milli)
+    rows = np.array([row])
+    levels, _ = Fragmentation(arrays, mix).levels(rows, request, arrays.eligible(rows, request))
+    assert abs(int(levels[0]) - reference.level(mix, arrays.states[row], request, after)) <= _rounding(
+        mix, arrays.states[row], request, after
+    )
+
+
+def _rounding(mix, state, request, after) -> int:
+    """A gain that lies on the border between two levels may fall to either side of it in floating point."""
+    exact = reference.level(mix, state, request, after)
+    return 1 if exact in (LEVELS // 2, LEVELS // 2 - 1) else 0
+
+
+def test_levels_are_the_floor_of_the_sigmoid():
+    unit = 1_000_000
+    thresholds = sigmoid_thresholds(unit)
+    assert len(thresholds) == LEVELS - 1
+    assert thresholds[LEVELS // 2 - 1] == 0
+    for gain in range(-8 * unit, 8 * unit, 12_347):
+        expected = math.floor(LEVELS / (1 + math.exp(-gain / unit)))
+        assert int(np.searchsorted(thresholds, gain, "right")) == expected
+
+
+def test_the_mix_does_not_depend_on_the_order_of_the_past():
+    past = [wants(1), wants(2), wants(1), wants(0), wants(1, share_milli=300)]
+    assert RequestMix.of(past) == RequestMix.of(reversed(past))
+    assert RequestMix.of(past).shapes[0][1] == 2
+
+
+def test_rare_shapes_are_left_out_of_the_mix():
+    past = [wants(1)] * 96 + [wants(8)] * 4
+    assert [shape.count for shape, _ in RequestMix.of(past).typical()] == [1]
+    assert [shape.count for shape, _ in RequestMix.of(past[30:]).typical()] == [1, 8]
+
+
+def test_a_model_that_few_can_use_is_worth_less():
+    mix = RequestMix.of([wants(1, models=(H100,))] * 9 + [wants(1)])
+    arrays = NodeArrays([node("a", *gpus("a", 1000, model=A10)), node("h", *gpus("h", 1000, model=H100))])
+    loss = Fragmentation(arrays, mix).loss()
+    assert loss[arrays.index["a"]] > 0 == loss[arrays.index["h"]]

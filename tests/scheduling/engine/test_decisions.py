@@ -1,0 +1,132 @@
+"""Single decisions, as their owners read them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from portal.common.reasons.codes import Rule
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Booking, Outcome, Policy, Reason, Running, Snapshot, Workload
+from portal.scheduling.engine.scheduler import Scheduler, schedule
+from portal.scheduling.engine.verdicts import decide
+
+GPU = "gpu:h100"
+NOW = 1_800_000_000
+TEAMS = (Team("vision", "c", {GPU: Limit(4000)}), Team("nlp", "c", {GPU: Limit(4000)}))
+
+
+def ask(name: str, gpus: int, team: str = "nlp", **more) -> Workload:
+    return Workload(name, team, {GPU: gpus * 1000}, **{"created_s": NOW, **more})
+
+
+def site(*running: Running, **more) -> Snapshot:
+    return Snapshot(NOW, TEAMS, (Cohort("c"),), running, **{"capacity": {GPU: 8000}, **more})
+
+
+def held(name: str, gpus: int, team: str = "vision", started_s: int = NOW - 1800, **more) -> Running:
+    return Running(ask(name, gpus, team, **more), started_s)
+
+
+def test_it_fits_or_says_who_is_in_the_way_and_until_when():
+    assert decide(site(), ask("n", 4)).outcome is Outcome.FITS_NOW
+    snapshot = site(held("v", 7, preemptible=False))
+    verdict = decide(snapshot, ask("n", 2), alternatives=[ask("small", 1), ask("big", 3)])
+    assert (verdict.outcome, verdict.position, verdict.eta_s) == (Outcome.QUEUED, 1, NOW + 1800)
+    assert verdict.blocker.rule is Rule.COHORT
+    assert "7 × H100 held by team vision" in verdict.message
+    assert verdict.alternatives == ("small",)
+
+
+def test_more_than_there_is_is_impossible_and_more_than_allowed_needs_approval():
+    assert decide(site(), ask("n", 9)).outcome is Outcome.IMPOSSIBLE
+    alone = replace(site(), teams=(Team("nlp", "", {GPU: Limit(2000)}),))
+    verdict = decide(alone, ask("n", 3))
+    assert (verdict.outcome, verdict.blocker.rule) == (Outcome.NEEDS_APPROVAL, Rule.TEAM_LIMIT)
+    assert "may hold 2 × H100" in verdict.message
+    unfunded = replace(site(), teams=(TEAMS[0], replace(TEAMS[1], funded=False)))
+    assert decide(unfunded, ask("n", 1)).blocker.rule is Rule.LEDGER
+
+
+def test_a_members_cap_keeps_that_member_alone_waiting():
+    teams = (TEAMS[0], replace(TEAMS[1], user_caps={GPU: 1000}))
+    snapshot = replace(site(held("n", 1, "nlp", user="ann")), teams=teams)
+    assert decide(snapshot, ask("x", 1, user="ann")).blocker.rule is Rule.USER_CAP
+    assert decide(snapshot, ask("x", 1, user="bob")).outcome is Outcome.FITS_NOW
+
+
+def test_the_owner_takes_back_and_the_room_is_kept_for_it_until_the_others_left():
+    scheduler = Scheduler(site(held("v1", 4), held("v2", 4, started_s=NOW - 1000)))
+    scheduler.submit(ask("owner", 2))
+    cycle = scheduler.cycle(NOW)
+    assert [(each.workload, each.reason) for each in cycle.victims] == [("v2", Reason.RECLAIM)]
+    assert "Its files stay" in cycle.victims[0].message
+    scheduler.apply(cycle, NOW)
+    assert scheduler.cycle(NOW + 1).victims == ()
+    scheduler.submit(ask("thief", 2, created_s=NOW - 9999, priority=5))
+    scheduler.finish("v2")
+    assert scheduler.cycle(NOW + 60).starts[0] == "owner"
+
+
+def test_who_has_just_begun_or_may_not_be_stopped_is_left_alone():
+    young = site(held("v", 8, started_s=NOW - 10), queued=(ask("n", 2),))
+    assert schedule(young).victims == ()
+    fixed = site(held("v", 8, preemptible=False), queued=(ask("n", 2),))
+    assert schedule(fixed).victims == ()
+    assert schedule(site(held("v", 8), queued=(ask("n", 2),))).victims != ()
+
+
+def test_a_short_request_overtakes_a_reserved_head_and_a_long_one_does_not():
+    policy = Policy(preemption=False)
+    queued = (
+        ask("head", 8, priority=1),
+        ask("long", 1, "vision", duration_s=7200),
+        ask("short", 1, "vision", duration_s=60),
+    )
+    cycle = schedule(site(held("v", 4), queued=queued, policy=policy))
+    assert [(head.workload, head.start_s) for head in cycle.heads] == [("head", NOW + 1800)]
+    assert cycle.starts == ("short",)
+    assert cycle.backfilled == {"short"}
+
+
+def test_booked_capacity_is_kept_lent_to_the_preemptible_and_taken_back():
+    booking = Booking("b", "vision", {GPU: 8000}, NOW + 600, NOW + 4200)
+    before = site(bookings=(booking,))
+    fixed = decide(before, ask("n", 1, preemptible=False))
+    assert (fixed.outcome, fixed.blocker.rule, fixed.eta_s) == (Outcome.QUEUED, Rule.BOOKING, NOW + 4200)
+    assert decide(before, ask("n", 1)).outcome is Outcome.FITS_NOW
+    assert decide(before, ask("n", 1, preemptible=False, duration_s=600)).outcome is Outcome.FITS_NOW
+    begun = replace(site(held("n", 1, "nlp"), bookings=(booking,)), now_s=NOW + 600)
+    assert [each.reason for each in schedule(begun).victims] == [Reason.BOOKING]
+
+
+class OneSlot:
+    """Two GPUs on each node: nothing larger is ever placed."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def fits(self, workload, gone):
+        return workload.amounts[GPU] <= 2000
+
+    def take(self, workload):
+        self.taken.append(workload.id)
+
+
+def test_what_fits_on_no_node_waits_and_says_so():
+    placer = OneSlot()
+    verdict = decide(site(), ask("wide", 4), alternatives=[ask("narrow", 2)], placer=placer)
+    assert (verdict.outcome, verdict.blocker.rule) == (Outcome.QUEUED, Rule.PLACEMENT)
+    assert verdict.alternatives == ("narrow",)
+    assert placer.taken == []
+
+
+def test_who_waited_too_long_comes_before_a_higher_priority():
+    queued = (ask("old", 8, created_s=NOW - 8 * 86400), ask("new", 8, priority=9))
+    assert schedule(site(queued=queued)).starts == ("old",)
+
+
+def test_of_two_made_in_the_same_second_the_earlier_is_first():
+    early = ask("z", 1, created_s=5, created_ms=1)
+    late = ask("a", 1, created_s=5, created_ms=2)
+    scheduler = Scheduler(replace(site(), queued=(late, early)))
+    assert [each.id for each in scheduler.waiting.pick(scheduler.state, set())] == ["z", "a"]

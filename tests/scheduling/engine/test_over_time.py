@@ -1,0 +1,195 @@
+"""What must hold when a site runs for weeks, with nodes and without: nobody is sent to and fro."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Outcome, Policy, Reason, Running, Snapshot, Workload
+from portal.scheduling.engine.preemption import protected_s
+from portal.scheduling.engine.scheduler import Scheduler, schedule
+from portal.scheduling.engine.verdicts import decide, verdict
+from tests.scheduling.engine.nodes import GPU, Diary, NodePlacer, live
+
+HOUR, DAY = 3600, 86400
+TEAMS = tuple(
+    Team(name, "c", {GPU: Limit(nominal)}) for name, nominal in (("a", 4000), ("b", 4000), ("c", 0))
+)
+# Two weeks take long to make smaller: a failing example is shown as it was found.
+FEW = settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+MOST = 5
+"""Four times as long after each preemption: five are enough to outlast the longest run here."""
+
+
+def site(*, policy: Policy | None = None, **more) -> Snapshot:
+    return Snapshot(0, TEAMS, (Cohort("c"),), capacity={GPU: 8000}, policy=policy or Policy(), **more)
+
+
+def ask(name: str, team: str, gpus: int, created_s: int = 0, **more) -> Workload:
+    return Workload(name, team, {GPU: gpus * 1000}, created_s=created_s, **more)
+
+
+@st.composite
+def arrivals(draw, most=60):
+    """Two weeks of requests, more than there is room for."""
+    return [
+        ask(
+            f"w{number}",
+            draw(st.sampled_from("abc")),
+            draw(st.sampled_from([1, 1, 2, 4])),
+            draw(st.integers(0, 14 * DAY)),
+            duration_s=draw(st.sampled_from([600, HOUR, 5 * HOUR, DAY, 3 * DAY])),
+            priority=draw(st.sampled_from([0, 0, 0, 1])),
+            loses_work=draw(st.booleans()),
+        )
+        for number in range(draw(st.integers(most // 2, most)))
+    ]
+
+
+def check(diary: Diary, wanted: list[Workload]) -> None:
+    assert diary.ended == {each.id for each in wanted}
+    assert max(diary.preempted.values(), default=0) <= MOST
+    # Owners may take back from each other as they come and go; borrowers never take turns.
+    turns = {(taker, victim) for taker, victim, reason in diary.taken if reason is Reason.FAIR_SHARE}
+    assert not any((victim, taker) in turns for taker, victim in turns)
+
+
+@FEW
+@given(arrivals())
+def test_nobody_has_to_leave_more_than_a_few_times_and_all_get_their_turn(wanted):
+    check(live(Scheduler(site()), wanted), wanted)
+
+
+@settings(FEW, max_examples=12)
+@given(arrivals(most=40))
+def test_the_same_on_real_nodes_where_room_is_kept_for_who_was_promised_it(wanted):
+    diary = live(Scheduler(site(), NodePlacer(4, 4)), wanted)
+    check(diary, wanted)
+    # Whoever others left for has started: nobody has left in vain.
+    assert diary.lapsed == []
+
+
+def test_two_borrowers_do_not_take_the_same_capacity_in_turns():
+    """Both want all of it for days: who had to leave does not come back at the other's cost."""
+    teams = (Team("own", "c", {GPU: Limit(8000)}), Team("x", "c"), Team("y", "c"))
+    policy = Policy(min_run_s=0, patience_s=0, grace_s=1)
+    scheduler = Scheduler(Snapshot(0, teams, (Cohort("c"),), capacity={GPU: 8000}, policy=policy))
+    wanted = [ask(f"{team}{at}", team, 2, at, duration_s=2 * DAY) for team in "xy" for at in range(8)]
+    diary = live(scheduler, wanted)
+    assert len(diary.taken) <= 2
+    check(diary, wanted)
+
+
+def test_an_owner_gets_its_own_back_after_the_minimum_run():
+    running = tuple(Running(ask(f"v{at}", "c", 2, duration_s=9 * DAY), 0) for at in range(4))
+    for now_s, victims in ((899, 0), (900, 2)):
+        snapshot = Snapshot(
+            now_s, TEAMS, (Cohort("c"),), running, (ask("mine", "a", 4),), capacity={GPU: 8000}
+        )
+        cycle = schedule(snapshot)
+        assert [each.reason for each in cycle.victims] == [Reason.RECLAIM] * victims
+
+
+def test_protection_grows_with_each_preemption():
+    policy = Policy()
+    times = [protected_s(ask("w", "a", 1, preempted=number), policy) for number in range(4)]
+    assert times == [900, 3600, 4 * 3600, 16 * 3600]
+    again = Running(ask("v", "c", 8, duration_s=9 * DAY, preempted=2), 0)
+    snapshot = Snapshot(
+        3 * HOUR, TEAMS, (Cohort("c"),), (again,), (ask("mine", "a", 4),), capacity={GPU: 8000}
+    )
+    assert schedule(snapshot).victims == ()
+
+
+def test_nobody_is_asked_where_the_place_comes_free_soon():
+    soon = Running(ask("ends", "c", 4, duration_s=2 * HOUR), -2 * HOUR + 600)
+    late = Running(ask("stays", "c", 4, duration_s=DAY), -HOUR)
+    snapshot = site(running=(soon, late), queued=(ask("mine", "a", 4, -10),))
+    assert schedule(snapshot).victims == ()
+    # What should have ended long ago is not waited for.
+    overdue = Running(ask("ends", "c", 4, duration_s=HOUR), -2 * HOUR)
+    assert len(schedule(site(running=(overdue, late), queued=snapshot.queued)).victims) == 1
+
+
+@pytest.mark.parametrize(("loses_work", "asked"), [(True, 0), (False, 1)])
+def test_work_that_would_be_lost_is_weighed_against_the_wait(loses_work, asked):
+    batch = Running(ask("batch", "c", 8, duration_s=10 * HOUR, loses_work=loses_work), -8 * HOUR)
+    assert len(schedule(site(running=(batch,), queued=(ask("mine", "a", 4),))).victims) == asked
+
+
+def test_a_second_claim_does_not_count_on_what_the_first_was_promised():
+    """Two are free; each of the two owners needs four: one victim of two each would not do for both."""
+    running = tuple(Running(ask(f"v{at}", "c", 2, duration_s=9 * DAY), -DAY) for at in range(3))
+    owners = (ask("first", "a", 4, -2, duration_s=DAY), ask("second", "b", 4, -1, duration_s=DAY))
+    cycle = schedule(site(running=running, queued=owners))
+    by_taker = {name: [v for v in cycle.victims if v.beneficiary == name] for name in ("first", "second")}
+    assert {name: len(found) for name, found in by_taker.items()} == {"first": 1, "second": 2}
+
+
+def test_a_wide_request_is_not_starved_by_narrow_ones_on_fragmented_nodes():
+    """Enough is free in all, but on no node: the node whose work ends first is kept for it."""
+    placer = NodePlacer(4, 4)
+    scheduler = Scheduler(site(policy=Policy(preemption=False)), placer)
+    narrow = [ask(f"n{at}", "ab"[at % 2], 1, at * 600, duration_s=5 * HOUR) for at in range(120)]
+    diary = live(scheduler, [*narrow, ask("wide", "a", 4, 3 * HOUR, duration_s=HOUR)])
+    assert diary.began_s["wide"] <= 3 * HOUR + 2 * 5 * HOUR
+
+
+@settings(FEW, max_examples=15)
+@given(arrivals(most=24), st.integers(0, 23))
+def test_preview_and_creation_agree_on_real_nodes(wanted, when):
+    def at_work() -> Scheduler:
+        scheduler = Scheduler(site(), NodePlacer(4, 4))
+        for each in wanted[: when + 1]:
+            scheduler.submit(each)
+        cycle = scheduler.cycle(15 * DAY)
+        scheduler.apply(cycle, 15 * DAY)
+        return scheduler
+
+    request = ask("new", "b", 2, 15 * DAY)
+    said = verdict(at_work(), request)
+    scheduler = at_work()
+    scheduler.submit(request)
+    cycle = scheduler.cycle(15 * DAY)
+    assert (said.outcome is Outcome.FITS_NOW) == ("new" in cycle.starts)
+    assert said.victims == tuple(each for each in cycle.victims if each.beneficiary == "new")
+
+
+def test_the_blocker_says_how_much_lies_idle():
+    running = (
+        Running(ask("v1", "c", 1, duration_s=DAY), -HOUR, idle_s=7200),
+        Running(ask("v2", "c", 1, duration_s=DAY), -HOUR, idle_s=60),
+        Running(ask("v3", "c", 6, duration_s=DAY, preemptible=False), -HOUR),
+    )
+    said = decide(site(running=running), ask("n", "a", 1))
+    assert "(1 × H100 idle for 2 h at least)" in said.message
+    (holder,) = said.blocker.holders
+    assert (holder.amount, holder.idle, holder.idle_s) == (8000, 1000, 7200)
+    assert holder.next_end_s == DAY - HOUR
+
+
+@pytest.mark.parametrize(("average", "asked"), [({}, 1), ({GPU: 9000}, 0)])
+def test_between_borrowers_what_was_borrowed_of_late_counts_too(average, asked):
+    """The taker holds nothing now, but had more than the other for days."""
+    teams = (
+        Team("own", "c", {GPU: Limit(8000)}),
+        Team("x", "c"),
+        Team("y", "c", borrowed_avg=average),
+    )
+    running = tuple(Running(ask(f"x{at}", "x", 2, duration_s=9 * DAY), -HOUR) for at in range(4))
+    snapshot = Snapshot(
+        0, teams, (Cohort("c"),), running, (ask("y", "y", 2, duration_s=DAY),), capacity={GPU: 8000}
+    )
+    assert len(schedule(snapshot).victims) == asked
+
+
+def test_the_node_on_which_others_make_room_is_left_to_the_one_they_make_it_for():
+    placer = NodePlacer(4, 4)
+    there = [Running(ask("wall", "a", 4, duration_s=DAY, preemptible=False), -HOUR)]
+    there.append(Running(ask("leaves", "c", 2, duration_s=DAY), -HOUR, leaving_s=30, leaving_for="wide"))
+    for each in there:
+        placer.take(each.workload)
+    queued = (ask("wide", "b", 4, claimed=True), ask("first", "b", 2, priority=1, claimed=True))
+    assert schedule(site(running=tuple(there), queued=queued), placer).starts == ()
