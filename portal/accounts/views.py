@@ -9,7 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import login, logout, update_session_auth_hash
-from django.contrib.auth.decorators import login_required
+from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.forms import PasswordChangeForm
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
@@ -36,6 +36,7 @@ YEAR_S = 31_536_000
 THEMES = frozenset({"light", "dark"})
 
 
+@login_not_required
 @sensitive_post_parameters("password")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
@@ -71,6 +72,7 @@ def locked_out(request: HttpRequest, *_: Any) -> HttpResponse:
     return response
 
 
+@login_not_required
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
     """End this session, and with it the user's entry to every workspace."""
@@ -80,6 +82,7 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     return redirect("accounts:sign-in")
 
 
+@login_not_required
 @require_POST
 def theme(request: HttpRequest) -> HttpResponse:
     """Keep the choice of theme in a cookie and go back; an empty choice follows the system."""
@@ -96,7 +99,6 @@ def theme(request: HttpRequest) -> HttpResponse:
 
 @sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def account(request: SignedInRequest) -> HttpResponse:
     """Who one is, and a new password."""
@@ -120,7 +122,6 @@ def account(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def notices(request: SignedInRequest) -> HttpResponse:
     """Switch e-mail on or off. A GET, as after signing in anew, only shows the account."""
     if request.method == "POST":
@@ -143,7 +144,6 @@ def _rights(user: User) -> list[str]:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def teams(request: SignedInRequest) -> HttpResponse:
     """Teams one may see; operators make new ones."""
@@ -171,7 +171,6 @@ def teams(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def member_role(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Give a member another role. A GET, as after signing in anew, only shows the team."""
     if request.method != "POST":
@@ -190,7 +189,6 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpResponse:
     """Ask, then take a member out of the team."""
@@ -228,7 +226,6 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def tokens(request: SignedInRequest) -> HttpResponse:
     """One's API tokens. The secret of a new one is in this answer and nowhere else."""
@@ -259,7 +256,6 @@ def tokens(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
     """End a token at once. A GET, as after signing in anew, only shows the list."""
     if request.method != "POST":

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import SuspiciousOperation
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.core.signals import got_request_exception
@@ -197,6 +198,7 @@ def _problem(status: int, code: str, detail: str, request: Request, **extra: Any
 
 
 # Nothing is done here, so nothing needs protection; and 404 is the answer to a POST too.
+@login_not_required
 @csrf_exempt
 def unknown_endpoint(request: HttpRequest, **_: Any) -> JsonResponse:
     """404 in the API's form for every path below /api/ that is none of its own."""

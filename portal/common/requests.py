@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SignedInRequest(HttpRequest):
-    """A request behind `login_required`, with what the middlewares add. Never made, only named."""
+    """A request of a signed-in user, with what the middlewares add. Never made, only named."""
 
     user: User
     htmx: HtmxDetails

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
@@ -11,6 +12,7 @@ from django.views.decorators.http import require_safe
 from portal.embedded import health
 
 
+@login_not_required
 @never_cache
 @require_safe
 def healthz(_request: HttpRequest) -> JsonResponse:
@@ -24,6 +26,7 @@ def healthz(_request: HttpRequest) -> JsonResponse:
     )
 
 
+@login_not_required
 @never_cache
 @require_safe
 def live(_request: HttpRequest) -> HttpResponse:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
@@ -18,7 +17,6 @@ ROWS_PER_PAGE = 50
 
 
 @require_safe
-@login_required
 @never_cache
 def notifications(request: SignedInRequest) -> HttpResponse:
     """What one was told, newest first."""
@@ -35,7 +33,6 @@ def notifications(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-@login_required
 @never_cache
 def bell(request: SignedInRequest) -> HttpResponse:
     """The bell alone, for pages that stay open."""
@@ -43,7 +40,6 @@ def bell(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def read(request: SignedInRequest, notification_id: int) -> HttpResponse:
     """Mark one as read and go where it leads. A GET, as after signing in anew, only shows the list."""
     if request.method != "POST":
@@ -56,7 +52,6 @@ def read(request: SignedInRequest, notification_id: int) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def read_all(request: SignedInRequest) -> HttpResponse:
     """Mark all as read. A GET, as after signing in anew, only shows the list."""
     if request.method == "POST":

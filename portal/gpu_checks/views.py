@@ -5,7 +5,6 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
@@ -21,7 +20,6 @@ from portal.inventory.models import CheckLevel
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """The checks of a device as a part of its page; asking for one leads to its page."""
@@ -40,7 +38,6 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 
 
 @require_POST
-@login_required
 def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
     """Set when a pool's devices are checked."""
     require_operator(request.user)
@@ -54,7 +51,6 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
     """One check in full, live while it runs; a POST takes it back while it has not begun."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -21,7 +20,6 @@ from portal.quotas.selectors import limits
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
     """Set, close or credit; a GET, as after signing in anew, only shows the team's page."""
     team = limits.team_for(request.user, slug)

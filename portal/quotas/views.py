@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.db import transaction
 from django.http import HttpResponse, QueryDict
 from django.shortcuts import redirect, render
@@ -32,7 +31,6 @@ WEIGHT = 1000
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
     """Set or remove a member's cap. A GET, as after signing in anew, only shows the team."""
     if request.method != "POST":
@@ -64,7 +62,6 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def board(request: SignedInRequest) -> HttpResponse:
     """The tree of cohorts and teams with one resource's quota, limits of the site, rates; for operators."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.conf import settings
+from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse
 from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
@@ -16,6 +17,7 @@ from portal.reports.metrics import gauges
 PLAIN = "text/plain; charset=utf-8"
 
 
+@login_not_required
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
+from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -40,7 +40,6 @@ def to_workspace(workspace: Workspace, *, opening: bool = False) -> HttpResponse
 
 
 @require_safe
-@login_required
 @never_cache
 def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """One workspace; with `?open=1` it opens by itself as soon as it is ready."""
@@ -59,7 +58,6 @@ def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 @require_safe
-@login_required
 @never_cache
 def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """The last lines of the log, asked of the node."""
@@ -80,7 +78,6 @@ def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Start a stopped workspace, or try a failed one again; it opens by itself when ready.
 
@@ -97,7 +94,6 @@ def start(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Ask what ends and what stays; then stop."""
@@ -114,7 +110,6 @@ def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Ask what is lost and what stays; then delete."""
@@ -135,7 +130,6 @@ def _refused(request: SignedInRequest, workspace: Workspace, error: PortalError)
 
 
 @require_GET
-@login_required
 @never_cache
 def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Into the workspace: a one-time ticket on its own origin, or its page while it does not run.
@@ -150,18 +144,20 @@ def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     return redirect(f"{workspace.origin}/.berth/enter?{urlencode({'ticket': ticket, 'next': path})}")
 
 
+@login_not_required
 @require_GET
 async def events(request: HttpRequest) -> HttpResponseBase:
-    """`changed` whenever one of my workspaces changes."""
+    """`changed` whenever one of my workspaces changes; 401, not a redirect, for who is not signed in."""
     user = await request.auser()
     if not user.is_authenticated:
         return HttpResponse(status=401)
     return _stream(live.user_channel(user.pk))
 
 
+@login_not_required
 @require_GET
 async def workspace_events(request: HttpRequest, workspace_id: UUID) -> HttpResponseBase:
-    """`changed` whenever this workspace changes."""
+    """`changed` whenever this workspace changes; 401, not a redirect, for who is not signed in."""
     user = await request.auser()
     if not user.is_authenticated:
         return HttpResponse(status=401)

@@ -399,3 +399,28 @@ def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(st
     for body in bodies:
         body.pop("request_id", None)
     assert bodies[0] == bodies[1]
+
+
+PUBLIC = {
+    # Who is not signed in gets in here, and may choose how it looks.
+    "sign-in/",
+    "sign-out/",
+    "theme/",
+    # Health is asked by programs without an account; metrics have a token of their own.
+    "healthz",
+    "healthz/live",
+    "metrics",
+    # Streams answer 401, which an EventSource understands; a redirect would look like an empty stream.
+    "events/",
+    "workspaces/<uuid:workspace_id>/events/",
+}
+"""Pages that answer without a session. REST and agents prove themselves by tokens of their own."""
+
+
+def test_pages_are_private_unless_they_are_listed_here():
+    public = {
+        route
+        for route, pattern in ALL
+        if not getattr(pattern.callback, "login_required", True) and not route.startswith(("api/", "agent/"))
+    }
+    assert public == PUBLIC

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from uuid import UUID
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -30,7 +29,6 @@ REASON_AT_MOST = 200
 
 
 @require_safe
-@login_required
 @never_cache
 def gpus(request: SignedInRequest) -> HttpResponse:
     """The map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
@@ -43,7 +41,6 @@ def gpus(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-@login_required
 def at(_: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
     """The device at this place: short addresses keep a map of a thousand small."""
     places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
@@ -71,7 +68,6 @@ def _node(node_id: UUID) -> Node:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """One device. A POST with `do` cordons it, or puts it back."""
@@ -99,7 +95,6 @@ def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """One node. A POST with `do` cordons it, or puts it back."""
@@ -115,7 +110,6 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """Asks, then drains: whoever is on the device leaves with notice."""
@@ -127,7 +121,6 @@ def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def drain_node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     """Asks, then drains: whoever is on the node leaves with notice."""

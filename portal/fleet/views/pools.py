@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -19,7 +18,6 @@ NODES_PER_PAGE = 25
 
 
 @require_safe
-@login_required
 @never_cache
 def pools(request: SignedInRequest) -> HttpResponse:
     """All pools with what is free in each."""
@@ -28,7 +26,6 @@ def pools(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-@login_required
 @never_cache
 def pool(request: SignedInRequest, slug: str) -> HttpResponse:
     """One pool with its nodes and devices."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -25,7 +24,6 @@ WORKSPACES_PER_PAGE = 24
 
 
 @require_safe
-@login_required
 @never_cache
 def home(request: SignedInRequest) -> HttpResponse:
     """My workspaces, the button that repeats the last choice, and what is free."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -23,7 +22,6 @@ from portal.workspaces.views import to_workspace
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
     """Choose what, how big and for whom; the form asks for verdicts as it changes, and starts."""

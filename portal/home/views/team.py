@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
@@ -21,7 +20,6 @@ ROWS_PER_PAGE = 50
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
     """A team's members, quota and requests; its owners add members and split the quota."""

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.http import HttpResponse
@@ -38,7 +37,6 @@ ROWS_PER_PAGE = 20
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def ask(request: SignedInRequest) -> HttpResponse:
     """Ask for more. Filled in by the place that refused: team, kind, resource, amount (base units).
@@ -166,7 +164,6 @@ HINTS = frozenset({"Has now", "Budget left", "Site"})
 
 
 @require_safe
-@login_required
 @never_cache
 def approvals(request: SignedInRequest) -> HttpResponse:
     """What waits for the reader's decision, what was decided last, and what the reader asked for."""
@@ -193,7 +190,6 @@ def approvals(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-@login_required
 @never_cache
 def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """One request: what became of it, and what its reader may do with it."""
@@ -208,7 +204,6 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Approve, approve less, or deny. A GET, as after signing in anew, only shows the request."""
@@ -264,7 +259,6 @@ def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResp
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def withdraw(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Take one's request back. A GET, as after signing in anew, only shows it."""
@@ -280,7 +274,6 @@ def withdraw(request: SignedInRequest, request_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def revoke(request: SignedInRequest, grant_id: UUID) -> HttpResponse:
     """End a grant now, which undoes an approval. A GET, as after signing in anew, only shows the inbox."""

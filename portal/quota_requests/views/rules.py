@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -27,7 +26,6 @@ TEAMS_SHOWN = 500
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def rules(request: SignedInRequest) -> HttpResponse:
     """Rules and delegations. Delegates and operators may look; approvers make new ones."""
@@ -93,7 +91,6 @@ def _page(request: SignedInRequest, **forms: Any) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def change_rule(request: SignedInRequest, rule_id: UUID) -> HttpResponse:
     """Switch a rule on or off, or remove it. A GET, as after signing in anew, only shows the list."""
     if request.method != "POST":
@@ -111,7 +108,6 @@ def change_rule(request: SignedInRequest, rule_id: UUID) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 @never_cache
 def delegate(request: SignedInRequest) -> HttpResponse:
     """Let somebody decide in one's place. A GET, as after signing in anew, only shows the list."""
@@ -138,7 +134,6 @@ def delegate(request: SignedInRequest) -> HttpResponse:
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
-@login_required
 def take_back(request: SignedInRequest, delegation_id: UUID) -> HttpResponse:
     """End a delegation now. A GET, as after signing in anew, only shows the list."""
     if request.method == "POST":
