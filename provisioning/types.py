@@ -381,7 +381,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceState:
+class DeviceCapacity:
     """An accelerator in a placement snapshot; `free_milli` of 1000 are free.
 
     `free_memory_mib` of -1 means that memory is shared in proportion to the milli-GPUs. A MIG instance
@@ -406,7 +406,7 @@ class DeviceState:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeState:
+class NodeCapacity:
     """A node in a placement snapshot. `unusable` says why nothing may be placed here, or is empty.
 
     `provides` answers a request's `needs`, `labels` its labels. `rack` and `block` say where the node
@@ -420,7 +420,7 @@ class NodeState:
     free_cpu_milli: int
     free_memory_mib: int
     free_disk_mib: int
-    devices: tuple[DeviceState, ...] = ()
+    devices: tuple[DeviceCapacity, ...] = ()
     unusable: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     provides: tuple[str, ...] = ()

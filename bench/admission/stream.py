@@ -29,7 +29,7 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning import messages
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 BATCH = 2000
 TEAMS = 100
@@ -44,7 +44,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeState], Any, list[Any]]:
+def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeCapacity], Any, list[Any]]:
     """The cluster, the list that the mix comes from, and the stream, as `bench.placement.speed` draws it."""
     nodes = speed.copies(read_nodes(data), copies)
     past = next((each.past for each in read_workloads(data) if each.name == workload), None)
@@ -54,7 +54,7 @@ def read(data: Path, workload: str, copies: int, count: int) -> tuple[list[NodeS
     return nodes, past, [chance.choice(past) for _ in range(count)]
 
 
-def build(nodes: Sequence[NodeState]) -> None:
+def build(nodes: Sequence[NodeCapacity]) -> None:
     """The rows of the cluster, and people who ask."""
     now = timezone.now()
     pool = Pool.objects.create(
@@ -98,7 +98,9 @@ def empty() -> None:
     snapshot_cache.forget()
 
 
-def in_memory(nodes: Sequence[NodeState], past: Any, stream: Sequence[ResourceRequest]) -> dict[str, float]:
+def in_memory(
+    nodes: Sequence[NodeCapacity], past: Any, stream: Sequence[ResourceRequest]
+) -> dict[str, float]:
     return speed.measure(Cluster(nodes, mix=RequestMix.of(past)), stream, 0)
 
 

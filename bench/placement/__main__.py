@@ -21,7 +21,7 @@ from bench.placement.traces import (
     renamed,
 )
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, POLICIES
-from provisioning.types import NodeState
+from provisioning.types import NodeCapacity
 
 _MARKS = (80, 90, 95, 100, 110, 120, 130)
 _COMPARED = (95, 100, 130)
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _row(
-    nodes: list[NodeState], workload: Workload, published: Published, options: argparse.Namespace
+    nodes: list[NodeCapacity], workload: Workload, published: Published, options: argparse.Namespace
 ) -> dict[str, Any]:
     curve = replay(nodes, workload, options.policy)
     row: dict[str, Any] = {"workload": workload.name, "seed": workload.seed}
@@ -88,7 +88,7 @@ def _row(
     return row
 
 
-def _chart(nodes: list[NodeState], rows: list[dict[str, Any]], published: Published) -> str:
+def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Published) -> str:
     """Allocation when all of the cluster's GPUs have been asked for, beside the published policies."""
     lines = []
     for name in sorted({row["workload"] for row in rows}):
@@ -113,7 +113,7 @@ def _chart(nodes: list[NodeState], rows: list[dict[str, Any]], published: Publis
     )
 
 
-def _renamings(nodes: list[NodeState], workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
+def _renamings(nodes: list[NodeCapacity], workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
     """The same replay with the nodes renamed and listed in another order, several times."""
     curves: list[Curve] = [
         replay(renamed(nodes, seed), workload, options.policy, measure=False)

@@ -13,7 +13,7 @@ from bench.placement.traces import Workload
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.mix import Shape
 from portal.scheduling.engine.placement.scoring.tables import FragmentationTable
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Curve:
 class FragmentationMeter:
     """The published measure of fragmentation, apart from the engine's own: CPU and GPU, no memory."""
 
-    def __init__(self, nodes: Sequence[NodeState], past: Sequence[ResourceRequest]) -> None:
+    def __init__(self, nodes: Sequence[NodeCapacity], past: Sequence[ResourceRequest]) -> None:
         self._index = {node.name: row for row, node in enumerate(nodes)}
         classes = sorted({(0, device.model) for node in nodes for device in node.devices})
         kinds = {model: place for place, (_, model) in enumerate(classes)}
@@ -66,7 +66,7 @@ class FragmentationMeter:
         return self._table.loss(kind, self._cpu[rows], memory, free, uniform=True)
 
 
-def replay(nodes: Sequence[NodeState], workload: Workload, policy: str, *, measure: bool = True) -> Curve:
+def replay(nodes: Sequence[NodeCapacity], workload: Workload, policy: str, *, measure: bool = True) -> Curve:
     """Replay through the engine that the portal uses; times each decision with its bookkeeping."""
     cluster = Cluster(nodes, policy=policy, mix=RequestMix.of(workload.past))
     meter = FragmentationMeter(nodes, workload.past) if measure else None

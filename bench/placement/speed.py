@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.placement.traces import TraceError, read_nodes, read_workloads
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, POLICIES
-from provisioning.types import NodeState, Placement, ResourceRequest
+from provisioning.types import NodeCapacity, Placement, ResourceRequest
 
 _CHURN_PERCENT = 90
 
@@ -92,7 +92,7 @@ def measure(cluster: Cluster, requests: Sequence[ResourceRequest], ceiling_milli
     }
 
 
-def copies(nodes: Sequence[NodeState], count: int) -> list[NodeState]:
+def copies(nodes: Sequence[NodeCapacity], count: int) -> list[NodeCapacity]:
     """The cluster `count` times, under names of their own."""
     return [
         replace(

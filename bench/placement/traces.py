@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.types import AcceleratorRequest, DeviceState, NodeState, ResourceRequest
+from provisioning.types import AcceleratorRequest, DeviceCapacity, NodeCapacity, ResourceRequest
 
 ARRIVED = (80, 90, 95, 100, 110, 120, 130)
 _ARRIVALS = re.compile(r"openb_(?P<workload>.+)\.seed(?P<seed>\d+)\.names\.txt(\.gz)?$")
@@ -31,7 +31,7 @@ class Workload:
     past: tuple[ResourceRequest, ...]
 
 
-def read_nodes(data: Path) -> list[NodeState]:
+def read_nodes(data: Path) -> list[NodeCapacity]:
     """The cluster, empty."""
     return [
         _node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
@@ -39,7 +39,7 @@ def read_nodes(data: Path) -> list[NodeState]:
     ]
 
 
-def renamed(nodes: list[NodeState], seed: int) -> list[NodeState]:
+def renamed(nodes: list[NodeCapacity], seed: int) -> list[NodeCapacity]:
     """The same cluster under random names, listed in a random order."""
     chance = random.Random(seed)
     names = [f"{chance.getrandbits(64):016x}" for _ in nodes]
@@ -108,8 +108,8 @@ def read_published(data: Path) -> Published:
     return Published(by_seed, mean)
 
 
-def _node(name: str, cpu_milli: int, memory_mib: int, gpus: int, model: str) -> NodeState:
-    return NodeState(
+def _node(name: str, cpu_milli: int, memory_mib: int, gpus: int, model: str) -> NodeCapacity:
+    return NodeCapacity(
         name=name,
         cpu_milli=cpu_milli,
         memory_mib=memory_mib,
@@ -117,7 +117,7 @@ def _node(name: str, cpu_milli: int, memory_mib: int, gpus: int, model: str) -> 
         free_cpu_milli=cpu_milli,
         free_memory_mib=memory_mib,
         free_disk_mib=0,
-        devices=tuple(DeviceState(f"{name}-gpu-{index}", model, 0) for index in range(gpus)),
+        devices=tuple(DeviceCapacity(f"{name}-gpu-{index}", model, 0) for index in range(gpus)),
     )
 
 

@@ -46,10 +46,10 @@ def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> 
         "preempted_one_job_most": outcome.preempted_most,
         "lost_gpu_hours": outcome.lost_gpu_s // 3600,
         "quota_violations": len(outcome.violations),
-        "heads_checked": outcome.heads_checked,
-        "heads_delayed_by_backfill": len(outcome.heads_delayed),
+        "reservations_checked": outcome.reservations_checked,
+        "reservations_delayed_by_backfill": len(outcome.reservations_delayed),
         "heads_started_late": len(outcome.late_starts),
-        "first_problems": (outcome.violations + outcome.heads_delayed)[:5],
+        "first_problems": (outcome.violations + outcome.reservations_delayed)[:5],
         "etas": len(errors),
         "etas_unknown": outcome.etas_unknown,
         "eta_median_absolute_error_s": at(errors, 50),
@@ -116,7 +116,7 @@ def main() -> int:
         outcome = replay(replayed, options.gpus, settings.pop("policy"), **settings)
         row = summary(outcome, replayed, options.gpus, time.perf_counter() - began)
         result["runs"][name] = row
-        failed |= bool(outcome.violations or outcome.heads_delayed)
+        failed |= bool(outcome.violations or outcome.reservations_delayed)
         print(line(name, row), flush=True)
         options.json.write_text(json.dumps(result, indent=1) + "\n")
     return int(failed)
@@ -128,8 +128,8 @@ COLUMNS = (
     ("mean", "wait_mean_s", 3600, " h"),
     ("utilisation", "utilisation_pct", 1, " %"),
     ("quota violations", "quota_violations", 1, ""),
-    ("heads checked", "heads_checked", 1, ""),
-    ("delayed", "heads_delayed_by_backfill", 1, ""),
+    ("reserved starts checked", "reservations_checked", 1, ""),
+    ("delayed", "reservations_delayed_by_backfill", 1, ""),
     ("ETA error", "eta_median_absolute_error_s", 60, " min"),
     ("naive", "naive_eta_median_absolute_error_s", 60, " min"),
     ("preempted", "preempted", 1, ""),

@@ -1,4 +1,4 @@
-"""One pass over a trace through the engine, with its promises checked at every event."""
+"""One pass over a trace through the engine, with its reserved starts checked at every event."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from bench.scheduling.trace import Job
 from portal.quotas.shares import decayed
 from portal.quotas.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Policy, Snapshot, Workload
+from portal.scheduling.engine.model import BackfillReservation, Cycle, Policy, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.verdicts import forecast
 
@@ -29,8 +29,8 @@ class Outcome:
     busy_gpu_s: int = 0
     events: int = 0
     violations: list[str] = field(default_factory=list)
-    heads_checked: int = 0
-    heads_delayed: list[str] = field(default_factory=list)
+    reservations_checked: int = 0
+    reservations_delayed: list[str] = field(default_factory=list)
     late_starts: list[str] = field(default_factory=list)
     backfilled: int = 0
     preempted: int = 0
@@ -106,7 +106,7 @@ def replay(
     etas: dict[str, int] = {}
     naive: dict[str, int] = {}
     last_waits: dict[str, deque[int]] = {}
-    promise: tuple[str, int] | None = None
+    reserved: tuple[str, int] | None = None
     next_job = waited = 0
     usage_s = first_s
     last_submit_s = jobs[-1].submit_s
@@ -128,7 +128,7 @@ def replay(
                 outcome.lost_gpu_s += job.gpus * (now_s - began[name])
                 times = gone.workload.preempted + 1
                 outcome.preempted_most = max(outcome.preempted_most, times)
-                scheduler.submit(replace(gone.workload, claimed=False, preempted=times))
+                scheduler.submit(replace(gone.workload, nominated=False, preempted=times))
         arrived = []
         while next_job < len(jobs) and jobs[next_job].submit_s <= now_s:
             job = jobs[next_job]
@@ -165,27 +165,28 @@ def replay(
                         past = sorted(last_waits.get(by_id[name].team, ()))
                         naive[name] = now_s + (past[len(past) // 2] if past else 0)
         usual = len(cycle.starts) - len(cycle.backfilled)
-        started_head = promise is not None and promise[0] in cycle.starts
-        if promise is not None and known_durations:
-            if started_head and now_s > promise[1]:
-                outcome.late_starts.append(f"{promise[0]} at {now_s}, promised {promise[1]}")
-            head = cycle.heads[0] if cycle.heads else None
+        started_head = reserved is not None and reserved[0] in cycle.starts
+        if reserved is not None and known_durations:
+            if started_head and now_s > reserved[1]:
+                outcome.late_starts.append(f"{reserved[0]} at {now_s}, reservedd {reserved[1]}")
+            head = _first(cycle)
             # Only requests that come before it by the order, or a preemption, may move the head back.
-            if head and head.workload == promise[0] and not usual and not cycle.victims:
-                outcome.heads_checked += 1
-                if head.start_s > promise[1]:
-                    outcome.heads_delayed.append(f"{head.workload}: {promise[1]} → {head.start_s}")
+            if head and head.workload == reserved[0] and not usual and not cycle.victims:
+                outcome.reservations_checked += 1
+                if head.start_s > reserved[1]:
+                    outcome.reservations_delayed.append(f"{head.workload}: {reserved[1]} → {head.start_s}")
         scheduler.apply(cycle, now_s)
-        if cycle.heads and cycle.backfilled and known_durations:
-            # The same head, looked at again after the back-fill: its start may not have moved.
-            again = scheduler.cycle(now_s)
-            outcome.heads_checked += 1
-            if not again.heads or again.heads[0].workload != cycle.heads[0].workload:
+        head = _first(cycle)
+        if head is not None and cycle.backfilled and known_durations:
+            # The same reservation, looked at again after the back-fill: its start may not have moved.
+            again = _first(scheduler.cycle(now_s))
+            outcome.reservations_checked += 1
+            if again is None or again.workload != head.workload:
                 if not cycle.victims:
-                    outcome.heads_delayed.append(f"{cycle.heads[0].workload}: no longer the head")
-            elif again.heads[0].start_s > cycle.heads[0].start_s:
-                outcome.heads_delayed.append(f"{cycle.heads[0].workload}: by back-fill at {now_s}")
-        promise = (cycle.heads[0].workload, cycle.heads[0].start_s) if cycle.heads else None
+                    outcome.reservations_delayed.append(f"{head.workload}: no longer the head")
+            elif again.start_s > head.start_s:
+                outcome.reservations_delayed.append(f"{head.workload}: by back-fill at {now_s}")
+        reserved = (head.workload, head.start_s) if head is not None else None
         outcome.backfilled += len(cycle.backfilled)
         for name in cycle.starts:
             job = by_id[name]
@@ -214,6 +215,10 @@ def _age_usage(scheduler: Scheduler, elapsed_s: int) -> None:
         node = scheduler.state.tree.teams[name]
         average = decayed(team.borrowed_avg, {GPU: node.borrowed(GPU)}, elapsed_s, HALF_LIFE_S)
         scheduler.set_average(name, average)
+
+
+def _first(cycle: Cycle) -> BackfillReservation | None:
+    return cycle.backfill_reservations[0] if cycle.backfill_reservations else None
 
 
 def _duration(job: Job) -> int:

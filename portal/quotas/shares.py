@@ -10,7 +10,7 @@ from portal.quotas.types import WEIGHT_ONE, Amounts
 
 SHARE_ONE = 10**9
 """A share that takes all that is lendable, at weight one."""
-SHARE_MOST = 1 << 80
+MAX_SHARE = 1 << 80
 """The share of who borrows with weight zero."""
 
 
@@ -27,7 +27,7 @@ def dominant_share(node: Node, averages: Amounts | None = None) -> int:
         if taken <= 0:
             continue
         if node.weight_milli == 0:
-            return SHARE_MOST
+            return MAX_SHARE
         lendable = max(1, node.parent.potential(resource))
         share = max(share, taken * SHARE_ONE * WEIGHT_ONE // (lendable * node.weight_milli))
     return share

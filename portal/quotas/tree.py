@@ -157,7 +157,7 @@ class QuotaTree:
         for resource, amount in amounts.items():
             node.change(resource, -amount)
 
-    def lacking(self, team: str, amounts: Amounts) -> str:
+    def shortfall(self, team: str, amounts: Amounts) -> str:
         """The first resource of which the team may not have so much more; empty if it may have it all."""
         node = self.teams[team]
         for resource, amount in amounts.items():

@@ -166,8 +166,8 @@ def _of_variant(site: Site, waiter: Waiter) -> Verdict:
         return Verdict(Outcome.FITS_NOW, "Starts now.", pool=pool.pool, placement=placement)
     blocker = found.blocker
     assert blocker is not None  # only what fits has none
-    lack = (blocker.rule, blocker.resource)
-    text = queue_status.message(site, waiter, waiter.workload, lack, blocker)
+    shortfall = (blocker.rule, blocker.resource)
+    text = queue_status.message(site, waiter, waiter.workload, shortfall, blocker)
     facts: dict[str, Any] = {
         "blocker": queue_status.as_data(blocker),
         "reasons": queue_status.node_reasons(waiter.asked)

@@ -22,11 +22,11 @@ from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.engine import Cluster, emptied
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
+    DeviceCapacity,
     DeviceGrant,
     DeviceKind,
-    DeviceState,
+    NodeCapacity,
     NodePlacement,
-    NodeState,
     Placement,
     ResourceRequest,
 )
@@ -59,7 +59,7 @@ class PoolNodes:
     """A pool and its nodes at one moment. Clusters are built when they are first asked."""
 
     pool: Pool
-    nodes: tuple[NodeState, ...]
+    nodes: tuple[NodeCapacity, ...]
     _now: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
@@ -95,7 +95,7 @@ class PoolNodes:
         """Something was taken or given back in the cluster."""
         self._reasons.clear()
 
-    def replace(self, node: NodeState) -> None:
+    def replace(self, node: NodeCapacity) -> None:
         """Take over what is known anew about one of the nodes."""
         self.nodes = tuple(node if each.name == node.name else each for each in self.nodes)
         self._models.clear()
@@ -132,7 +132,7 @@ class PoolNodes:
         return found
 
 
-def _at_best(node: NodeState) -> NodeState:
+def _at_best(node: NodeCapacity) -> NodeCapacity:
     node = emptied(replace(node, unusable="") if node.unusable in PASSING else node)
     return replace(node, devices=tuple(replace(device, unusable="") for device in node.devices))
 
@@ -141,7 +141,7 @@ def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
     """Every pool (or those given) by primary key; of one that is switched off only what is held counts."""
     chosen = list(Pool.objects.order_by("slug") if pools is None else pools)
     by_key = {pool.pk: pool for pool in chosen}
-    nodes: dict[UUID, list[NodeState]] = {pool.pk: [] for pool in chosen}
+    nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
     for pool, node in _read(by_key, Q(pool__in=list(by_key))):
         nodes[pool].append(node)
     return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk])) for pool in chosen}
@@ -160,7 +160,7 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
     return out
 
 
-def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeState]]:
+def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapacity]]:
     """The nodes that `which` selects, by name, each with its pool's key."""
     nodes = list(Node.objects.filter(which).order_by("name").defer("warnings", "accelerator_note", "facts"))
     # Named by their keys where they are few; a list of thousands would be slower than to read all.
@@ -179,7 +179,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeStat
         device: (milli, memory)
         for device, milli, memory in held.values_list("device_id").annotate(Sum("milli"), Sum("memory_mib"))
     }
-    devices: dict[UUID, list[DeviceState]] = {}
+    devices: dict[UUID, list[DeviceCapacity]] = {}
     capabilities: dict[UUID, set[tuple[str, str]]] = {}
     # Of equal devices of a node the first is taken: those with a warning stand last.
     rows = Device.objects.filter(of_nodes, present=True).order_by(
@@ -195,7 +195,7 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeStat
         yield node.pool_id, state
 
 
-def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
+def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceCapacity:
     _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
     healthy, note, cordoned, reason, checking, _ = health
     unusable = ""
@@ -205,7 +205,7 @@ def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
         unusable = f"unhealthy: {note}" if note else "unhealthy"
     elif checking:
         unusable = CHECKING
-    return DeviceState(
+    return DeviceCapacity(
         uuid=uuid,
         model=model,
         memory_mib=memory_mib,
@@ -225,10 +225,10 @@ def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceState:
 def _node(
     node: Node,
     pool: Pool,
-    devices: Sequence[DeviceState],
+    devices: Sequence[DeviceCapacity],
     used: tuple[int, int, int],
     software: tuple[str, ...],
-) -> NodeState:
+) -> NodeCapacity:
     unusable = ""
     if not node.online:
         unusable = OFFLINE
@@ -248,7 +248,7 @@ def _node(
             for each in devices
         ]
     programs = () if pool.simulated else (program_need(name) for name, path in node.programs.items() if path)
-    return NodeState(
+    return NodeCapacity(
         name=node.name,
         cpu_milli=node.cpu_milli,
         memory_mib=node.memory_mib,

@@ -68,7 +68,7 @@ def run(*, now: datetime | None = None) -> Report | None:
         state.decided_at = now
         state.took_ms = int((time.monotonic() - began) * 1000)
         state.save()
-        return Report(tuple(started), tuple(leaving), len(site.scheduler.waiting))
+        return Report(tuple(started), tuple(leaving), len(site.scheduler.pending))
 
 
 def run_if_due() -> Report | None:
@@ -110,7 +110,7 @@ def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[U
         for name in begun:
             site.scheduler.start(name, site.now_s)
         for victim in cycle.victims:
-            site.scheduler.leave(victim, site.now_s)
+            site.scheduler.preempt(victim, site.now_s)
             site.unsure.add(UUID(victim.workload))
         if not begun or not _choose_again(site):
             break
@@ -122,7 +122,7 @@ def _choose_again(site: Site) -> bool:
     """Let requests for any model choose anew, since some models have become scarcer; whether any can."""
     again = False
     for waiter in site.waiters.values():
-        if len(waiter.asked.variants) > 1 and waiter.id in site.scheduler.waiting.items:
+        if len(waiter.asked.variants) > 1 and waiter.id in site.scheduler.pending.items:
             before = waiter.workload
             snapshot.choose_variant(site.scheduler, site.placer, waiter)
             if waiter.workload.amounts != before.amounts:
@@ -146,7 +146,7 @@ def _start(site: Site, names: Sequence[str]) -> list[str]:
     for name in names:
         if name in rows:
             pool, placement = site.placer.place_of(name)
-            amounts = site.scheduler.waiting.items[name].amounts
+            amounts = site.scheduler.pending.items[name].amounts
             starts.append(placing.Start(rows[name], pool.pool, placement, amounts))
     placing.begin(starts, site.now)
     return [str(each.workspace.pk) for each in starts]
@@ -200,8 +200,8 @@ def _note(workspace_id: str, kind: str, message: str) -> None:
 
 def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
     """Number the heads whose start has been promised, and forget claims that came to nothing."""
-    for head in cycle.heads:
-        if site.scheduler.waiting.items[head.workload].promised:
+    for head in cycle.backfill_reservations:
+        if site.scheduler.pending.items[head.workload].backfill_seq:
             continue
         if Workspace.objects.filter(pk=head.workload, promised=0).update(promised=state.promises + 1):
             state.promises += 1
@@ -211,13 +211,13 @@ def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
                 "workspace.promised",
                 f"keeps its place: nothing smaller delays it beyond {when}",
             )
-        site.scheduler.waiting.promise(head.workload)
-    for name in cycle.unclaimed:
+        site.scheduler.pending.reserve_start(head.workload)
+    for name in cycle.lapsed_nominations:
         if Workspace.objects.filter(pk=name, claimed=True).update(claimed=False):
             _note(
                 name, "workspace.unclaimed", "finds too little room made for it; it waits in the usual order"
             )
-        site.scheduler.waiting.claim(name, False)
+        site.scheduler.pending.nominate(name, False)
 
 
 def _let_stay(site: Site) -> None:

@@ -12,7 +12,7 @@ from portal.common.templatetags.berth import duration
 from portal.quotas import resources
 from portal.scheduling.engine import verdicts
 from portal.scheduling.engine.model import Blocker, Cycle, Outcome, Workload
-from portal.scheduling.engine.state import Lack
+from portal.scheduling.engine.state import Shortfall
 from portal.scheduling.placement_request import Asked
 from portal.scheduling.snapshot import Site, Waiter, without_preemption
 from portal.workspaces.lifecycle import State
@@ -46,7 +46,7 @@ def tell(site: Site) -> None:
     etas = verdicts.forecast(scheduler, cycle)
     order = {
         workload.id: place + 1
-        for place, workload in enumerate(scheduler.waiting.pick(scheduler.state, set()))
+        for place, workload in enumerate(scheduler.pending.pick(scheduler.state, set()))
     }
     rows = {
         str(row.pk): row
@@ -67,17 +67,17 @@ def tell(site: Site) -> None:
 
 
 def _told(site: Site, waiter: Waiter, cycle: Cycle, position: int | None, eta: verdicts.Eta | None) -> Told:
-    if waiter.reason or waiter.id not in site.scheduler.waiting.items:
+    if waiter.reason or waiter.id not in site.scheduler.pending.items:
         return Told(Outcome.QUEUED, capacity_message(waiter) if waiter.reason else "Is looked at again.")
     never = site.scheduler.state.never(waiter.workload)
-    lack = never or verdicts.why_not(site.scheduler, waiter.workload, cycle)
-    blocker = verdicts.blocker_of(site.scheduler, waiter.workload, lack)
+    shortfall = never or verdicts.why_not(site.scheduler, waiter.workload, cycle)
+    blocker = verdicts.blocker_of(site.scheduler, waiter.workload, shortfall)
     asks = never is not None and never[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP)
-    if lack[0] is Rule.LEDGER:
+    if shortfall[0] is Rule.LEDGER:
         asks = True
     return Told(
         Outcome.NEEDS_APPROVAL if asks else Outcome.QUEUED,
-        message(site, waiter, waiter.workload, lack, blocker),
+        message(site, waiter, waiter.workload, shortfall, blocker),
         None if asks else position,
         at(eta.eta_s) if eta and not asks else None,
         eta.basis if eta and not asks else "",
@@ -98,9 +98,9 @@ def iso(seconds: int | None) -> str | None:
     return None if seconds is None else moment(seconds).isoformat()
 
 
-def message(site: Site, waiter: Waiter, workload: Workload, lack: Lack, blocker: Blocker) -> str:
+def message(site: Site, waiter: Waiter, workload: Workload, shortfall: Shortfall, blocker: Blocker) -> str:
     """Why it does not start now, in a sentence or two."""
-    if lack[0] in (Rule.PLACEMENT, Rule.CAPACITY):
+    if shortfall[0] in (Rule.PLACEMENT, Rule.CAPACITY):
         text = capacity_message(waiter)
         held = holders_text(site, blocker)
         return f"{text} {held}." if held else text

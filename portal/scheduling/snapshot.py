@@ -184,7 +184,7 @@ def follow(site: Site, now: datetime) -> bool:
     changed |= {
         UUID(name)
         for name, each in site.scheduler.running.items()
-        if each.leaving_s is not None and each.leaving_s <= site.now_s
+        if each.preempt_at_s is not None and each.preempt_at_s <= site.now_s
     }
     site.unsure.clear()
     if changed:
@@ -214,7 +214,7 @@ def _limits_again(site: Site) -> None:
     """Put all that runs and waits under the limits of now."""
     before = site.scheduler
     site.scheduler = Scheduler(
-        _snapshot(site.now, site.capacity, before.running.values(), before.waiting.items.values()),
+        _snapshot(site.now, site.capacity, before.running.values(), before.pending.items.values()),
         site.placer,
     )
     site.team_names = dict(Team.objects.values_list("slug", "name"))
@@ -225,7 +225,7 @@ def _read_again(site: Site, changed: set[UUID]) -> None:
     for pk in map(str, changed):
         if pk in scheduler.running:
             scheduler.finish(pk)
-        if pk in scheduler.waiting.items:
+        if pk in scheduler.pending.items:
             scheduler.withdraw(pk)
         site.waiters.pop(pk, None)
         site.placer.gone(pk)
@@ -261,7 +261,7 @@ def _snapshot(
         cohorts=tuple(limit_tree.cohorts()),
         running=tuple(running),
         queued=tuple(queued),
-        bookings=tuple(model.Booking(*each) for each in reservations.booked_from(now)),
+        reservations=tuple(model.Reservation(*each) for each in reservations.booked_from(now)),
         capacity=there,
         site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
         policy=policy(),
@@ -278,7 +278,7 @@ def choose_variant(scheduler: Scheduler, placer: PoolPlacer, waiter: Waiter) -> 
         if len(waiter.asked.variants) == 1:
             break
         placer.expect(waiter.id, waiter.asked, variant)
-        if scheduler.state.lack(workload, scheduler.now_s) is None and placer.fits(workload, ()):
+        if scheduler.state.shortfall(workload, scheduler.now_s) is None and placer.fits(workload, ()):
             chosen = (variant, workload)
             break
     if chosen is not None:
@@ -373,8 +373,8 @@ def _waiting(
             created_ms=requested.microsecond // 1000,
             duration_s=max(1, expected),
             preemptible=preemptible,
-            claimed=claimed,
-            promised=promised,
+            nominated=claimed,
+            backfill_seq=promised,
             preempted=preempted,
             place=place_key(asked),
         )

@@ -53,7 +53,7 @@ def the_standing_site_is_as_if_read_anew() -> None:
         assert site.scheduler.running.keys() == fresh.scheduler.running.keys()
         for name, each in site.scheduler.running.items():
             assert each.workload == fresh.scheduler.running[name].workload
-        assert site.scheduler.waiting.items == fresh.scheduler.waiting.items
+        assert site.scheduler.pending.items == fresh.scheduler.pending.items
         assert site.capacity == fresh.capacity
         for key, pool in site.pools.items():
             assert pool.cluster.snapshot() == fresh.pools[key].cluster.snapshot()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from portal.scheduling.engine.placement.engine import emptied, place
 from provisioning.types import (
     AcceleratorRequest,
-    DeviceState,
-    NodeState,
+    DeviceCapacity,
+    NodeCapacity,
     Placed,
     ResourceRequest,
     Unplaceable,
@@ -18,12 +18,14 @@ from provisioning.types import (
 H100, A10 = "NVIDIA H100", "NVIDIA A10"
 
 
-def device(uuid: str, free: int = 1000, model: str = H100, memory_mib: int = 80_000) -> DeviceState:
-    return DeviceState(uuid, model, memory_mib, free)
+def device(uuid: str, free: int = 1000, model: str = H100, memory_mib: int = 80_000) -> DeviceCapacity:
+    return DeviceCapacity(uuid, model, memory_mib, free)
 
 
-def node(name: str, *devices: DeviceState, cpu: int = 8000, memory: int = 16_384, **fields) -> NodeState:
-    return NodeState(
+def node(
+    name: str, *devices: DeviceCapacity, cpu: int = 8000, memory: int = 16_384, **fields
+) -> NodeCapacity:
+    return NodeCapacity(
         name=name,
         cpu_milli=8000,
         memory_mib=16_384,
@@ -127,14 +129,14 @@ def test_an_emptied_node_has_everything_free():
 
 
 devices = st.builds(
-    DeviceState,
+    DeviceCapacity,
     uuid=st.uuids().map(str),
     model=st.sampled_from([H100, A10]),
     memory_mib=st.sampled_from([24_000, 80_000]),
     free_milli=st.sampled_from([0, 1, 250, 500, 999, 1000]),
 )
 nodes_ = st.builds(
-    NodeState,
+    NodeCapacity,
     name=st.uuids().map(str),
     cpu_milli=st.just(8000),
     memory_mib=st.just(16_384),

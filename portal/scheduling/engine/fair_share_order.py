@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING
 
-from portal.quotas.shares import SHARE_MOST, SHARE_ONE
+from portal.quotas.shares import MAX_SHARE, SHARE_ONE
 from portal.quotas.types import WEIGHT_ONE
 from portal.scheduling.engine.model import Workload
-from portal.scheduling.engine.pending import UNPROMISED, USUAL, Key, Rank
+from portal.scheduling.engine.pending import UNRESERVED, USUAL, Key, Rank
+from portal.scheduling.engine.scheduler_state import SchedulerState
 from portal.scheduling.engine.state import State
-
-if TYPE_CHECKING:
-    from portal.scheduling.engine.scheduler import Scheduler
 
 
 class _Account:
@@ -53,23 +50,23 @@ class _Account:
                 touched = True
         if not touched:
             return False
-        most = 0
+        largest = 0
         for name, (quota, average, unit) in self.terms.items():
             taken = max(0, self.usage[name] - quota) + average
             if taken > 0:
-                most = max(most, taken * SHARE_ONE * WEIGHT_ONE // unit if unit else SHARE_MOST)
-        share = (*self.above, most)
+                largest = max(largest, taken * SHARE_ONE * WEIGHT_ONE // unit if unit else MAX_SHARE)
+        share = (*self.above, largest)
         if share == self.share:
             return False
         self.share = share
         return True
 
 
-class Turns:
-    """Gives out the waiting requests one by one; `begins` says when each gets its slot."""
+class FairShareOrder:
+    """Gives out the waiting requests one by one; `starts` says when each gets its slot."""
 
-    def __init__(self, scheduler: Scheduler, starting: frozenset[str]) -> None:
-        self._items = scheduler.waiting.items
+    def __init__(self, scheduler: SchedulerState, starting: frozenset[str]) -> None:
+        self._items = scheduler.pending.items
         self._accounts = {team: _Account(scheduler.state, team) for team in scheduler.state.teams}
         self._given: list[Rank] = []
         self._front_s = scheduler.now_s
@@ -77,7 +74,7 @@ class Turns:
         self._next_end = next(self._running, None)
         self._ends: list[tuple[int, str]] = []
         self._heap: list[tuple[Rank, int, str]] = []
-        for key in scheduler.waiting.keys_of_all():
+        for key in scheduler.pending.keys_of_all():
             if key[4] not in starting:
                 self._accounts[self._items[key[4]].team].entries.append(key)
         for account in self._accounts.values():
@@ -104,7 +101,7 @@ class Turns:
             return self._items[rank[5]]
         return None
 
-    def begins(self, workload: Workload, start_s: int) -> None:
+    def starts(self, workload: Workload, start_s: int) -> None:
         """It has its slot from then on."""
         self._change(workload, 1)
         heappush(self._ends, (start_s + workload.duration_s, workload.id))
@@ -117,7 +114,7 @@ class Turns:
         while self._ends and self._ends[0][0] <= start_s:
             self._change(self._items[heappop(self._ends)[1]], -1)
 
-    def place_of(self, team: str, key: Key) -> int:
+    def index_of(self, team: str, key: Key) -> int:
         """Before which of those given out another request of the team would have come."""
         history = self._accounts[team].history
         change = 0
@@ -142,4 +139,4 @@ class Turns:
 
 def _rank(key: Key, share: tuple[int, ...]) -> Rank:
     band, priority, usual, created, name = key
-    return (band, priority, usual, share if band == USUAL and usual == UNPROMISED else (), created, name)
+    return (band, priority, usual, share if band == USUAL and usual == UNRESERVED else (), created, name)

@@ -37,7 +37,7 @@ class Workload:
     part of the second in which it was made: age decides between equals.
 
     `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests of
-    one member that are equal in amounts and in this, both fit or neither. `claimed` is set while others
+    one member that are equal in amounts and in this, both fit or neither. `nominated` is set while others
     are being preempted for it, `promised` is above zero once it has been a reserved head: from then on
     only a higher priority goes before it, or who was promised a start earlier (a lower number).
     `preempted` counts how often it has had to leave. `loses_work` says that it begins anew when it comes
@@ -53,8 +53,8 @@ class Workload:
     created_ms: int = 0
     duration_s: int = 3600
     preemptible: bool = True
-    claimed: bool = False
-    promised: int = 0
+    nominated: bool = False
+    backfill_seq: int = 0
     preempted: int = 0
     place: str = ""
     loses_work: bool = False
@@ -62,26 +62,26 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A workload that holds its amounts. `leaving_s` is when it will be gone if it is being preempted,
-    `leaving_for` the workload (or booking) that it leaves for. `idle_s` counts the seconds since its
+    """A workload that holds its amounts. `preempt_at_s` is when it will be gone if it is being preempted,
+    `preempted_by` the workload (or booking) that it leaves for. `idle_s` counts the seconds since its
     accelerators were last used, -1 where that is not known."""
 
     workload: Workload
     started_s: int
-    leaving_s: int | None = None
-    leaving_for: str = ""
+    preempt_at_s: int | None = None
+    preempted_by: str = ""
     idle_s: int = -1
 
     @property
     def ends_s(self) -> int:
         """When it is expected to be gone."""
-        if self.leaving_s is not None:
-            return self.leaving_s
+        if self.preempt_at_s is not None:
+            return self.preempt_at_s
         return self.started_s + self.workload.duration_s
 
 
 @dataclass(frozen=True, slots=True)
-class Booking:
+class Reservation:
     """Capacity booked on the calendar for a team, from `start_s` until just before `end_s`."""
 
     id: str
@@ -120,7 +120,7 @@ class Snapshot:
     cohorts: tuple[Cohort, ...] = ()
     running: tuple[Running, ...] = ()
     queued: tuple[Workload, ...] = ()
-    bookings: tuple[Booking, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
     capacity: Amounts = field(default_factory=dict)
     site_limits: Amounts = field(default_factory=dict)
     policy: Policy = Policy()
@@ -172,7 +172,7 @@ class Victim:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class BackfillReservation:
     """A blocked request whose start is protected: nothing behind it may move `start_s` back."""
 
     workload: str
@@ -184,15 +184,15 @@ class Head:
 class Cycle:
     """What to do now: whom to start, in this order, and whom to ask to leave; and who is protected.
 
-    `backfilled` names those of `starts` that overtook a reserved head, `unclaimed` those for which
+    `backfilled` names those of `starts` that overtook a reserved head, `lapsed_nominations` those for which
     enough left in vain: they wait in the usual order again.
     """
 
     starts: tuple[str, ...] = ()
     backfilled: frozenset[str] = frozenset()
     victims: tuple[Victim, ...] = ()
-    heads: tuple[Head, ...] = ()
-    unclaimed: tuple[str, ...] = ()
+    backfill_reservations: tuple[BackfillReservation, ...] = ()
+    lapsed_nominations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

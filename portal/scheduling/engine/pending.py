@@ -13,8 +13,8 @@ Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
 Key = tuple[int, int, int, int, str]
 """Band, priority downwards, number of the promise, creation, id."""
 Rank = tuple[int, int, int, tuple[int, ...], int, str]
-CLAIMED, OVERDUE, USUAL = 0, 1, 2
-UNPROMISED = 1 << 60
+NOMINATED, OVERDUE, USUAL = 0, 1, 2
+UNRESERVED = 1 << 60
 
 
 def shape_of(workload: Workload, capped: bool) -> Shape:
@@ -23,29 +23,29 @@ def shape_of(workload: Workload, capped: bool) -> Shape:
     return (workload.team, user, workload.place, tuple(sorted(workload.amounts.items())))
 
 
-class Waiting:
+class PendingQueue:
     """Requests by shape. Each list is in order of its own; `pick` merges them by the teams' shares.
 
-    Order: who is claimed for (others are leaving for it), who has waited too long, then by priority,
+    Order: who is nominated for (others are leaving for it), who has waited too long, then by priority,
     who was promised a start, the team's share, age.
     """
 
-    __slots__ = ("_ages", "_claims", "_keys", "_lists", "_promised", "items")
+    __slots__ = ("_ages", "_backfill_seqs", "_keys", "_lists", "_nominated", "items")
 
     def __init__(self) -> None:
         self.items: dict[str, Workload] = {}
         self._keys: dict[str, tuple[Shape, Key]] = {}
         self._lists: dict[Shape, list[Key]] = {}
         self._ages: list[tuple[int, str]] = []
-        self._claims: set[str] = set()
-        self._promised: dict[str, int] = {}
+        self._nominated: set[str] = set()
+        self._backfill_seqs: dict[str, int] = {}
 
-    def clone(self) -> Waiting:
-        twin = Waiting.__new__(Waiting)
+    def clone(self) -> PendingQueue:
+        twin = PendingQueue.__new__(PendingQueue)
         twin.items, twin._keys = dict(self.items), dict(self._keys)
         twin._lists = {shape: list(keys) for shape, keys in self._lists.items()}
-        twin._ages, twin._claims = list(self._ages), set(self._claims)
-        twin._promised = dict(self._promised)
+        twin._ages, twin._nominated = list(self._ages), set(self._nominated)
+        twin._backfill_seqs = dict(self._backfill_seqs)
         return twin
 
     def __len__(self) -> int:
@@ -56,11 +56,11 @@ class Waiting:
             raise ValueError(f"{workload.id!r} waits already")
         self.items[workload.id] = workload
         insort(self._ages, (workload.created_s, workload.id))
-        if workload.claimed:
-            self._claims.add(workload.id)
-        if workload.promised:
-            self._promised[workload.id] = workload.promised
-        self._insert(workload, shape_of(workload, capped), CLAIMED if workload.claimed else USUAL)
+        if workload.nominated:
+            self._nominated.add(workload.id)
+        if workload.backfill_seq:
+            self._backfill_seqs[workload.id] = workload.backfill_seq
+        self._insert(workload, shape_of(workload, capped), NOMINATED if workload.nominated else USUAL)
 
     def remove(self, workload_id: str) -> Workload:
         """Raises KeyError where it does not wait."""
@@ -70,27 +70,27 @@ class Waiting:
         index = bisect_left(self._ages, age)
         if index < len(self._ages) and self._ages[index] == age:
             del self._ages[index]
-        self._claims.discard(workload_id)
-        self._promised.pop(workload_id, None)
+        self._nominated.discard(workload_id)
+        self._backfill_seqs.pop(workload_id, None)
         return workload
 
-    def claims(self) -> frozenset[str]:
-        return frozenset(self._claims)
+    def nominated(self) -> frozenset[str]:
+        return frozenset(self._nominated)
 
-    def claim(self, workload_id: str, claimed: bool = True) -> None:
-        """Put the request before all that are not claimed for, or back among them."""
+    def nominate(self, workload_id: str, nominated: bool = True) -> None:
+        """Put the request before all that are not nominated for, or back among them."""
         shape, _ = self._keys[workload_id]
         self._discard(workload_id)
-        (self._claims.add if claimed else self._claims.discard)(workload_id)
-        self._insert(self.items[workload_id], shape, CLAIMED if claimed else USUAL)
+        (self._nominated.add if nominated else self._nominated.discard)(workload_id)
+        self._insert(self.items[workload_id], shape, NOMINATED if nominated else USUAL)
 
-    def promise(self, workload_id: str) -> None:
+    def reserve_start(self, workload_id: str) -> None:
         """Put the request before all of its priority: its start has been promised."""
-        if workload_id in self._promised:
+        if workload_id in self._backfill_seqs:
             return
         shape, key = self._keys[workload_id]
         self._discard(workload_id)
-        self._promised[workload_id] = 1 + max(self._promised.values(), default=0)
+        self._backfill_seqs[workload_id] = 1 + max(self._backfill_seqs.values(), default=0)
         self._insert(self.items[workload_id], shape, key[0])
 
     def promote(self, created_until_s: int) -> None:
@@ -131,7 +131,7 @@ class Waiting:
 
     def _rank(self, shape: Shape, index: int, state: State) -> Rank:
         band, priority, usual, created, name = self._lists[shape][index]
-        share = state.share(shape[0]) if band == USUAL and usual == UNPROMISED else ()
+        share = state.share(shape[0]) if band == USUAL and usual == UNRESERVED else ()
         return (band, priority, usual, share, created, name)
 
     def keys_of_all(self) -> Iterator[Key]:
@@ -142,12 +142,12 @@ class Waiting:
         """The same for a request that is new, or for one that waits."""
         if workload.id in self._keys:
             return self._keys[workload.id][1]
-        return self._key(workload, CLAIMED if workload.claimed else USUAL)
+        return self._key(workload, NOMINATED if workload.nominated else USUAL)
 
     def _key(self, workload: Workload, band: int) -> Key:
         # Priority does not count for those who have waited too long: their age alone does.
         priority = 0 if band == OVERDUE else -workload.priority
-        promised = self._promised.get(workload.id) or workload.promised or UNPROMISED
+        promised = self._backfill_seqs.get(workload.id) or workload.backfill_seq or UNRESERVED
         made_ms = workload.created_s * 1000 + workload.created_ms
         return (band, priority, promised if band == USUAL else 0, made_ms, workload.id)
 

@@ -11,18 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from portal.common.reasons.codes import Rule
 from portal.quotas.tree import NO_LIMIT, Node
-from portal.scheduling.engine.fair_share_order import Turns
+from portal.scheduling.engine.fair_share_order import FairShareOrder
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Eta, Running, Workload
-
-if TYPE_CHECKING:
-    from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.engine.scheduler_state import SchedulerState
 
 GRID_RATIO = 1.03
 GRID_AHEAD_S = 2 * 365 * 86400
@@ -59,7 +56,7 @@ class Plan:
     Nodes are not looked at: whom no single node can take waits longer.
     """
 
-    def __init__(self, scheduler: Scheduler, cycle: Cycle | None = None) -> None:
+    def __init__(self, scheduler: SchedulerState, cycle: Cycle | None = None) -> None:
         """Plan for the waiting requests. `cycle` says who starts at once; without it, whom the slots let."""
         self._scheduler = scheduler
         self._state = scheduler.state
@@ -74,21 +71,21 @@ class Plan:
         self._slots: list[_Slot | None] = []
         self._grid, self._next, self._left = self._read()
         starts = cycle.starts if cycle is not None else ()
-        self._turns = turns = Turns(scheduler, frozenset(starts))
+        self._order = order = FairShareOrder(scheduler, frozenset(starts))
         for name in starts:
-            workload = scheduler.waiting.items[name]
+            workload = scheduler.pending.items[name]
             need = self._need(self._left, workload)
             self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
-            turns.begins(workload, self._now_s)
+            order.starts(workload, self._now_s)
             self._etas[name] = Eta(self._now_s, "enough is free")
         earliest = 0 if cycle is None else self._next
-        while (waiting := turns.pick()) is not None:
-            slot, eta = self._find(self._left, waiting, earliest)
+        while (pending := order.pick()) is not None:
+            slot, eta = self._find(self._left, pending, earliest)
             self._slots.append(slot)
-            self._etas[waiting.id] = eta
+            self._etas[pending.id] = eta
             if slot is not None and eta.eta_s is not None:
                 self._take(self._left, slot, -1)
-                turns.begins(waiting, eta.eta_s)
+                order.starts(pending, eta.eta_s)
 
     def eta(self, workload_id: str) -> Eta:
         """Raises KeyError where it did not wait when the plan was made."""
@@ -103,7 +100,7 @@ class Plan:
 
         The plan stays as it is.
         """
-        place = self._turns.place_of(workload.team, self._scheduler.waiting.key_of(workload))
+        place = self._order.index_of(workload.team, self._scheduler.pending.key_of(workload))
         left = self._left
         if place < len(self._slots):
             left = left.copy()
@@ -128,10 +125,10 @@ class Plan:
         over = left[need.rows[: need.checked]] - need.amounts[: need.checked]
         enough: Bools = np.all(over >= 0, axis=0)
         begins = enough
-        if self._state.calendar.bookings:
+        if self._state.calendar.reservations:
             unbooked = self._unbooked(left, workload)
             begins = enough & unbooked
-            # Work that may have to leave only has to fit beside bookings when it starts.
+            # Work that may have to leave only has to fit beside reservations when it starts.
             enough = enough if workload.preemptible else begins
         after = self._after_of(workload.duration_s)
         short = np.zeros(len(enough) + 1, np.int64)
@@ -204,14 +201,14 @@ class Plan:
         running = _Running(scheduler)
         moments = [
             at_s
-            for each in state.calendar.bookings
+            for each in state.calendar.reservations
             for at_s in (each.start_s, each.end_s)
             if at_s > self._now_s
         ]
         grid = _grid(self._now_s, np.unique(running.ends), moments)
         running.settle(grid)
         # Until something ends nothing changes: who does not start now starts then at the earliest.
-        shortest_s = min((each.duration_s for each in scheduler.waiting.items.values()), default=FOREVER_S)
+        shortest_s = min((each.duration_s for each in scheduler.pending.items.values()), default=FOREVER_S)
         soonest = min((*running.ends.tolist(), *moments, self._now_s + shortest_s))
         following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
         lines: list[Ints] = []
@@ -220,7 +217,7 @@ class Plan:
             most = min(one[resource] for one in both if resource in one)
             self._row["site", resource] = len(lines)
             lines.append(most - running.held(resource))
-        for team, user in dict.fromkeys((each.team, each.user) for each in scheduler.waiting.items.values()):
+        for team, user in dict.fromkeys((each.team, each.user) for each in scheduler.pending.items.values()):
             if state.teams[team].capped:
                 own = [each for each in scheduler.of_team(team) if each.workload.user == user]
                 for resource, cap in state.teams[team].caps_of(user).items():
@@ -285,7 +282,7 @@ class Plan:
 class _Running:
     """What runs, as arrays: team, expected end and amounts of each workload."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: SchedulerState) -> None:
         self._overdue = (scheduler.now_s, scheduler.now_s + scheduler.policy.overdue_s)
         self._numbers = {name: number for number, name in enumerate(scheduler.state.teams)}
         shapes: dict[tuple[tuple[str, int], ...], int] = {}
@@ -346,6 +343,6 @@ def _grid(now_s: int, ends: Ints, moments: list[int]) -> Ints:
     return np.unique(np.concatenate([now_s + ahead.astype(np.int64), ends, np.array(moments, np.int64)]))
 
 
-def plan(scheduler: Scheduler, cycle: Cycle | None = None) -> Plan:
+def plan(scheduler: SchedulerState, cycle: Cycle | None = None) -> Plan:
     """All ETAs of the queue in one go. `cycle` is what the scheduler decided last."""
     return Plan(scheduler, cycle)

@@ -27,7 +27,7 @@ MESSAGES = {
 }
 
 
-MOST_DOUBLINGS = 12
+MAX_DOUBLINGS = 12
 
 
 def message(reason: Reason, grace_s: int) -> str:
@@ -43,7 +43,7 @@ def protected_s(workload: Workload, policy: Policy) -> int:
     """
     if workload.preempted <= 0:
         return policy.min_run_s
-    return max(policy.min_run_s, policy.grace_s) << 2 * min(workload.preempted, MOST_DOUBLINGS)
+    return max(policy.min_run_s, policy.grace_s) << 2 * min(workload.preempted, MAX_DOUBLINGS)
 
 
 def lost_time_s(incoming: Workload, victims: Iterable[Running], resource: str, now_s: int) -> int:
@@ -80,17 +80,17 @@ def find_victims(
     def enough(gone: Sequence[str]) -> bool:
         # The incoming request is in the state while victims are sought.
         state.remove(incoming)
-        fit = state.lack(incoming, now_s) is None and (fits is None or fits(state, gone))
+        fit = state.shortfall(incoming, now_s) is None and (fits is None or fits(state, gone))
         state.add(incoming)
         return fit
 
-    lack = state.lack(incoming, now_s)
-    if lack is None or lack[0] is Rule.LEDGER:
+    shortfall = state.shortfall(incoming, now_s)
+    if shortfall is None or shortfall[0] is Rule.LEDGER:
         return ()
     needed = [name for name, amount in incoming.amounts.items() if amount > 0]
     owns = within_nominal(state, incoming)
     # A borrower that had to leave itself does not come back at the cost of another: no taking in turns.
-    in_team_only = lack[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP) or (incoming.preempted > 0 and not owns)
+    in_team_only = shortfall[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP) or (incoming.preempted > 0 and not owns)
     candidates = _candidates(state, incoming, running, now_s, policy, needed, in_team_only)
     if not candidates:
         return ()
@@ -131,7 +131,7 @@ def _candidates(
             continue
         for each in running(team):
             other = each.workload
-            if not other.preemptible or each.leaving_s is not None:
+            if not other.preemptible or each.preempt_at_s is not None:
                 continue
             if now_s - each.started_s < protected_s(other, policy):
                 continue
@@ -255,20 +255,22 @@ def _give_back(
             state.remove(each.workload)
 
 
-def booking_victims(state: State, running: Collection[Running], now_s: int, policy: Policy) -> list[Victim]:
+def reservation_victims(
+    state: State, running: Collection[Running], now_s: int, policy: Policy
+) -> list[Victim]:
     """Preemptible workloads that stand where a booking has begun. The state stays as it was."""
     victims: list[Victim] = []
     removed: list[Workload] = []
-    for booking in state.calendar.bookings:
-        if not booking.start_s <= now_s < booking.end_s:
+    for reservation in state.calendar.reservations:
+        if not reservation.start_s <= now_s < reservation.end_s:
             continue
-        for resource in booking.amounts:
+        for resource in reservation.amounts:
             if resource not in state.capacity:
                 continue
             others = sorted(
-                (each for each in running if each.workload.team != booking.team),
+                (each for each in running if each.workload.team != reservation.team),
                 key=lambda each: (
-                    each.leaving_s is None,
+                    each.preempt_at_s is None,
                     each.workload.priority,
                     -each.started_s,
                     each.workload.id,
@@ -285,9 +287,9 @@ def booking_victims(state: State, running: Collection[Running], now_s: int, poli
                     continue
                 state.remove(other)
                 removed.append(other)
-                if each.leaving_s is None:
+                if each.preempt_at_s is None:
                     text = message(Reason.BOOKING, policy.grace_s)
-                    victims.append(Victim(other.id, other.team, Reason.BOOKING, booking.id, text))
+                    victims.append(Victim(other.id, other.team, Reason.BOOKING, reservation.id, text))
     for other in removed:
         state.add(other)
     return victims

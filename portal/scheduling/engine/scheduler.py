@@ -12,21 +12,21 @@ from dataclasses import replace
 
 from portal.common.reasons.codes import Rule
 from portal.quotas.types import Amounts
-from portal.scheduling.engine.heads import (
+from portal.scheduling.engine.backfill import (
     End,
     Keeper,
     Placer,
-    Shadow,
+    ReservedStart,
     expected_ends,
+    find_reserved_start,
     fits_without,
     room_on_nodes,
-    shadow_of,
 )
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Running, Snapshot, Victim, Workload
-from portal.scheduling.engine.pending import Shape, Waiting, shape_of
+from portal.scheduling.engine.pending import PendingQueue, Shape, shape_of
 from portal.scheduling.engine.plan import Plan
-from portal.scheduling.engine.preemption import booking_victims, find_victims, lost_time_s
-from portal.scheduling.engine.state import Lack, State, within_nominal
+from portal.scheduling.engine.preemption import find_victims, lost_time_s, reservation_victims
+from portal.scheduling.engine.state import Shortfall, State, within_nominal
 
 __all__ = ["Keeper", "Placer", "Scheduler", "schedule"]
 OWN_RULES = frozenset({Rule.LEDGER, Rule.USER_CAP, Rule.TEAM_LIMIT})
@@ -41,9 +41,9 @@ class Scheduler:
         self.now_s = snapshot.now_s
         self.placer = placer
         self.state = State(snapshot)
-        self.waiting = Waiting()
+        self.pending = PendingQueue()
         self.running: dict[str, Running] = {}
-        self._for: dict[str, set[str]] = {}
+        self._preempting: dict[str, set[str]] = {}
         self._by_team: dict[str, set[str]] = {}
         self._plan: tuple[int, int, Plan] | None = None
         self._changes = 0
@@ -52,8 +52,8 @@ class Scheduler:
                 raise ValueError(f"{each.workload.id!r} runs already")
             self.running[each.workload.id] = each
             self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
-            if each.leaving_s is not None and each.leaving_for:
-                self._for.setdefault(each.leaving_for, set()).add(each.workload.id)
+            if each.preempt_at_s is not None and each.preempted_by:
+                self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
         self._ends = sorted((each.ends_s, name) for name, each in self.running.items())
         self.state.add_all(each.workload for each in snapshot.running)
         for workload in snapshot.queued:
@@ -63,9 +63,9 @@ class Scheduler:
         """An independent copy without the placer, for looking ahead."""
         twin = Scheduler.__new__(Scheduler)
         twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
-        twin.state, twin.waiting = self.state.clone(), self.waiting.clone()
+        twin.state, twin.pending = self.state.clone(), self.pending.clone()
         twin.running, twin._ends = dict(self.running), list(self._ends)
-        twin._for = {name: set(ids) for name, ids in self._for.items()}
+        twin._preempting = {name: set(ids) for name, ids in self._preempting.items()}
         twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
         twin._plan, twin._changes = None, 0
         return twin
@@ -77,11 +77,11 @@ class Scheduler:
             raise ValueError(f"{workload.id!r} asks for less than nothing")
         if workload.id in self.running:
             raise ValueError(f"{workload.id!r} runs already")
-        self.waiting.add(workload, self.state.teams[workload.team].capped)
+        self.pending.add(workload, self.state.teams[workload.team].capped)
         self._changes += 1
 
     def withdraw(self, workload_id: str) -> None:
-        self.waiting.remove(workload_id)
+        self.pending.remove(workload_id)
         self._changes += 1
 
     def finish(self, workload_id: str) -> Running:
@@ -90,41 +90,41 @@ class Scheduler:
         del self._ends[bisect_left(self._ends, (each.ends_s, workload_id))]
         self._by_team[each.workload.team].discard(workload_id)
         self.state.remove(each.workload)
-        for ids in self._for.values():
+        for ids in self._preempting.values():
             ids.discard(workload_id)
         self._changes += 1
         return each
 
     def start(self, workload_id: str, now_s: int) -> None:
         """The workload has been started, as `cycle` said."""
-        workload = self.waiting.remove(workload_id)
-        self._for.pop(workload_id, None)
+        workload = self.pending.remove(workload_id)
+        self._preempting.pop(workload_id, None)
         self._hold(Running(workload, now_s))
 
     def adopt(self, each: Running) -> None:
         """Take in a workload that runs already, as a snapshot would."""
         self._hold(each)
-        if each.leaving_s is not None and each.leaving_for:
-            self._for.setdefault(each.leaving_for, set()).add(each.workload.id)
+        if each.preempt_at_s is not None and each.preempted_by:
+            self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
 
-    def leave(self, victim: Victim, now_s: int) -> None:
+    def preempt(self, victim: Victim, now_s: int) -> None:
         """The victim has been told to leave, as `cycle` said."""
         each = self.running[victim.workload]
-        if each.leaving_s is not None:
+        if each.preempt_at_s is not None:
             return
         del self._ends[bisect_left(self._ends, (each.ends_s, victim.workload))]
         each = replace(
             each,
-            leaving_s=min(each.ends_s, now_s + self.policy.grace_s),
-            leaving_for=victim.beneficiary,
+            preempt_at_s=min(each.ends_s, now_s + self.policy.grace_s),
+            preempted_by=victim.beneficiary,
         )
         self.running[victim.workload] = each
         insort(self._ends, (each.ends_s, victim.workload))
         self._changes += 1
-        if victim.beneficiary in self.waiting.items:
-            self._for.setdefault(victim.beneficiary, set()).add(victim.workload)
-            if victim.beneficiary not in self.waiting.claims():
-                self.waiting.claim(victim.beneficiary)
+        if victim.beneficiary in self.pending.items:
+            self._preempting.setdefault(victim.beneficiary, set()).add(victim.workload)
+            if victim.beneficiary not in self.pending.nominated():
+                self.pending.nominate(victim.beneficiary)
 
     def set_average(self, team: str, borrowed_avg: Amounts) -> None:
         """Take over a team's decayed use as time has gone on."""
@@ -134,14 +134,14 @@ class Scheduler:
     def apply(self, cycle: Cycle, now_s: int) -> None:
         """Carry out what `cycle` said."""
         self._changes += 1
-        for head in cycle.heads:
-            self.waiting.promise(head.workload)
-        for workload_id in cycle.unclaimed:
-            self.waiting.claim(workload_id, False)
+        for head in cycle.backfill_reservations:
+            self.pending.reserve_start(head.workload)
+        for workload_id in cycle.lapsed_nominations:
+            self.pending.nominate(workload_id, False)
         for workload_id in cycle.starts:
             self.start(workload_id, now_s)
         for victim in cycle.victims:
-            self.leave(victim, now_s)
+            self.preempt(victim, now_s)
 
     def _hold(self, each: Running) -> None:
         if each.workload.id in self.running:
@@ -155,57 +155,62 @@ class Scheduler:
     # --- decisions ------------------------------------------------------------------------------------
 
     def cycle(self, now_s: int) -> Cycle:
-        """Decide, and change nothing but the clock and lapsed claims: `apply` (or `start` and `leave`)
+        """Decide, and change nothing but the clock and lapsed nominations: `apply` (or `start` and
+        `preempt`)
         carries it out. With a placer, the workloads of `starts` have been taken there.
         """
         self.now_s = now_s
-        self.waiting.promote(now_s - self.policy.max_wait_s)
+        self.pending.promote(now_s - self.policy.max_wait_s)
         lapsed = self._lapse(now_s)
-        victims = booking_victims(self.state, self.running.values(), now_s, self.policy)
+        victims = reservation_victims(self.state, self.running.values(), now_s, self.policy)
         asked = {victim.workload for victim in victims}
         starts: list[Workload] = []
         overtakers: set[str] = set()
-        shadows: list[Shadow] = []
+        reserved_starts: list[ReservedStart] = []
         passed: set[Shape] = set()
-        claims = self.waiting.claims()
+        nominees = self.pending.nominated()
         looked = attempts = 0
-        for workload in self.waiting.pick(self.state, passed):
-            if shadows:
+        for workload in self.pending.pick(self.state, passed):
+            if reserved_starts:
                 looked += 1
                 if looked > self.policy.backfill_depth or not self.policy.backfill:
                     break
-            lack = self.state.lack(workload, now_s)
-            if lack is None and self.placer is not None and not self.placer.fits(workload, ()):
-                lack = (Rule.PLACEMENT, "")
-            if lack is None:
+            shortfall = self.state.shortfall(workload, now_s)
+            if shortfall is None and self.placer is not None and not self.placer.fits(workload, ()):
+                shortfall = (Rule.PLACEMENT, "")
+            if shortfall is None:
                 if all(
-                    shadow.allows(workload, now_s, self.placer) for shadow in shadows
-                ) and self._spares_claims(workload, claims, starts, shadows):
-                    self._begin(workload, starts, shadows, now_s)
-                    if shadows:
+                    reserved_start.allows(workload, now_s, self.placer) for reserved_start in reserved_starts
+                ) and self._spares_nominated(workload, nominees, starts, reserved_starts):
+                    self._begin(workload, starts, reserved_starts, now_s)
+                    if reserved_starts:
                         overtakers.add(workload.id)
                 continue
             found: tuple[Victim, ...] = ()
             # Behind a reserved head only an owner may take back what is its own.
-            may = self.policy.preemption and (not shadows or within_nominal(self.state, workload))
-            if may and attempts < self.policy.preemption_attempts and workload.id not in claims:
+            may = self.policy.preemption and (not reserved_starts or within_nominal(self.state, workload))
+            if may and attempts < self.policy.preemption_attempts and workload.id not in nominees:
                 attempts += 1
-                found = self._preempt(workload, lack, now_s, asked, starts, shadows)
+                found = self._find_victims(workload, shortfall, now_s, asked, starts, reserved_starts)
                 victims.extend(found)
                 asked.update(victim.workload for victim in found)
-            self._pass_over(workload, lack, passed)
-            claimed = bool(found) or workload.id in claims
-            if lack[0] in OWN_RULES and not claimed:
+            self._pass_over(workload, shortfall, passed)
+            nominated = bool(found) or workload.id in nominees
+            if shortfall[0] in OWN_RULES and not nominated:
                 continue
-            if claimed or all(shadow.head.resource != lack[1] for shadow in shadows):
+            if nominated or all(
+                reserved_start.backfill.resource != shortfall[1] for reserved_start in reserved_starts
+            ):
                 # What others leave for it is not shared with heads for which nobody leaves.
-                earlier = [each for each in shadows if each.claimed] if claimed else shadows
-                shadow = self._shadow(workload, lack, now_s, asked, starts, earlier)
-                if shadow is not None:
-                    shadow.claimed = claimed
-                    if claimed:
-                        shadow.gone = self._leaving_for(workload.id, victims)
-                    shadows.append(shadow)
+                earlier = (
+                    [each for each in reserved_starts if each.nominated] if nominated else reserved_starts
+                )
+                reserved_start = self._reserve(workload, shortfall, now_s, asked, starts, earlier)
+                if reserved_start is not None:
+                    reserved_start.nominated = nominated
+                    if nominated:
+                        reserved_start.gone = self._victims_of(workload.id, victims)
+                    reserved_starts.append(reserved_start)
         for workload in starts:
             self.state.remove(workload)
         again = {victim.beneficiary for victim in victims}
@@ -213,7 +218,7 @@ class Scheduler:
             tuple(workload.id for workload in starts),
             frozenset(overtakers),
             tuple(victims),
-            tuple(shadow.head for shadow in shadows),
+            tuple(reserved_start.backfill for reserved_start in reserved_starts),
             tuple(name for name in lapsed if name not in again),
         )
 
@@ -243,67 +248,69 @@ class Scheduler:
         return ((end_s, self.running[name].workload) for end_s, name in self._ends)
 
     def _lapse(self, now_s: int) -> list[str]:
-        """End the claims of those for whom enough has left, and who cannot start all the same.
+        """End nominations for whom enough has left, and who cannot start all the same.
 
         They wait in the usual order from now on, and may ask again.
         """
         lapsed = []
-        for name in sorted(self.waiting.claims()):
-            workload = self.waiting.items[name]
-            if self._for.get(name):
+        for name in sorted(self.pending.nominated()):
+            workload = self.pending.items[name]
+            if self._preempting.get(name):
                 continue
-            if self.state.lack(workload, now_s) is not None or (
+            if self.state.shortfall(workload, now_s) is not None or (
                 self.placer is not None and not self.placer.fits(workload, ())
             ):
-                self.waiting.claim(name, False)
+                self.pending.nominate(name, False)
                 lapsed.append(name)
         return lapsed
 
-    def _begin(self, workload: Workload, starts: list[Workload], shadows: list[Shadow], now_s: int) -> None:
+    def _begin(
+        self, workload: Workload, starts: list[Workload], reserved_starts: list[ReservedStart], now_s: int
+    ) -> None:
         self.state.add(workload)
         starts.append(workload)
         if self.placer is not None:
             self.placer.take(workload)
-        for shadow in shadows:
-            if now_s + workload.duration_s > shadow.head.start_s:
-                shadow.state.add(workload)
+        for reserved_start in reserved_starts:
+            if now_s + workload.duration_s > reserved_start.backfill.start_s:
+                reserved_start.state.add(workload)
 
-    def _pass_over(self, workload: Workload, lack: Lack, passed: set[Shape]) -> None:
+    def _pass_over(self, workload: Workload, shortfall: Shortfall, passed: set[Shape]) -> None:
         # A booking is met by some durations and not by others of the same shape.
-        if lack[0] is not Rule.BOOKING:
+        if shortfall[0] is not Rule.BOOKING:
             passed.add(shape_of(workload, self.state.teams[workload.team].capped))
 
-    def _spares_claims(
+    def _spares_nominated(
         self,
         workload: Workload,
-        claims: Iterable[str],
+        nominees: Iterable[str],
         starts: Sequence[Workload],
-        shadows: Sequence[Shadow],
+        reserved_starts: Sequence[ReservedStart],
     ) -> bool:
         """Whether it leaves the nodes on which others are making room to those who come after it."""
         if not isinstance(self.placer, Keeper):
             return True
-        seen = {workload.id, *(each.id for each in starts), *(each.workload.id for each in shadows)}
+        seen = {workload.id, *(each.id for each in starts), *(each.workload.id for each in reserved_starts)}
         return all(
-            self.placer.keeps(self.waiting.items[name], sorted(self._for[name]), workload, ())
-            for name in claims
-            if name not in seen and self._for.get(name)
+            self.placer.keeps(self.pending.items[name], sorted(self._preempting[name]), workload, ())
+            for name in nominees
+            if name not in seen and self._preempting.get(name)
         )
 
-    def _leaving_for(self, workload_id: str, victims: Iterable[Victim]) -> tuple[str, ...]:
+    def _victims_of(self, workload_id: str, victims: Iterable[Victim]) -> tuple[str, ...]:
         """Those whose place the request has been promised."""
-        leaving = set(self._for.get(workload_id, ()))
+        leaving = set(self._preempting.get(workload_id, ()))
         leaving.update(each.workload for each in victims if each.beneficiary == workload_id)
         return tuple(sorted(leaving))
 
-    def _preempt(
+    def _find_victims(
         self,
         workload: Workload,
-        lack: Lack,
+        shortfall: Shortfall,
         now_s: int,
         asked: set[str],
         starts: Sequence[Workload],
-        shadows: Sequence[Shadow],
+        reserved_starts: Sequence[ReservedStart],
     ) -> tuple[Victim, ...]:
         """Whom to ask so that the request can surely start, without touching what is promised to others.
 
@@ -311,25 +318,29 @@ class Scheduler:
         be lost has taken.
         """
         patience_s = max(self.policy.patience_s, self.policy.grace_s)
-        if self._comes_by_itself(workload, now_s + patience_s, now_s, asked, starts, shadows):
+        if self._comes_by_itself(workload, now_s + patience_s, now_s, asked, starts, reserved_starts):
             return ()
         placer = self.placer
-        promised = [shadow for shadow in shadows if shadow.claimed]
-        leaving = [self.running[name].workload for shadow in promised for name in shadow.gone or ()]
+        nominated_starts = [reserved_start for reserved_start in reserved_starts if reserved_start.nominated]
+        leaving = [
+            self.running[name].workload
+            for reserved_start in nominated_starts
+            for name in reserved_start.gone or ()
+        ]
 
         def fits(_: State, gone: Sequence[str]) -> bool:
             assert placer is not None  # only then is this asked
             if not placer.fits(workload, gone):
                 return False
             return not isinstance(placer, Keeper) or all(
-                placer.keeps(shadow.workload, (*(shadow.gone or ()), *gone), workload, gone)
-                for shadow in promised
+                placer.keeps(reserved_start.workload, (*(reserved_start.gone or ()), *gone), workload, gone)
+                for reserved_start in nominated_starts
             )
 
         for other in leaving:
             self.state.remove(other)
-        for shadow in promised:
-            self.state.add(shadow.workload)
+        for reserved_start in nominated_starts:
+            self.state.add(reserved_start.workload)
         try:
             found = find_victims(
                 self.state,
@@ -340,21 +351,24 @@ class Scheduler:
                 fits if placer is not None else None,
             )
         finally:
-            for shadow in promised:
-                self.state.remove(shadow.workload)
+            for reserved_start in nominated_starts:
+                self.state.remove(reserved_start.workload)
             for other in leaving:
                 self.state.add(other)
         victims = [self.running[each.workload] for each in found]
-        lost_s = lost_time_s(workload, victims, lack[1], now_s)
+        lost_s = lost_time_s(workload, victims, shortfall[1], now_s)
         if lost_s > patience_s and self._comes_by_itself(
-            workload, now_s + lost_s, now_s, asked, starts, shadows
+            workload, now_s + lost_s, now_s, asked, starts, reserved_starts
         ):
             return ()
         from_s = now_s + self.policy.grace_s
-        if not all(shadow.allows_swap(workload, victims, from_s, placer) for shadow in shadows):
+        if not all(
+            reserved_start.allows_swap(workload, victims, from_s, placer)
+            for reserved_start in reserved_starts
+        ):
             return ()
-        for shadow in shadows:
-            shadow.swap(workload, victims, from_s)
+        for reserved_start in reserved_starts:
+            reserved_start.swap(workload, victims, from_s)
         return found
 
     def _comes_by_itself(
@@ -364,7 +378,7 @@ class Scheduler:
         now_s: int,
         asked: set[str],
         starts: Sequence[Workload],
-        shadows: Sequence[Shadow],
+        reserved_starts: Sequence[ReservedStart],
     ) -> bool:
         """Whether enough ends by `until_s`. What should have ended already is not counted on."""
         gone = [
@@ -376,33 +390,44 @@ class Scheduler:
         gone += [self.running[name].workload for name in asked if self.running[name].ends_s > until_s]
         gone += [other for other in starts if now_s + other.duration_s <= until_s]
         return bool(gone) and fits_without(
-            workload, until_s, self.state, gone, shadows, self.placer, self.running
+            workload, until_s, self.state, gone, reserved_starts, self.placer, self.running
         )
 
-    def _shadow(
+    def _reserve(
         self,
         workload: Workload,
-        lack: Lack,
+        shortfall: Shortfall,
         now_s: int,
         asked: set[str],
         starts: Sequence[Workload],
-        shadows: Sequence[Shadow],
-    ) -> Shadow | None:
+        reserved_starts: Sequence[ReservedStart],
+    ) -> ReservedStart | None:
         more = [(now_s + other.duration_s, other) for other in starts]
-        more += [(each.head.start_s + each.workload.duration_s, each.workload) for each in shadows]
-        shadow = shadow_of(
-            workload, lack[1], now_s, self.state, self._expected_ends(now_s, asked, more), shadows
+        more += [
+            (each.backfill.start_s + each.workload.duration_s, each.workload) for each in reserved_starts
+        ]
+        reserved_start = find_reserved_start(
+            workload,
+            shortfall[1],
+            now_s,
+            self.state,
+            self._expected_ends(now_s, asked, more),
+            reserved_starts,
         )
-        if shadow is None or lack[0] is not Rule.PLACEMENT or not isinstance(self.placer, Keeper):
-            return shadow
+        if (
+            reserved_start is None
+            or shortfall[0] is not Rule.PLACEMENT
+            or not isinstance(self.placer, Keeper)
+        ):
+            return reserved_start
         room = self.room(workload, asked)
         if room is None:
             return None
         start_s, gone = room
-        if start_s > shadow.head.start_s:
-            shadow.head = replace(shadow.head, start_s=start_s)
-        shadow.gone = gone
-        return shadow
+        if start_s > reserved_start.backfill.start_s:
+            reserved_start.backfill = replace(reserved_start.backfill, start_s=start_s)
+        reserved_start.gone = gone
+        return reserved_start
 
     def room(self, workload: Workload, asked: Iterable[str] = ()) -> tuple[int, tuple[str, ...]] | None:
         """When the nodes will have room by the expected ends, and who is gone by then; None: not soon."""

@@ -8,19 +8,19 @@ from portal.common.reasons.codes import Rule
 from portal.quotas.shares import share_path
 from portal.quotas.tree import NO_LIMIT, QuotaTree
 from portal.quotas.types import Team
-from portal.scheduling.engine.model import Booking, Snapshot, Workload
+from portal.scheduling.engine.model import Reservation, Snapshot, Workload
 
-Lack = tuple[Rule, str]
+Shortfall = tuple[Rule, str]
 
 
 class Calendar:
     """What is booked, and how much of it stands in the way of a workload of another team."""
 
-    __slots__ = ("bookings",)
+    __slots__ = ("reservations",)
 
-    def __init__(self, bookings: Iterable[Booking]) -> None:
-        self.bookings = sorted(bookings, key=lambda each: (each.start_s, each.id))
-        for each in self.bookings:
+    def __init__(self, reservations: Iterable[Reservation]) -> None:
+        self.reservations = sorted(reservations, key=lambda each: (each.start_s, each.id))
+        for each in self.reservations:
             if each.end_s <= each.start_s:
                 raise ValueError(f"the booking {each.id!r} ends before it begins")
 
@@ -28,7 +28,7 @@ class Calendar:
         """The most that teams other than `team` have booked at once in a span and do not use already."""
         near = [
             each
-            for each in self.bookings
+            for each in self.reservations
             if each.start_s < end_s
             and each.end_s > start_s
             and each.team != team
@@ -37,7 +37,7 @@ class Calendar:
         return max((self._at(near, max(start_s, each.start_s), resource, state) for each in near), default=0)
 
     @staticmethod
-    def _at(near: Sequence[Booking], at_s: int, resource: str, state: State) -> int:
+    def _at(near: Sequence[Reservation], at_s: int, resource: str, state: State) -> int:
         booked: dict[str, int] = {}
         for each in near:
             if each.start_s <= at_s < each.end_s:
@@ -63,7 +63,7 @@ class State:
     def __init__(self, snapshot: Snapshot) -> None:
         self.tree = QuotaTree(snapshot.teams, snapshot.cohorts)
         self.teams: dict[str, Team] = {team.name: team for team in snapshot.teams}
-        self.calendar = Calendar(snapshot.bookings)
+        self.calendar = Calendar(snapshot.reservations)
         self.capacity = dict(snapshot.capacity)
         self.site_limits = dict(snapshot.site_limits)
         self.used: dict[str, int] = {}
@@ -140,7 +140,7 @@ class State:
             share = self._shares[team] = share_path(self.tree.teams[team], self.teams[team].borrowed_avg)
         return share
 
-    def lack(self, workload: Workload, at_s: int, *, booked: bool = True) -> Lack | None:
+    def shortfall(self, workload: Workload, at_s: int, *, booked: bool = True) -> Shortfall | None:
         """The first rule that keeps the workload from starting at `at_s`, or None if it fits."""
         team = self.teams[workload.team]
         if not team.funded:
@@ -149,7 +149,7 @@ class State:
             amount = workload.amounts.get(resource, 0)
             if amount and self.member_use.get((team.name, workload.user, resource), 0) + amount > cap:
                 return (Rule.USER_CAP, resource)
-        resource = self.tree.lacking(team.name, workload.amounts)
+        resource = self.tree.shortfall(team.name, workload.amounts)
         if resource:
             own = self.own_limit(team.name, resource)
             held = self.tree.teams[team.name].usage.get(resource, 0)
@@ -164,7 +164,7 @@ class State:
             if resource in self.capacity:
                 if after > self.capacity[resource]:
                     return (Rule.CAPACITY, resource)
-                if booked and self.calendar.bookings:
+                if booked and self.calendar.reservations:
                     end_s = at_s + (1 if workload.preemptible else workload.duration_s)
                     kept = self.calendar.peak(resource, at_s, end_s, self, team.name)
                     if after + kept > self.capacity[resource]:
@@ -175,7 +175,7 @@ class State:
         """What the team may hold at most by limits of its own and of its cohorts, nobody else holding any."""
         return self.tree.teams[team].potential(resource)
 
-    def never(self, workload: Workload) -> Lack | None:
+    def never(self, workload: Workload) -> Shortfall | None:
         """The first rule by which the workload could never start, even were nothing else running."""
         team = self.teams[workload.team]
         for resource, amount in workload.amounts.items():
@@ -190,9 +190,9 @@ class State:
                 return (Rule.USER_CAP, resource)
         return None
 
-    def numbers(self, workload: Workload, lack: Lack) -> tuple[int, int, int]:
+    def numbers(self, workload: Workload, shortfall: Shortfall) -> tuple[int, int, int]:
         """Wanted, free and limit of the resource for the rule that is in the way."""
-        rule, resource = lack
+        rule, resource = shortfall
         wanted = workload.amounts.get(resource, 0)
         node = self.tree.teams[workload.team]
         if rule is Rule.USER_CAP:
@@ -232,4 +232,4 @@ def within_nominal(state: State, workload: Workload) -> bool:
     )
 
 
-__all__ = ["NO_LIMIT", "Calendar", "Lack", "State", "borrows", "within_nominal"]
+__all__ = ["NO_LIMIT", "Calendar", "Shortfall", "State", "borrows", "within_nominal"]

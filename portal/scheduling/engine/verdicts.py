@@ -12,7 +12,7 @@ from portal.common.reasons.codes import Rule
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Outcome, Snapshot, Verdict, Workload
 from portal.scheduling.engine.plan import plan
 from portal.scheduling.engine.scheduler import Placer, Scheduler
-from portal.scheduling.engine.state import Lack
+from portal.scheduling.engine.state import Shortfall
 from portal.scheduling.engine.words import explain
 
 __all__ = [
@@ -63,9 +63,9 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
     now_s = scheduler.now_s
     never = scheduler.state.never(request)
     if never is not None or not scheduler.state.teams[request.team].funded:
-        lack = never or (Rule.LEDGER, "")
-        blocker = blocker_of(scheduler, request, lack)
-        refused = lack[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
+        shortfall = never or (Rule.LEDGER, "")
+        blocker = blocker_of(scheduler, request, shortfall)
+        refused = shortfall[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
         return Verdict(
             Outcome.IMPOSSIBLE if refused else Outcome.NEEDS_APPROVAL,
             explain(request, blocker, now_s, ever=False),
@@ -95,7 +95,7 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
     )
 
 
-def _eta(scheduler: Scheduler, request: Workload, reason: Lack) -> Eta:
+def _eta(scheduler: Scheduler, request: Workload, reason: Shortfall) -> Eta:
     eta = scheduler.plan().insert(request)
     if reason[0] is not Rule.PLACEMENT or eta.eta_s is None:
         return eta
@@ -112,7 +112,7 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
     found = []
     try:
         for candidate in candidates:
-            if scheduler.state.lack(candidate, scheduler.now_s) is not None:
+            if scheduler.state.shortfall(candidate, scheduler.now_s) is not None:
                 continue
             with scheduler.trying(candidate):
                 if candidate.id in scheduler.cycle(scheduler.now_s).starts:
@@ -126,32 +126,32 @@ def position(scheduler: Scheduler, cycle: Cycle, workload_id: str) -> int:
     """The place among those that wait on, from 1, in the order in which they are looked at."""
     starting = set(cycle.starts)
     place = 0
-    for workload in scheduler.waiting.pick(scheduler.state, set()):
+    for workload in scheduler.pending.pick(scheduler.state, set()):
         place += workload.id not in starting
         if workload.id == workload_id:
             return place
     raise KeyError(workload_id)
 
 
-def why_not(scheduler: Scheduler, request: Workload, cycle: Cycle) -> Lack:
+def why_not(scheduler: Scheduler, request: Workload, cycle: Cycle) -> Shortfall:
     """The rule in the way once those that start now have started."""
-    started = [scheduler.waiting.items[name] for name in cycle.starts]
+    started = [scheduler.pending.items[name] for name in cycle.starts]
     for workload in started:
         scheduler.state.add(workload)
-    lack = scheduler.state.lack(request, scheduler.now_s)
+    shortfall = scheduler.state.shortfall(request, scheduler.now_s)
     for workload in started:
         scheduler.state.remove(workload)
-    if lack is not None:
-        return lack
+    if shortfall is not None:
+        return shortfall
     resource = next((name for name, amount in request.amounts.items() if amount), "")
     if scheduler.placer is not None and not scheduler.placer.fits(request, ()):
         return (Rule.PLACEMENT, resource)
     return (Rule.ORDER, resource)
 
 
-def blocker_of(scheduler: Scheduler, request: Workload, lack: Lack) -> Blocker:
-    rule, resource = lack
-    wanted, free, limit = scheduler.state.numbers(request, lack)
+def blocker_of(scheduler: Scheduler, request: Workload, shortfall: Shortfall) -> Blocker:
+    rule, resource = shortfall
+    wanted, free, limit = scheduler.state.numbers(request, shortfall)
     holders = []
     held = sorted(
         (

@@ -16,7 +16,7 @@ GPU = "gpu:h100"
 
 
 class NodePlacer:
-    """Places on nodes of some GPUs each, and keeps what is promised there (`heads.Keeper`)."""
+    """Places on nodes of some GPUs each, and keeps what is promised there (`backfill.Keeper`)."""
 
     def __init__(self, *sizes: int) -> None:
         self.cluster = Cluster(
@@ -91,7 +91,7 @@ def live(scheduler: Scheduler, arrivals: Sequence[Workload], *, cycles: int = 20
                 placer.release(name)
             if now_s < gone.started_s + gone.workload.duration_s:
                 times = diary.preempted[name] = diary.preempted.get(name, 0) + 1
-                scheduler.submit(replace(gone.workload, claimed=False, preempted=times))
+                scheduler.submit(replace(gone.workload, nominated=False, preempted=times))
             else:
                 diary.ended.add(name)
         while coming and coming[0].created_s <= now_s:
@@ -100,6 +100,6 @@ def live(scheduler: Scheduler, arrivals: Sequence[Workload], *, cycles: int = 20
         scheduler.apply(cycle, now_s)
         assert scheduler.state.violation() == ""
         diary.began_s.update(dict.fromkeys(cycle.starts, now_s))
-        diary.lapsed.extend(cycle.unclaimed)
+        diary.lapsed.extend(cycle.lapsed_nominations)
         diary.taken.extend((each.beneficiary, each.workload, each.reason) for each in cycle.victims)
     raise AssertionError("it never ends")

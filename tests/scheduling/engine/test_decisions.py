@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from portal.common.reasons.codes import Rule
 from portal.quotas.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Booking, Outcome, Policy, Reason, Running, Snapshot, Workload
+from portal.scheduling.engine.model import Outcome, Policy, Reason, Reservation, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.verdicts import decide
 
@@ -83,19 +83,19 @@ def test_a_short_request_overtakes_a_reserved_head_and_a_long_one_does_not():
         ask("short", 1, "vision", duration_s=60),
     )
     cycle = schedule(site(held("v", 4), queued=queued, policy=policy))
-    assert [(head.workload, head.start_s) for head in cycle.heads] == [("head", NOW + 1800)]
+    assert [(head.workload, head.start_s) for head in cycle.backfill_reservations] == [("head", NOW + 1800)]
     assert cycle.starts == ("short",)
     assert cycle.backfilled == {"short"}
 
 
 def test_booked_capacity_is_kept_lent_to_the_preemptible_and_taken_back():
-    booking = Booking("b", "vision", {GPU: 8000}, NOW + 600, NOW + 4200)
-    before = site(bookings=(booking,))
+    booking = Reservation("b", "vision", {GPU: 8000}, NOW + 600, NOW + 4200)
+    before = site(reservations=(booking,))
     fixed = decide(before, ask("n", 1, preemptible=False))
     assert (fixed.outcome, fixed.blocker.rule, fixed.eta_s) == (Outcome.QUEUED, Rule.BOOKING, NOW + 4200)
     assert decide(before, ask("n", 1)).outcome is Outcome.FITS_NOW
     assert decide(before, ask("n", 1, preemptible=False, duration_s=600)).outcome is Outcome.FITS_NOW
-    begun = replace(site(held("n", 1, "nlp"), bookings=(booking,)), now_s=NOW + 600)
+    begun = replace(site(held("n", 1, "nlp"), reservations=(booking,)), now_s=NOW + 600)
     assert [each.reason for each in schedule(begun).victims] == [Reason.BOOKING]
 
 
@@ -129,4 +129,4 @@ def test_of_two_made_in_the_same_second_the_earlier_is_first():
     early = ask("z", 1, created_s=5, created_ms=1)
     late = ask("a", 1, created_s=5, created_ms=2)
     scheduler = Scheduler(replace(site(), queued=(late, early)))
-    assert [each.id for each in scheduler.waiting.pick(scheduler.state, set())] == ["z", "a"]
+    assert [each.id for each in scheduler.pending.pick(scheduler.state, set())] == ["z", "a"]

@@ -188,8 +188,8 @@ def test_between_borrowers_what_was_borrowed_of_late_counts_too(average, asked):
 def test_the_node_on_which_others_make_room_is_left_to_the_one_they_make_it_for():
     placer = NodePlacer(4, 4)
     there = [Running(ask("wall", "a", 4, duration_s=DAY, preemptible=False), -HOUR)]
-    there.append(Running(ask("leaves", "c", 2, duration_s=DAY), -HOUR, leaving_s=30, leaving_for="wide"))
+    there.append(Running(ask("leaves", "c", 2, duration_s=DAY), -HOUR, preempt_at_s=30, preempted_by="wide"))
     for each in there:
         placer.take(each.workload)
-    queued = (ask("wide", "b", 4, claimed=True), ask("first", "b", 2, priority=1, claimed=True))
+    queued = (ask("wide", "b", 4, nominated=True), ask("first", "b", 2, priority=1, nominated=True))
     assert schedule(site(running=tuple(there), queued=queued), placer).starts == ()

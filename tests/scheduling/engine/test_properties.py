@@ -26,7 +26,7 @@ def run_on(scheduler: Scheduler, now_s: int, steps: int) -> dict[str, int]:
         moments = [scheduler.next_end()]
         moments += [
             moment
-            for each in scheduler.state.calendar.bookings
+            for each in scheduler.state.calendar.reservations
             for moment in (each.start_s, each.end_s)
             if moment > now_s
         ]
@@ -35,13 +35,13 @@ def run_on(scheduler: Scheduler, now_s: int, steps: int) -> dict[str, int]:
             break
         for name in scheduler.ended_by(now_s):
             gone = scheduler.finish(name)
-            if gone.leaving_s is not None and now_s < gone.started_s + gone.workload.duration_s:
-                scheduler.submit(replace(gone.workload, claimed=False))
+            if gone.preempt_at_s is not None and now_s < gone.started_s + gone.workload.duration_s:
+                scheduler.submit(replace(gone.workload, nominated=False))
     return started
 
 
 @FEW
-@given(sites(bookings=True))
+@given(sites(reservations=True))
 def test_no_limit_is_overrun_and_the_answer_is_the_same_each_time(snapshot):
     assert schedule(snapshot) == schedule(snapshot)
     reversed_input = replace(
@@ -52,7 +52,7 @@ def test_no_limit_is_overrun_and_the_answer_is_the_same_each_time(snapshot):
 
 
 @FEW
-@given(sites(bookings=True))
+@given(sites(reservations=True))
 def test_whoever_can_ever_start_does(snapshot):
     scheduler = Scheduler(snapshot)
     possible = {each.id for each in snapshot.queued if scheduler.state.never(each) is None}
@@ -73,16 +73,18 @@ def test_back_fill_moves_no_reserved_head(snapshot):
         for name in cycle.starts[:1]:
             assert now_s <= promised.get(name, now_s)
         without = Scheduler.cycle(_no_backfill(scheduler), now_s)
-        assert [head.start_s for head in cycle.heads[:1]] == [head.start_s for head in without.heads[:1]]
+        assert [head.start_s for head in cycle.backfill_reservations[:1]] == [
+            head.start_s for head in without.backfill_reservations[:1]
+        ]
         scheduler.apply(cycle, now_s)
-        after = {head.workload: head.start_s for head in scheduler.cycle(now_s).heads}
-        for head in cycle.heads[:1]:
+        after = {head.workload: head.start_s for head in scheduler.cycle(now_s).backfill_reservations}
+        for head in cycle.backfill_reservations[:1]:
             assert after[head.workload] <= head.start_s
         # Only what comes first by the order, such as a higher priority whose own limit kept it so far,
         # may move a promise; then it is made anew.
         if len(cycle.starts) > len(cycle.backfilled):
             promised.clear()
-        for head in cycle.heads[:1]:
+        for head in cycle.backfill_reservations[:1]:
             assert head.start_s <= promised.get(head.workload, head.start_s)
             promised = {head.workload: head.start_s}
         now_s = scheduler.next_end()
@@ -113,7 +115,7 @@ def test_preemption_always_comes_to_rest(snapshot, later):
 
 
 @FEW
-@given(sites(bookings=True))
+@given(sites(reservations=True))
 def test_the_preview_is_the_decision(snapshot):
     *others, request = snapshot.queued
     snapshot = replace(snapshot, queued=tuple(others))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.quotas.shares import SHARE_MOST, Claim, decayed, divide, dominant_share
+from portal.quotas.shares import MAX_SHARE, Claim, decayed, divide, dominant_share
 from portal.quotas.tree import UNGOVERNED, QuotaTree
 from portal.quotas.types import Cohort, Limit, Team
 
@@ -36,7 +36,7 @@ def test_cohorts_in_cohorts_lend_through_their_own_limits():
     )
     assert site.teams["a"].available(GPU) == 5
     site.add("a", {GPU: 5})
-    assert site.lacking("a", {GPU: 1}) == GPU
+    assert site.shortfall("a", {GPU: 1}) == GPU
     assert site.teams["b"].available(GPU) == 5
     site.remove("a", {GPU: 5})
     assert site.teams["b"].available(GPU) == 10
@@ -74,7 +74,7 @@ def test_shares_count_what_is_borrowed_now_and_of_late_over_the_weight():
 def test_who_borrows_with_no_weight_comes_last():
     site = tree(Team("a", "c", {GPU: Limit(1)}, weight_milli=0), Team("b", "c", {GPU: Limit(8)}))
     site.add("a", {GPU: 2})
-    assert dominant_share(site.teams["a"]) == SHARE_MOST
+    assert dominant_share(site.teams["a"]) == MAX_SHARE
 
 
 def test_use_halves_in_a_half_life():

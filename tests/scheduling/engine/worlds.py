@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from portal.quotas.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Booking, Policy, Snapshot, Workload
+from portal.scheduling.engine.model import Policy, Reservation, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler
 
 RESOURCES = ("gpu:a", "cpu_milli")
@@ -16,7 +16,7 @@ optional = st.none() | st.integers(0, 6)
 
 
 @st.composite
-def sites(draw, *, preemption=None, bookings=False, queued=8, weights=(1000, 2000, 500)):
+def sites(draw, *, preemption=None, reservations=False, queued=8, weights=(1000, 2000, 500)):
     nested = draw(st.booleans())
     cohorts = (
         Cohort("all"),
@@ -50,10 +50,12 @@ def sites(draw, *, preemption=None, bookings=False, queued=8, weights=(1000, 200
         for number in range(draw(st.integers(1, queued)))
     )
     booked = ()
-    if bookings and draw(st.booleans()):
+    if reservations and draw(st.booleans()):
         start = draw(st.integers(0, 40))
         booked = (
-            Booking("b", draw(st.sampled_from(NAMES)), {"gpu:a": draw(st.integers(1, 6))}, start, start + 20),
+            Reservation(
+                "b", draw(st.sampled_from(NAMES)), {"gpu:a": draw(st.integers(1, 6))}, start, start + 20
+            ),
         )
     capacity = {resource: draw(st.integers(2, 10)) for resource in RESOURCES}
     limits = {"gpu:a": draw(st.integers(2, 10))} if draw(st.booleans()) else {}
@@ -70,7 +72,7 @@ def settle(scheduler: Scheduler, now_s: int) -> list[str]:
         scheduler.apply(cycle, now_s)
         for victim in cycle.victims:
             gone = scheduler.finish(victim.workload)
-            scheduler.submit(replace(gone.workload, claimed=False))
+            scheduler.submit(replace(gone.workload, nominated=False))
         log.extend(f"-{victim.workload}" for victim in cycle.victims)
         log.extend(f"+{name}" for name in cycle.starts)
         assert scheduler.state.violation() == ""

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, DeviceState, NodeState, ResourceRequest
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceCapacity, DeviceKind, NodeCapacity, ResourceRequest
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -28,17 +28,17 @@ def digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=16).digest()
 
 
-def is_plain(device: DeviceState, parents: frozenset[str]) -> bool:
+def is_plain(device: DeviceCapacity, parents: frozenset[str]) -> bool:
     """Whether the device is handed out as such, not by MIG instances."""
     return device.kind is not DeviceKind.MIG and not device.mig_mode and device.uuid not in parents
 
 
-def mig_parents(node: NodeState) -> frozenset[str]:
+def mig_parents(node: NodeCapacity) -> frozenset[str]:
     """UUIDs of the GPUs that have MIG instances on this node."""
     return frozenset(device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG)
 
 
-def free_memory_mib(device: DeviceState) -> int:
+def free_memory_mib(device: DeviceCapacity) -> int:
     """Free device memory; in proportion to the free milli-GPUs where it is not tracked."""
     if device.free_memory_mib >= 0:
         return device.free_memory_mib
@@ -48,7 +48,7 @@ def free_memory_mib(device: DeviceState) -> int:
 class NodeArrays:
     """Nodes by row, their devices by column. Absent and unusable devices count as having nothing free."""
 
-    def __init__(self, nodes: Sequence[NodeState]) -> None:
+    def __init__(self, nodes: Sequence[NodeCapacity]) -> None:
         self.position = {node.name: place for place, node in enumerate(nodes)}
         if len(self.position) != len(nodes):
             raise ValueError("a snapshot names each node once")
@@ -98,7 +98,7 @@ class NodeArrays:
         return len(self.states)
 
     @staticmethod
-    def _plain(node: NodeState) -> list[DeviceState]:
+    def _plain(node: NodeCapacity) -> list[DeviceCapacity]:
         parents = mig_parents(node)
         return [device for device in node.devices if is_plain(device, parents)]
 
@@ -133,7 +133,7 @@ class NodeArrays:
             self.free_milli[row, column] = 0 if device.unusable else device.free_milli
             self.free_device_memory[row, column] = 0 if device.unusable else free_memory_mib(device)
 
-    def same_build(self, row: int, node: NodeState) -> bool:
+    def same_build(self, row: int, node: NodeCapacity) -> bool:
         """Whether `node` differs from what is loaded only in what is free, not in what it is made of."""
         old = self.states[row]
         return (
@@ -183,7 +183,7 @@ class NodeArrays:
                 return
         raise ValueError(f"{node.name} has no device {uuid} to hand out")
 
-    def state(self, row: int) -> NodeState:
+    def state(self, row: int) -> NodeCapacity:
         """The node with what is free on it now."""
         node = self.states[row]
         columns = self.columns[row]
@@ -241,7 +241,7 @@ class NodeArrays:
         return (sum(free) << 32) | zlib.crc32(b"%d %d %d " % rest + bytes(str(free), "ascii"))
 
 
-def _less(device: DeviceState, free: int, memory: int, milli: int, memory_mib: int) -> tuple[int, int]:
+def _less(device: DeviceCapacity, free: int, memory: int, milli: int, memory_mib: int) -> tuple[int, int]:
     """What is left of free milli-GPUs and memory (-1: not tracked); raises ValueError beyond the bounds."""
     left = free - milli
     rest = memory if memory < 0 else memory - memory_mib
@@ -250,19 +250,19 @@ def _less(device: DeviceState, free: int, memory: int, milli: int, memory_mib: i
     return left, rest
 
 
-def _class(device: DeviceState) -> tuple[int, str]:
+def _class(device: DeviceCapacity) -> tuple[int, str]:
     return (device.memory_mib, device.model)
 
 
-def _traits(node: NodeState) -> Traits:
+def _traits(node: NodeCapacity) -> Traits:
     return (tuple(sorted(node.labels)), tuple(sorted(node.provides)))
 
 
-def _has_mig(node: NodeState) -> bool:
+def _has_mig(node: NodeCapacity) -> bool:
     return any(device.kind is DeviceKind.MIG or device.mig_mode for device in node.devices)
 
 
-def _build(device: DeviceState) -> tuple[object, ...]:
+def _build(device: DeviceCapacity) -> tuple[object, ...]:
     tracked = device.free_memory_mib >= 0
     return (device.uuid, device.model, device.memory_mib, device.kind, device.parent_uuid, device.mig_mode,
             device.mig_profile, device.mig_start, device.island, device.numa, tracked)  # fmt: skip

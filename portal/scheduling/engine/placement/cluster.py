@@ -25,8 +25,8 @@ from portal.scheduling.engine.placement.topology import tightest
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
+    NodeCapacity,
     NodePlacement,
-    NodeState,
     Placed,
     Placement,
     ResourceRequest,
@@ -35,7 +35,7 @@ from provisioning.types import (
 )
 
 _NEVER = -(1 << 62)
-_MOST_ROWS = 1024
+_MAX_ROWS = 1024
 _LARGEST_GROUP = 63
 _NODE_RANK = 2
 
@@ -54,7 +54,7 @@ class Cluster:
     """Nodes and what is free on them. Not safe for threads."""
 
     def __init__(
-        self, nodes: Sequence[NodeState], *, policy: str = DEFAULT_POLICY, mix: RequestMix = DEFAULT_MIX
+        self, nodes: Sequence[NodeCapacity], *, policy: str = DEFAULT_POLICY, mix: RequestMix = DEFAULT_MIX
     ) -> None:
         """Raises ValueError for an unknown policy or a node named twice."""
         self._policy_name = policy
@@ -62,7 +62,7 @@ class Cluster:
         self._profiles = mix.mig_profiles()
         self._build(nodes)
 
-    def _build(self, nodes: Sequence[NodeState]) -> None:
+    def _build(self, nodes: Sequence[NodeCapacity]) -> None:
         self._nodes = NodeArrays(nodes)
         self._policy = policy_named(self._policy_name, self._nodes, self._mix)
         self._peers = Peers(self._nodes)
@@ -119,7 +119,7 @@ class Cluster:
         """Give back what `commit` took. Raises ValueError where it was not taken."""
         self._move(placement, request, -1)
 
-    def update(self, node: NodeState) -> None:
+    def update(self, node: NodeCapacity) -> None:
         """Replace what is known about one node of the snapshot; raises KeyError for any other."""
         row = self._nodes.index[node.name]
         if self._nodes.same_build(row, node):
@@ -131,7 +131,7 @@ class Cluster:
             states[self._nodes.position[node.name]] = node
             self._build(states)
 
-    def snapshot(self) -> list[NodeState]:
+    def snapshot(self) -> list[NodeCapacity]:
         """All nodes as they are now, in the order in which they were given."""
         nodes = self._nodes
         found = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
@@ -139,7 +139,7 @@ class Cluster:
 
     def _new_row(self, request: ResourceRequest) -> _Row:
         check(request)
-        if len(self._rows) >= _MOST_ROWS:
+        if len(self._rows) >= _MAX_ROWS:
             del self._rows[next(iter(self._rows))]
         count = len(self._nodes)
         row = _Row(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), filters.applying(request))
@@ -330,9 +330,9 @@ def check(request: ResourceRequest) -> None:
         raise ValueError("MIG instances have no bond between them")
 
 
-def _rack(node: NodeState) -> tuple[str, ...]:
+def _rack(node: NodeCapacity) -> tuple[str, ...]:
     return (node.block, node.rack) if node.rack else ()
 
 
-def _block(node: NodeState) -> tuple[str, ...]:
+def _block(node: NodeCapacity) -> tuple[str, ...]:
     return (node.block,) if node.block else ()

@@ -8,13 +8,13 @@ from dataclasses import replace
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.mix import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY
-from provisioning.types import WHOLE_DEVICE_MILLI, NodeState, Placed, ResourceRequest, Unplaceable
+from provisioning.types import WHOLE_DEVICE_MILLI, NodeCapacity, Placed, ResourceRequest, Unplaceable
 
 __all__ = ["DEFAULT_MIX", "DEFAULT_POLICY", "Cluster", "RequestMix", "emptied", "place"]
 
 
 def place(
-    nodes: Sequence[NodeState],
+    nodes: Sequence[NodeCapacity],
     request: ResourceRequest,
     *,
     policy: str = DEFAULT_POLICY,
@@ -30,7 +30,7 @@ def place(
     return Cluster(nodes, policy=policy, mix=mix).decide(request, repartition=repartition)
 
 
-def emptied(node: NodeState) -> NodeState:
+def emptied(node: NodeCapacity) -> NodeCapacity:
     """The node as if nothing ran on it: what cannot be placed here can never be placed."""
     return replace(
         node,

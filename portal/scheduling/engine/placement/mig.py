@@ -18,12 +18,12 @@ from portal.scheduling.engine.placement.arrays import mig_parents
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     AcceleratorRequest,
+    DeviceCapacity,
     DeviceGrant,
     DeviceKind,
-    DeviceState,
     MigRepartition,
     MigSlice,
-    NodeState,
+    NodeCapacity,
 )
 
 Weights = tuple[tuple[str, int], ...]
@@ -148,10 +148,10 @@ class _Gpu:
     uuid: str
     layout: Geometry | None
     free: int
-    idle: list[DeviceState]
-    chosen: list[DeviceState] = field(default_factory=list)
+    idle: list[DeviceCapacity]
+    chosen: list[DeviceCapacity] = field(default_factory=list)
     created: list[MigSlice] = field(default_factory=list)
-    destroyed: list[DeviceState] = field(default_factory=list)
+    destroyed: list[DeviceCapacity] = field(default_factory=list)
 
     def loss(self, taken: int, weights: Weights) -> int:
         """How much fragmentation grows when the slots `taken` are given away, in 1/slot of the GPU."""
@@ -172,7 +172,7 @@ class MigChoice:
 
 
 def choose(
-    node: NodeState, wanted: AcceleratorRequest, weights: Weights, *, repartition: bool = False
+    node: NodeCapacity, wanted: AcceleratorRequest, weights: Weights, *, repartition: bool = False
 ) -> MigChoice | None:
     """The instances for the request on this node, or None. Free ones first; new ones only if allowed."""
     gpus = _gpus(node, wanted)
@@ -197,7 +197,7 @@ def choose(
     return MigChoice(grants, changes, loss, sum(len(gpu.destroyed) for gpu in gpus))
 
 
-def instances(node: NodeState, wanted: AcceleratorRequest) -> list[DeviceState]:
+def instances(node: NodeCapacity, wanted: AcceleratorRequest) -> list[DeviceCapacity]:
     """The node's instances that the request could mean, in use or not."""
     models = frozenset(wanted.allowed_models)
     parents = {device.uuid: device.model for device in node.devices}
@@ -211,14 +211,14 @@ def instances(node: NodeState, wanted: AcceleratorRequest) -> list[DeviceState]:
     ]
 
 
-def is_idle(node: NodeState, device: DeviceState) -> bool:
+def is_idle(node: NodeCapacity, device: DeviceCapacity) -> bool:
     """Whether nobody uses the instance and both it and its GPU are in service."""
     if device.unusable or device.free_milli < WHOLE_DEVICE_MILLI:
         return False
     return not any(parent.uuid == device.parent_uuid and parent.unusable for parent in node.devices)
 
 
-def _gpus(node: NodeState, wanted: AcceleratorRequest) -> list[_Gpu]:
+def _gpus(node: NodeCapacity, wanted: AcceleratorRequest) -> list[_Gpu]:
     known = {device.uuid: device for device in node.devices if device.kind is not DeviceKind.MIG}
     models = frozenset(wanted.allowed_models)
     carriers = mig_parents(node) | {device.uuid for device in known.values() if device.mig_mode}
@@ -249,7 +249,7 @@ def _gpus(node: NodeState, wanted: AcceleratorRequest) -> list[_Gpu]:
     return gpus
 
 
-def _bits(layout: Geometry, device: DeviceState) -> int | None:
+def _bits(layout: Geometry, device: DeviceCapacity) -> int | None:
     """The slots of an existing instance; None where its profile or its start is not known."""
     profile = layout.profile(device.mig_profile)
     if profile is None or device.mig_start not in profile.starts:
@@ -297,5 +297,5 @@ def _take_new(gpus: Sequence[_Gpu], wanted: AcceleratorRequest, weights: Weights
     return loss
 
 
-def _slots_of(gpu: _Gpu, device: DeviceState) -> int:
+def _slots_of(gpu: _Gpu, device: DeviceCapacity) -> int:
     return (_bits(gpu.layout, device) or 0) if gpu.layout else 0

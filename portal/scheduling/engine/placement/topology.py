@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from portal.scheduling.engine.placement.arrays import Bools
-from provisioning.types import DeviceState, Within
+from provisioning.types import DeviceCapacity, Within
 
 TIGHTEST_FIRST = (Within.ISLAND, Within.NUMA, Within.NODE)
 
 
-def bond_of(device: DeviceState, within: Within) -> str | int | None:
+def bond_of(device: DeviceCapacity, within: Within) -> str | int | None:
     """The island, NUMA node or node that the device belongs to; None where it is not known."""
     if within is Within.ISLAND:
         return device.island or None
@@ -19,7 +19,7 @@ def bond_of(device: DeviceState, within: Within) -> str | int | None:
     return 0
 
 
-def groups(devices: Sequence[DeviceState], eligible: Bools, within: Within) -> list[list[int]]:
+def groups(devices: Sequence[DeviceCapacity], eligible: Bools, within: Within) -> list[list[int]]:
     """Columns of the eligible devices by what bonds them, each in the order of the columns."""
     found: dict[str | int, list[int]] = {}
     for column, device in enumerate(devices):
@@ -28,13 +28,13 @@ def groups(devices: Sequence[DeviceState], eligible: Bools, within: Within) -> l
     return list(found.values())
 
 
-def largest_group(devices: Sequence[DeviceState], eligible: Bools, within: Within) -> int:
+def largest_group(devices: Sequence[DeviceCapacity], eligible: Bools, within: Within) -> int:
     """How many eligible devices share one bond, at most."""
     return max((len(group) for group in groups(devices, eligible, within)), default=0)
 
 
 def tightest(
-    devices: Sequence[DeviceState],
+    devices: Sequence[DeviceCapacity],
     eligible: Bools,
     count: int,
     required: Within,

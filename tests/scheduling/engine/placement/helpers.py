@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from portal.scheduling.engine.placement.engine import place
 from provisioning.types import (
     AcceleratorRequest,
+    DeviceCapacity,
     DeviceKind,
-    DeviceState,
-    NodeState,
+    NodeCapacity,
     Placed,
     Placement,
     ResourceRequest,
@@ -23,17 +23,19 @@ H100, A10 = "H100", "A10"
 MEMORY = {H100: 80_000, A10: 24_000}
 
 
-def gpu(uuid: str, free: int = 1000, model: str = H100, **fields) -> DeviceState:
-    return DeviceState(uuid, model, fields.pop("memory_mib", MEMORY.get(model, 80_000)), free, **fields)
+def gpu(uuid: str, free: int = 1000, model: str = H100, **fields) -> DeviceCapacity:
+    return DeviceCapacity(uuid, model, fields.pop("memory_mib", MEMORY.get(model, 80_000)), free, **fields)
 
 
-def gpus(name: str, *free: int, **fields) -> tuple[DeviceState, ...]:
+def gpus(name: str, *free: int, **fields) -> tuple[DeviceCapacity, ...]:
     """One device for each number, with so much free."""
     return tuple(gpu(f"{name}{index}", each, **fields) for index, each in enumerate(free))
 
 
-def node(name: str, *devices: DeviceState, cpu: int = 64_000, memory: int = 262_144, **fields) -> NodeState:
-    state = NodeState(
+def node(
+    name: str, *devices: DeviceCapacity, cpu: int = 64_000, memory: int = 262_144, **fields
+) -> NodeCapacity:
+    state = NodeCapacity(
         name=name,
         cpu_milli=64_000,
         memory_mib=262_144,
@@ -79,7 +81,7 @@ def nodes_(draw, most: int = 5, *, bonds: bool = True, instances: bool = True):
     return [_node(draw, f"n{index}", bonds=bonds, instances=instances) for index in range(count)]
 
 
-def _node(draw, name: str, *, bonds: bool, instances: bool) -> NodeState:
+def _node(draw, name: str, *, bonds: bool, instances: bool) -> NodeCapacity:
     models = draw(st.sampled_from([[], [H100], [H100] * 2, [H100] * 4, [A10] * 2, [H100, A10, A10]]))
     bonded = bonds and draw(st.booleans())
     devices = [
@@ -115,7 +117,7 @@ LAYOUTS = (
 )
 
 
-def _carrier(draw, uuid: str) -> list[DeviceState]:
+def _carrier(draw, uuid: str) -> list[DeviceCapacity]:
     """A GPU in MIG mode with one of a few legal layouts."""
     return carrier(
         uuid,
@@ -123,13 +125,13 @@ def _carrier(draw, uuid: str) -> list[DeviceState]:
     )
 
 
-def carrier(uuid: str, *instances: tuple[str, int, bool], **fields) -> list[DeviceState]:
+def carrier(uuid: str, *instances: tuple[str, int, bool], **fields) -> list[DeviceCapacity]:
     """A GPU in MIG mode and its instances: profile, start, and whether it is free."""
-    parent = DeviceState(uuid, H100, 80_000, 1000, mig_mode=True, **fields)
+    parent = DeviceCapacity(uuid, H100, 80_000, 1000, mig_mode=True, **fields)
     return [
         parent,
         *(
-            DeviceState(
+            DeviceCapacity(
                 f"{uuid}/{profile}@{start}",
                 H100,
                 9_600,

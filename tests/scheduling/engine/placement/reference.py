@@ -7,12 +7,12 @@ import math
 from portal.scheduling.engine.placement.arrays import is_plain, mig_parents
 from portal.scheduling.engine.placement.mix import RequestMix, Shape
 from portal.scheduling.engine.placement.scoring.fragmentation import LEVELS
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 Devices = list[tuple[str, int]]
 
 
-def plain(node: NodeState) -> Devices:
+def plain(node: NodeCapacity) -> Devices:
     """Model and free milli-GPU of each device that is handed out as such."""
     parents = mig_parents(node)
     return [
@@ -55,7 +55,7 @@ def room(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
     return total
 
 
-def level(mix: RequestMix, node: NodeState, request: ResourceRequest, after: Devices) -> int:
+def level(mix: RequestMix, node: NodeCapacity, request: ResourceRequest, after: Devices) -> int:
     """The level of a placement that leaves `after` on the devices."""
     if not request.accelerators.count and not node.devices:
         return LEVELS

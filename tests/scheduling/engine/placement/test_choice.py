@@ -14,13 +14,13 @@ from portal.scheduling.engine.placement.arrays import free_memory_mib, is_plain,
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix, place
 from portal.scheduling.engine.placement.mig import choose
 from portal.scheduling.engine.placement.topology import bond_of
-from provisioning.types import NodeState, Placed, ResourceRequest, Unplaceable
+from provisioning.types import NodeCapacity, Placed, ResourceRequest, Unplaceable
 from tests.scheduling.engine.placement.helpers import A10, gpus, node, nodes_, requests_, wants, where
 
 POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
 
 
-def fits(state: NodeState, request: ResourceRequest) -> bool:
+def fits(state: NodeCapacity, request: ResourceRequest) -> bool:
     """Tries every set of devices."""
     wanted = request.accelerators
     if state.unusable or not set(request.labels) <= set(state.labels):
@@ -78,7 +78,7 @@ def test_agrees_with_brute_force_and_grants_only_what_is_free(nodes, request, po
             assert len({bond_of(device, wanted.within) for device in chosen}) == 1
 
 
-def disguised(nodes: list[NodeState], seed: int) -> tuple[list[NodeState], dict[str, str]]:
+def disguised(nodes: list[NodeCapacity], seed: int) -> tuple[list[NodeCapacity], dict[str, str]]:
     """The same nodes under other names and UUIDs, in another order; and the way back."""
     chance = random.Random(seed)
     back: dict[str, str] = {}
@@ -102,10 +102,10 @@ def disguised(nodes: list[NodeState], seed: int) -> tuple[list[NodeState], dict[
     return fresh, back
 
 
-def content(state: NodeState) -> tuple[object, ...]:
+def content(state: NodeCapacity) -> tuple[object, ...]:
     """What a node is, without the names."""
     devices = tuple(replace(device, uuid="", parent_uuid="") for device in state.devices)
-    return tuple(getattr(replace(state, name="", devices=devices), name) for name in NodeState.__slots__)
+    return tuple(getattr(replace(state, name="", devices=devices), name) for name in NodeCapacity.__slots__)
 
 
 @settings(max_examples=200)

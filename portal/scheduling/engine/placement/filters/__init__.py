@@ -22,7 +22,7 @@ from portal.scheduling.engine.placement.filters import (
     needs,
     usable,
 )
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 
 class Filter(Protocol):
@@ -32,7 +32,7 @@ class Filter(Protocol):
 
     def mask(self, nodes: NodeArrays, rows: Ints, request: ResourceRequest, /) -> Bools: ...
 
-    def reason(self, node: NodeState, request: ResourceRequest, /) -> str: ...
+    def reason(self, node: NodeCapacity, request: ResourceRequest, /) -> str: ...
 
 
 MIG: Filter = mig
@@ -44,6 +44,6 @@ def applying(request: ResourceRequest) -> tuple[Filter, ...]:
     return tuple(each for each in FILTERS if each.applies(request))
 
 
-def reason(node: NodeState, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> str:
     """The first reason why the node does not fit, or the empty string."""
     return next((found for each in applying(request) if (found := each.reason(node, request))), "")

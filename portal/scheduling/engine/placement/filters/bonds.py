@@ -10,7 +10,7 @@ from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays, i
 from portal.scheduling.engine.placement.filters.devices import has_room
 from portal.scheduling.engine.placement.topology import bond_of, largest_group
 from portal.scheduling.engine.placement.wording import device_label
-from provisioning.types import NodeState, ResourceRequest, Within
+from provisioning.types import NodeCapacity, ResourceRequest, Within
 
 _NAMES = {Within.NUMA: "NUMA node", Within.ISLAND: "NVLink island"}
 
@@ -32,7 +32,7 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     )
 
 
-def reason(node: NodeState, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> str:
     wanted = request.accelerators
     parents = mig_parents(node)
     models = frozenset(wanted.allowed_models)

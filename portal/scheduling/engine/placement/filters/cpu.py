@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.wording import cores
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -16,7 +16,7 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return enough
 
 
-def reason(node: NodeState, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> str:
     if node.free_cpu_milli >= request.cpu_milli:
         return ""
     return (

@@ -11,7 +11,13 @@ from portal.scheduling.engine.placement.arrays import (
     mig_parents,
 )
 from portal.scheduling.engine.placement.wording import device_label, gib
-from provisioning.types import WHOLE_DEVICE_MILLI, AcceleratorRequest, DeviceState, NodeState, ResourceRequest
+from provisioning.types import (
+    WHOLE_DEVICE_MILLI,
+    AcceleratorRequest,
+    DeviceCapacity,
+    NodeCapacity,
+    ResourceRequest,
+)
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -23,7 +29,7 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return enough
 
 
-def reason(node: NodeState, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> str:
     wanted = request.accelerators
     label = device_label(wanted)
     parents = mig_parents(node)
@@ -49,7 +55,7 @@ def reason(node: NodeState, request: ResourceRequest) -> str:
     return f"{text} ({broken} out of service)" if broken else text
 
 
-def has_room(device: DeviceState, wanted: AcceleratorRequest) -> bool:
+def has_room(device: DeviceCapacity, wanted: AcceleratorRequest) -> bool:
     """Whether the device has its part of the request free; its model is not looked at."""
     if device.unusable or device.free_milli < wanted.share_milli:
         return False

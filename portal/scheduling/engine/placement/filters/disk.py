@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.wording import gib
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -16,7 +16,7 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return enough
 
 
-def reason(node: NodeState, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> str:
     if node.free_disk_mib >= request.disk_mib:
         return ""
     return f"{gib(node.free_disk_mib)} GiB disk free, needs {gib(request.disk_mib)}"

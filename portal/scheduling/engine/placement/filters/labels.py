@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -14,6 +14,6 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return nodes.labels_mask(request)[nodes.trait[rows]]
 
 
-def reason(node: NodeState, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> str:
     missing = sorted(set(request.labels) - set(node.labels))
     return f"lacks the label {missing[0][0]}={missing[0][1]}" if missing else ""

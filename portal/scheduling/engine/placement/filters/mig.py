@@ -6,7 +6,7 @@ import numpy as np
 
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.mig import choose, instances, is_idle
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -24,7 +24,7 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     )
 
 
-def reason(node: NodeState, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> str:
     wanted = request.accelerators
     if choose(node, wanted, ()) is not None:
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from provisioning.types import NodeState, ResourceRequest
+from provisioning.types import NodeCapacity, ResourceRequest
 
 
 def applies(_request: ResourceRequest) -> bool:
@@ -15,7 +15,7 @@ def mask(nodes: NodeArrays, rows: Ints, _request: ResourceRequest) -> Bools:
     return usable
 
 
-def reason(node: NodeState, _request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, _request: ResourceRequest) -> str:
     if not node.unusable and min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib) < 0:
         return "has given away more than it has"
     return node.unusable

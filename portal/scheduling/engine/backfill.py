@@ -8,11 +8,11 @@ from heapq import merge
 from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
-from portal.scheduling.engine.model import Head, Policy, Running, Workload
+from portal.scheduling.engine.model import BackfillReservation, Policy, Running, Workload
 from portal.scheduling.engine.state import State
 
 End = tuple[int, str, Workload]
-MOST_GONE = 512
+MAX_GONE = 512
 """A look ahead at the nodes takes at most so many workloads to have ended."""
 
 
@@ -41,23 +41,23 @@ class Keeper(Protocol):
 
 
 @dataclass(slots=True)
-class Shadow:
+class ReservedStart:
     """A reserved head, and the state at its promised start with the head in it.
 
     `gone` names those whose leaving gives it its place on the nodes; None where nodes are not looked at.
     """
 
-    head: Head
+    backfill: BackfillReservation
     workload: Workload
     state: State
-    claimed: bool = False
+    nominated: bool = False
     gone: tuple[str, ...] | None = None
 
     def allows(self, other: Workload, now_s: int, placer: Placer | None) -> bool:
         """Whether starting `other` now leaves the head's start where it is."""
-        if now_s + other.duration_s <= self.head.start_s:
+        if now_s + other.duration_s <= self.backfill.start_s:
             return True
-        if self.state.lack(other, self.head.start_s) is not None:
+        if self.state.shortfall(other, self.backfill.start_s) is not None:
             return False
         if self.gone is None or not isinstance(placer, Keeper):
             return True
@@ -67,13 +67,13 @@ class Shadow:
         self, other: Workload, victims: Iterable[Running], from_s: int, placer: Placer | None
     ) -> bool:
         """Whether `other` may have the place of `victims` from `from_s` on."""
-        start_s = self.head.start_s
+        start_s = self.backfill.start_s
         if from_s + other.duration_s <= start_s:
             return True
         stayed = [each for each in victims if each.ends_s > start_s]
         for each in stayed:
             self.state.remove(each.workload)
-        fits = self.state.lack(other, start_s) is None
+        fits = self.state.shortfall(other, start_s) is None
         for each in stayed:
             self.state.add(each.workload)
         if not fits or self.gone is None or not isinstance(placer, Keeper):
@@ -84,9 +84,9 @@ class Shadow:
     def swap(self, other: Workload, victims: Iterable[Running], from_s: int) -> None:
         """Take over what `allows_swap` has allowed."""
         for each in victims:
-            if each.ends_s > self.head.start_s:
+            if each.ends_s > self.backfill.start_s:
                 self.state.remove(each.workload)
-        if from_s + other.duration_s > self.head.start_s:
+        if from_s + other.duration_s > self.backfill.start_s:
             self.state.add(other)
 
 
@@ -118,14 +118,14 @@ def expected_ends(
     return merge(usual, early, key=itemgetter(0, 1))
 
 
-def shadow_of(
+def find_reserved_start(
     workload: Workload,
     resource: str,
     now_s: int,
     state: State,
     ends: Iterator[End],
-    earlier: Sequence[Shadow],
-) -> Shadow | None:
+    earlier: Sequence[ReservedStart],
+) -> ReservedStart | None:
     """When the head can start, as running workloads and earlier heads end; None: never."""
     later = state.clone()
     for other in earlier:
@@ -135,17 +135,17 @@ def shadow_of(
     while True:
         # The next moment at which something is given back, or a booking ends.
         moments = [following[0]] if following is not None else []
-        moments += [each.end_s for each in later.calendar.bookings if each.end_s > at_s]
+        moments += [each.end_s for each in later.calendar.reservations if each.end_s > at_s]
         if not moments:
             return None
         at_s = min(moments)
         while following is not None and following[0] <= at_s:
             later.remove(following[2])
             following = next(ends, None)
-        if later.lack(workload, at_s) is None:
+        if later.shortfall(workload, at_s) is None:
             break
     later.add(workload)
-    return Shadow(Head(workload.id, at_s, resource), workload, later)
+    return ReservedStart(BackfillReservation(workload.id, at_s, resource), workload, later)
 
 
 def fits_without(
@@ -153,18 +153,21 @@ def fits_without(
     at_s: int,
     state: State,
     gone: Sequence[Workload],
-    shadows: Sequence[Shadow],
+    reserved_starts: Sequence[ReservedStart],
     placer: Placer | None,
     running: Container[str],
 ) -> bool:
-    """Whether it fits at `at_s` with `gone` left and the heads of `shadows` in. The state stays as it was."""
+    """Whether it fits at `at_s` with `gone` left and those of `reserved_starts` in.
+
+    The state stays as it was.
+    """
     for other in gone:
         state.remove(other)
-    for shadow in shadows:
-        state.add(shadow.workload)
-    fits = state.lack(workload, at_s) is None
-    for shadow in shadows:
-        state.remove(shadow.workload)
+    for reserved_start in reserved_starts:
+        state.add(reserved_start.workload)
+    fits = state.shortfall(workload, at_s) is None
+    for reserved_start in reserved_starts:
+        state.remove(reserved_start.workload)
     for other in gone:
         state.add(other)
     if not fits or placer is None:
@@ -191,7 +194,7 @@ def room_on_nodes(
             return None
         if placer.fits(workload, [name for _, name, _ in known]):
             break
-        if len(known) < step or step >= MOST_GONE:
+        if len(known) < step or step >= MAX_GONE:
             return None
         needed, step = len(known) + 1, step * 2
     low, high = needed, len(known)
