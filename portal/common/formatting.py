@@ -1,3 +1,262 @@
-"""Amounts, durations and times as people read them; the one place that turns numbers into words."""
+"""Amounts, durations and times as people read them; the one place that turns numbers into words.
+
+Amounts come in base units: thousandths of a GPU, a MIG instance or a core (milli), MiB, and GPU-hours in
+milli-GPU-seconds (3 600 000 to the hour). Whole numbers have a narrow no-break space between thousands.
+Nothing here reads the database, knows a request or makes markup.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from django.utils import dateformat
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, pgettext
+
+THOUSANDS_SEPARATOR = "\u202f"
+NOTHING = "–"
+MIB_PER_GIB = 1024
+MIB_PER_TIB = 1024 * 1024
+MILLI = 1000
+MILLI_GPU_S_PER_HOUR = 3_600_000
+MAX_INPUT_DIGITS = 20
+MAX_AMOUNT = 10**15
+
+_SIMULATED = "simulated_"
+_MEMORY = frozenset({"memory_mib", "disk_mib"})
+
+
+# --- numbers ------------------------------------------------------------------------------------------
+
+
+def format_number(value: float, digits: int = 0) -> str:
+    """A number with `digits` decimals at most, none that is zero at the end: 12672 → "12 672"."""
+    text = f"{value:,.{digits}f}".replace(",", THOUSANDS_SEPARATOR)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_thousandths(value: int | None, digits: int = 2) -> str:
+    """Thousandths as a plain number: 500 → "0.5". A dash where there is none."""
+    return NOTHING if value is None else format_number(value / MILLI, digits)
+
+
+def format_reading(value: float) -> str:
+    """A measured value: one decimal at most, and three digits where it is below one."""
+    return format_number(value, 1) if abs(value) >= 1 or value == 0 else f"{value:.3g}"
+
+
+def format_memory(mib: int | None) -> str:
+    """Memory or disk in MiB as the largest unit that stays readable: "512 MiB", "1.5 GiB", "1.2 TiB"."""
+    if mib is None:
+        return NOTHING
+    if mib >= MIB_PER_TIB:
+        return f"{format_number(mib / MIB_PER_TIB, 1)} TiB"
+    return _gib(mib)
+
+
+def _gib(mib: int) -> str:
+    if abs(mib) >= MIB_PER_GIB or mib == 0:
+        return f"{format_number(mib / MIB_PER_GIB, 1)} GiB"
+    return f"{mib} MiB"
+
+
+def format_cores(milli: int | None) -> str:
+    """Milli-CPU: "1 core", "2.25 cores"."""
+    if milli is None:
+        return NOTHING
+    words = ngettext("%(number)s core", "%(number)s cores", 1 if milli == MILLI else 2)
+    return words % {"number": format_thousandths(milli)}
+
+
+def format_gpu_hours(amount: int) -> str:
+    """Milli-GPU-seconds as a number of hours, without a unit: 5 400 000 → "1.5"."""
+    return format_number(amount / MILLI_GPU_S_PER_HOUR, 3)
+
+
+# --- resources ----------------------------------------------------------------------------------------
+
+
+def units_per_whole(resource: str) -> int:
+    """How many base units are one of what people count: GPUs, cores, GiB, workspaces, hours."""
+    if resource == "gpu_hours":
+        return MILLI_GPU_S_PER_HOUR
+    plain = resource.removeprefix(_SIMULATED)
+    if plain in _MEMORY:
+        return MIB_PER_GIB
+    return 1 if plain == "workspaces" else MILLI
+
+
+def format_resource(resource: str) -> str:
+    """The resource's name: `gpu:h100` → "H100", `memory_mib` → "Memory"."""
+    if resource.startswith(_SIMULATED):
+        plain = format_resource(resource.removeprefix(_SIMULATED))
+        return _("Simulated %(resource)s") % {"resource": plain.lower()}
+    kind, colon, model = resource.partition(":")
+    if colon and kind in ("gpu", "mig"):
+        simulated, model = model.startswith("simulated-"), model.removeprefix("simulated-")
+        name = f"MIG {model}" if kind == "mig" else model.replace("-", " ").upper()
+        return _("Simulated %(resource)s") % {"resource": name} if simulated else name
+    match resource:
+        case "gpu":
+            return _("GPUs of any model")
+        case "cpu_milli":
+            return _("CPU cores")
+        case "memory_mib":
+            return _("Memory")
+        case "disk_mib":
+            return _("Storage")
+        case "workspaces":
+            return _("Workspaces")
+        case "gpu_hours":
+            return _("GPU-hours")
+    return resource
+
+
+def format_unit(resource: str) -> str:
+    """What a number of it counts, to stand after a field: "GPUs", "MIG instances", "cores", "GiB"."""
+    plain = resource.removeprefix(_SIMULATED)
+    if plain in _MEMORY:
+        return "GiB"
+    match plain:
+        case "cpu_milli":
+            return _("cores")
+        case "workspaces":
+            return _("workspaces")
+        case "gpu_hours":
+            return _("GPU-hours")
+    return _("MIG instances") if plain.startswith("mig:") else _("GPUs")
+
+
+def unit_symbol(resource: str) -> str:
+    """What stands after a number of it; empty where the resource's name says it."""
+    if resource.removeprefix(_SIMULATED) in _MEMORY:
+        return "GiB"
+    return pgettext("hours", "h") if resource == "gpu_hours" else ""
+
+
+def format_amount(resource: str, amount: int) -> str:
+    """The number with its unit, without the resource's name: "1.5", "64 GiB", "12 h"."""
+    if resource.removeprefix(_SIMULATED) in _MEMORY:
+        return _gib(amount)
+    number = format_number(amount / units_per_whole(resource), 3)
+    symbol = unit_symbol(resource)
+    return f"{number} {symbol}" if symbol else number
+
+
+def format_resource_amount(resource: str, amount: int) -> str:
+    """Number and name: "1.5 × H100", "4 CPU cores", "2 GiB memory", "12 GPU-hours"."""
+    number = format_amount(resource, amount)
+    if resource.startswith(("gpu:", "mig:")):
+        return f"{number} × {format_resource(resource)}"
+    count = 1 if amount == MILLI else 2
+    match resource:
+        case "gpu":
+            return ngettext("%(number)s GPU", "%(number)s GPUs", count) % {"number": number}
+        case "cpu_milli":
+            return ngettext("%(number)s CPU core", "%(number)s CPU cores", count) % {"number": number}
+        case "gpu_hours":
+            return _("%(number)s GPU-hours") % {"number": format_gpu_hours(amount)}
+        case "workspaces":
+            return ngettext("%(number)s workspace", "%(number)s workspaces", amount) % {"number": number}
+    name = format_resource(resource).lower().replace("cpu", "CPU").replace("gpu", "GPU")
+    return f"{number} {name}"
+
+
+def format_input(resource: str, amount: int | None, digits: int = 6) -> str:
+    """Base units as one types them into a field; with six digits exactly, so that they can be sent back."""
+    if amount is None:
+        return ""
+    return f"{Decimal(amount) / units_per_whole(resource):.{digits}f}".rstrip("0").rstrip(".")
+
+
+def parse_input(text: str, units: int) -> int:
+    """A number from 0 on, with or without decimals, times `units`. Raises `ValueError` for anything else."""
+    for space in (" ", "\u00a0", "\u2009", THOUSANDS_SEPARATOR):
+        text = text.replace(space, "")
+    text = text.strip().replace(",", ".")
+    try:
+        number = Decimal(text) if len(text) <= MAX_INPUT_DIGITS else Decimal("NaN")
+        whole = (number * units).to_integral_value() if number.is_finite() else None
+    except InvalidOperation:
+        whole = None
+    if whole is None or not 0 <= whole <= MAX_AMOUNT:
+        raise ValueError(f"no amount: {text!r}")
+    return int(whole)
+
+
+def format_size(request: Mapping[str, Any]) -> str:
+    """The size of a request in its stored form: "1 × H100, 8 cores, 32 GiB"."""
+    accelerators = request.get("accelerators") or {}
+    parts = []
+    if count := accelerators.get("count", 0):
+        model = accelerators.get("model") or _("GPU")
+        share = accelerators.get("share_milli", MILLI)
+        part = "" if share == MILLI else " " + _("(%(share)s of one)") % {"share": format_thousandths(share)}
+        parts.append(f"{count} × {model}{part}")
+    parts += [format_cores(request["cpu_milli"]), format_memory(request["memory_mib"])]
+    if disk := request.get("disk_mib", 0):
+        parts.append(_("%(amount)s disk") % {"amount": format_memory(disk)})
+    if (nodes := request.get("nodes", 1)) > 1:
+        parts.append(_("on each of %(nodes)s nodes") % {"nodes": nodes})
+    return ", ".join(parts)
+
+
+# --- durations and times ------------------------------------------------------------------------------
+
+
+def format_duration(seconds: float | None) -> str:
+    """Seconds as a span: 0.4 s, 48 s, 3 min 20 s, 2 h 5 min, 4 d 3 h. A dash where there is none."""
+    if seconds is None:
+        return NOTHING
+    seconds = max(0.0, float(seconds))
+    if seconds < 9.95:
+        return _("%(seconds)s s") % {"seconds": f"{seconds:.1f}"}
+    whole = round(seconds)
+    if whole < 60:
+        return _("%(seconds)s s") % {"seconds": whole}
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return _two(_("%(number)s min"), minutes, _("%(number)s s"), rest if minutes < 10 else 0)
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return _two(_("%(number)s h"), hours, _("%(number)s min"), minutes)
+    days, hours = divmod(hours, 24)
+    return _two(_("%(number)s d"), days, _("%(number)s h"), hours)
+
+
+def _two(large: str, number: int, small: str, rest: int) -> str:
+    parts = [large % {"number": format_number(number)}]
+    if rest:
+        parts.append(small % {"number": rest})
+    return " ".join(parts)
+
+
+def format_relative(moment: datetime, now: datetime) -> str:
+    """`moment` as seen from `now`: just now, 3 min ago, in 2 h. berth.js says the same in the browser."""
+    seconds = (now - moment).total_seconds()
+    distance = abs(seconds)
+    if distance < 10:
+        return _("just now")
+    sizes = (
+        (86_400, _("%(number)s d")),
+        (3_600, _("%(number)s h")),
+        (60, _("%(number)s min")),
+        (1, _("%(number)s s")),
+    )
+    size, words = next(each for each in sizes if distance >= each[0])
+    span = words % {"number": format_number(int(distance // size))}
+    return (_("%(span)s ago") if seconds > 0 else _("in %(span)s")) % {"span": span}
+
+
+def format_moment(moment: datetime) -> str:
+    """A moment with its date, in UTC: "21 Nov 2026, 09:00 UTC"."""
+    return f"{dateformat.format(moment.astimezone(UTC), 'j M Y, H:i')} UTC"
+
+
+def format_clock(moment: datetime, now: datetime) -> str:
+    """The time of day in UTC, with the date where it is another day than that of `now`."""
+    at, today = moment.astimezone(UTC), now.astimezone(UTC).date()
+    return f"{dateformat.format(at, 'H:i' if at.date() == today else 'j M H:i')} UTC"

@@ -1,4 +1,4 @@
-"""Shapes for SVG: lines that break at gaps, areas, small trends; and numbers as they stand beside them.
+"""Shapes for SVG: lines that break at gaps, areas, small trends.
 
 Pure functions. Coordinates are written with one decimal: finer than a screen shows.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from portal.common.formatting import format_reading
 
 Spot = tuple[float, float]
 
@@ -60,11 +62,14 @@ def sparkline(
 
     spots = [None if value is None else place(number, value) for number, value in enumerate(given)]
     below = floor is not None and given[-1] is not None and given[-1] < floor
-    words = f"{name}: {plain(known[0])} to {plain(known[-1])}{unit and ' ' + unit} in {len(known)} values"
-    if len(known) == 1:
-        words = f"{name}: {plain(known[0])}{unit and ' ' + unit}"
+    words = f"{name}: {format_reading(known[0])}"
+    if len(known) > 1:
+        words += f" to {format_reading(known[-1])}"
+    words += f" {unit}" if unit else ""
+    if len(known) > 1:
+        words += f" in {len(known)} values"
     if floor is not None:
-        words += f", {'below the' if below else 'floor'} {'floor ' if below else ''}{plain(floor)}"
+        words += f", {'below the' if below else 'floor'} {'floor ' if below else ''}{format_reading(floor)}"
     return Sparkline(
         width,
         height,
@@ -122,11 +127,6 @@ def nice(value: float) -> float:
     return next((size * factor for factor in (1, 2, 3, 4, 5, 6, 8) if size * factor >= value), size * 10)
 
 
-def number(value: float, digits: int) -> str:
-    text = f"{value:,.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
 def plain(value: float) -> str:
-    """A coordinate, or a value, with one decimal at most where that is enough to see it."""
+    """A coordinate with one decimal at most."""
     return f"{value:.1f}".removesuffix(".0") if abs(value) >= 1 or value == 0 else f"{value:.3g}"

@@ -13,7 +13,7 @@ from portal.common.errors import NotFound
 from portal.ledger import accounting, spending
 from portal.ledger.models import LedgerAccount, LedgerEntry, Period
 from portal.ledger.services import account_of
-from portal.quotas import policies, resources
+from portal.quotas import policies
 
 ENTRIES_SHOWN = 20
 
@@ -112,11 +112,6 @@ def statement_for(actor: User, slug: str) -> Statement:
             next_action="An operator opens one where hours are to be counted.",
         )
     return found
-
-
-def words(amount: int) -> str:
-    """Ledger units for people: "12.5 h"."""
-    return resources.spoken(resources.GPU_HOURS, amount)
 
 
 def teams_without_hours() -> set[str]:

@@ -15,12 +15,13 @@ from portal.accounts.models import Membership, Role, Team, User
 from portal.common.actors import SYSTEM, SystemActor, label_of
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.formatting import format_gpu_hours
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.ledger import accounting, spending
 from portal.ledger.accounting import Account, Warn
 from portal.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
-from portal.quotas import policies, resources
+from portal.quotas import policies
 from portal.quotas.domain_events import LimitsChanged
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import STOPPABLE
@@ -95,7 +96,7 @@ def set_ledger(
         actor=actor,
         kind=f"ledger.{kind.value}",
         team=team,
-        message=f"gives {team.name} {hours(granted)} GPU-hours {each}",
+        message=f"gives {team.name} {format_gpu_hours(granted)} GPU-hours {each}",
         data={"granted": granted, "before": before, "period": row.period},
     )
     emit(LimitsChanged())
@@ -143,16 +144,11 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
         actor=actor,
         kind="ledger.credit",
         team=team,
-        message=f"{verb} {team.name} {hours(abs(row.credit - before))} GPU-hours"
+        message=f"{verb} {team.name} {format_gpu_hours(abs(row.credit - before))} GPU-hours"
         + (f": {note}" if note else ""),
         data={"amount": row.credit - before},
     )
     emit(LimitsChanged())
-
-
-def hours(amount: int) -> str:
-    """Ledger units as hours: 5400000 → "1.5"."""
-    return resources.spoken(resources.GPU_HOURS, amount).removesuffix(" h")
 
 
 def _enter(
@@ -210,7 +206,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
             actor=SYSTEM,
             kind="ledger.refill",
             team=row.team,
-            message=f"refills the GPU-hours of {row.team.name}: {hours(row.granted)}",
+            message=f"refills the GPU-hours of {row.team.name}: {format_gpu_hours(row.granted)}",
         )
         emit(LimitsChanged())
     else:
@@ -244,7 +240,7 @@ def _spend(row: LedgerAccount, amount: int, now: datetime) -> None:
 
 
 def _warn(row: LedgerAccount, warning: Warn) -> None:
-    left = hours(max(0, account_of(row).balance))
+    left = format_gpu_hours(max(0, account_of(row).balance))
     gone = warning is Warn.SPENT
     title = (
         f"{row.team.name} has no GPU-hours left"

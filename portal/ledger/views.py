@@ -10,12 +10,13 @@ from django.views.decorators.http import require_http_methods
 
 from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, PortalError
+from portal.common.formatting import format_gpu_hours
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.ledger import services as services
 from portal.ledger.models import Period
 from portal.quotas import resources
-from portal.quotas.presenters import limits as limit_pages
+from portal.quotas.forms import parse_amount
 from portal.quotas.selectors import limits
 
 
@@ -38,13 +39,13 @@ def _do(request: SignedInRequest, team: Team) -> str:
         return f"GPU-hours of {team.name} are not counted any more."
     text = storable(request.POST.get("hours", "")).strip()
     if what == "set":
-        granted = limit_pages.typed(text, resources.GPU_HOURS, "hours")
+        granted = parse_amount(text, resources.GPU_HOURS, "hours")
         period = request.POST.get("period", Period.MONTH)
         services.set_ledger(actor=request.user, team=team, granted=granted, period=period)
-        return f"{team.name} has {services.hours(granted)} GPU-hours {Period(period).label.lower()}."
+        return f"{team.name} has {format_gpu_hours(granted)} GPU-hours {Period(period).label.lower()}."
     if what == "credit":
-        amount = limit_pages.typed(text.removeprefix("-"), resources.GPU_HOURS, "hours")
+        amount = parse_amount(text.removeprefix("-"), resources.GPU_HOURS, "hours")
         amount = -amount if text.startswith("-") else amount
         services.credit(actor=request.user, team=team, amount=amount, note=request.POST.get("note", ""))
-        return f"{services.hours(amount)} GPU-hours credited."
+        return f"{format_gpu_hours(amount)} GPU-hours credited."
     raise InvalidInput("Choose what to do.", next_action="Use one of the buttons.")

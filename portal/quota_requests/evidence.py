@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
+from portal.common.formatting import units_per_whole
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.inventory.series import GpuUse, gpu_uses
 from portal.ledger.models import LedgerAccount
@@ -89,7 +90,7 @@ class Evidence:
     @property
     def hours(self) -> int:
         """Units held × hours in 30 days (GPU-hours for accelerators), in the resource's people's unit."""
-        return round(self.held_unit_s / (resources.factor(self.counted_in) * 3600))
+        return round(self.held_unit_s / (units_per_whole(self.counted_in) * 3600))
 
     @property
     def counted_in(self) -> str:

@@ -11,6 +11,7 @@ from django import forms
 from django.utils import timezone
 
 from portal.accounts.models import Team
+from portal.common.formatting import format_resource, format_unit, units_per_whole
 from portal.quota_requests.models import RequestKind
 from portal.quotas import resources
 
@@ -30,15 +31,9 @@ AS_ASKED = "asked"
 AMOUNT_AT_MOST = Decimal(10**12)
 
 
-def in_units(resource: str, amount: Decimal) -> int:
+def base_units(resource: str, amount: Decimal) -> int:
     """People's number in the resource's base unit: 0.5 GPU is 500."""
-    return int((amount * resources.factor(resource)).to_integral_value())
-
-
-def in_words(resource: str, amount: int) -> str:
-    """The base unit as people's number, for a field: 1500 milli-GPU is 1.5."""
-    text = f"{Decimal(amount) / resources.factor(resource):.3f}"
-    return text.rstrip("0").rstrip(".")
+    return int((amount * units_per_whole(resource)).to_integral_value())
 
 
 def end_after(hours: str) -> datetime | None:
@@ -46,22 +41,10 @@ def end_after(hours: str) -> datetime | None:
     return timezone.now() + timedelta(hours=int(hours)) if hours else None
 
 
-def unit_words(resource: str) -> str:
-    """What a number of it counts, to stand after a field."""
-    if resources.is_accelerator(resource) or resource == resources.GPU:
-        return "MIG instances" if resource.startswith("mig:") else "GPUs"
-    plain = resource.removeprefix(resources.SIMULATED)
-    return {
-        resources.CPU: "cores",
-        resources.GPU_HOURS: "GPU-hours",
-        resources.WORKSPACES: "workspaces",
-    }.get(plain, resources.unit(resource))
-
-
 def named(resource: str) -> str:
     """A resource as one chooses it: name and what a number of it counts."""
-    unit = unit_words(resource)
-    label = resources.label(resource)
+    unit = format_unit(resource)
+    label = format_resource(resource)
     return label if unit.lower() in label.lower() else f"{label} ({unit})"
 
 
@@ -113,7 +96,7 @@ class AskForm(forms.Form):
             self.errors.pop("resource", None)
             given["lasts"] = NO_END
         if given.get("amount") is not None and given.get("resource"):
-            given["units"] = in_units(given["resource"], given["amount"])
+            given["units"] = base_units(given["resource"], given["amount"])
         return given
 
 

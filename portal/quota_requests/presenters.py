@@ -9,11 +9,16 @@ from typing import Any
 from django.utils import timezone
 
 from portal.accounts.models import Team, User
-from portal.common.templatetags.berth import duration
+from portal.common.formatting import (
+    format_amount,
+    format_duration,
+    format_input,
+    format_resource_amount,
+    format_unit,
+)
 from portal.inventory.series import GpuUse
 from portal.quota_requests import selectors as selectors
 from portal.quota_requests.evidence import Evidence
-from portal.quota_requests.forms import in_words, unit_words
 from portal.quota_requests.models import QuotaRequest, RequestKind, RequestStatus
 from portal.quotas import resources
 from portal.quotas.models import Grant, Quota
@@ -50,15 +55,15 @@ class Shown:
 
     @property
     def wanted(self) -> str:
-        return resources.counted(self.request.resource, self.request.amount)
+        return format_resource_amount(self.request.resource, self.request.amount)
 
     @property
     def asked(self) -> str:
-        return in_words(self.request.resource, self.request.amount)
+        return format_input(self.request.resource, self.request.amount, 3)
 
     @property
     def unit(self) -> str:
-        return unit_words(self.request.resource)
+        return format_unit(self.request.resource)
 
     @property
     def time_boxed(self) -> bool:
@@ -82,7 +87,7 @@ class Shown:
         if self.request.until is None:
             return "without an end"
         seconds = (self.request.until - self.request.created_at).total_seconds()
-        return f"for {duration(round(seconds / 60) * 60)}"
+        return f"for {format_duration(round(seconds / 60) * 60)}"
 
     @property
     def overdue(self) -> bool:
@@ -96,7 +101,7 @@ class Shown:
 
     @property
     def granted(self) -> str:
-        return resources.counted(self.request.resource, self.request.granted_amount or 0)
+        return format_resource_amount(self.request.resource, self.request.granted_amount or 0)
 
     @property
     def less(self) -> bool:
@@ -169,10 +174,12 @@ def lines(evidence: Evidence) -> list[Line]:
     name = evidence.counted_in
     found = [Line("Has now", _standing(evidence))]
     if evidence.balance is not None:
-        found.append(Line("Budget left", resources.counted(resources.GPU_HOURS, max(0, evidence.balance))))
+        found.append(
+            Line("Budget left", format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance)))
+        )
     whose = f" by {request.requester.username}" if evidence.of_user else ""
     if evidence.workspaces:
-        mean = resources.counted(name, evidence.mean)
+        mean = format_resource_amount(name, evidence.mean)
         hours = f"{evidence.hours:,} {_hours(name)}".strip()
         found.append(
             Line(
@@ -190,14 +197,14 @@ def lines(evidence: Evidence) -> list[Line]:
         left = (
             "no quota names it there"
             if evidence.cohort_left is None
-            else f"{resources.spoken(name, evidence.cohort_left)} of its quota is not in use"
+            else f"{format_amount(name, evidence.cohort_left)} of its quota is not in use"
         )
         found.append(Line(f"Left in {evidence.cohort}", left))
     if evidence.size is not None:
-        free = resources.spoken(name, evidence.free or 0)
-        text = f"{resources.spoken(name, evidence.size)} work now, {free} free"
+        free = format_amount(name, evidence.free or 0)
+        text = f"{format_amount(name, evidence.size)} work now, {free} free"
         if evidence.committed:
-            promised = resources.spoken(name, evidence.committed)
+            promised = format_amount(name, evidence.committed)
             over = ": more than there is" if evidence.committed > evidence.size else ""
             text += f"; {promised} promised as quota and grants{over}"
         found.append(Line("Site", text))
@@ -207,15 +214,15 @@ def lines(evidence: Evidence) -> list[Line]:
 
 def _standing(evidence: Evidence) -> str:
     name = evidence.counted_in
-    used = resources.counted(name, evidence.used)
+    used = format_resource_amount(name, evidence.used)
     if evidence.of_user:
         return f"{evidence.request.requester.username} uses {used}"
     if evidence.quota is None:
         return f"{used} in use; no quota"
     granted = ""
     if evidence.granted:
-        granted = f", {resources.spoken(name, evidence.granted)} of it by grants"
-    return f"{used} in use of a quota of {resources.spoken(name, evidence.quota)}{granted}"
+        granted = f", {format_amount(name, evidence.granted)} of it by grants"
+    return f"{used} in use of a quota of {format_amount(name, evidence.quota)}{granted}"
 
 
 def _hours(resource: str) -> str:
@@ -256,12 +263,12 @@ def effect(evidence: Evidence) -> str:
     if evidence.free is None:
         return "nobody gives anything up"
     if not evidence.short:
-        return f"nobody gives anything up: {resources.spoken(name, evidence.free)} free now"
-    free = resources.spoken(name, evidence.free)
+        return f"nobody gives anything up: {format_amount(name, evidence.free)} free now"
+    free = format_amount(name, evidence.free)
     if not evidence.borrowers:
         return f"nobody has to give anything up; {free} free now, the rest waits until others end"
     lenders = ", ".join(
-        f"{holder.team} {resources.spoken(name, holder.amount)}" for holder in evidence.borrowers
+        f"{holder.team} {format_amount(name, holder.amount)}" for holder in evidence.borrowers
     )
     taken = sum(holder.amount for holder in evidence.borrowers)
     rest = "; the rest waits until others end" if taken < evidence.short else ""
@@ -275,10 +282,10 @@ def _outcome(row: QuotaRequest) -> str:
 
 
 def _earlier(row: QuotaRequest) -> str:
-    asked = resources.counted(row.resource, row.amount)
+    asked = format_resource_amount(row.resource, row.amount)
     text = f"{row.requester.username} asked for {asked}"
     if row.status == RequestStatus.APPROVED and row.granted_amount not in (None, row.amount):
-        text += f" and got {resources.spoken(row.resource, row.granted_amount or 0)}"
+        text += f" and got {format_amount(row.resource, row.granted_amount or 0)}"
     if row.status == RequestStatus.DENIED and row.decision_note:
         text += f": “{row.decision_note[:120]}”"
     return text

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
-from portal.quotas import resources
+from portal.common.formatting import format_resource, unit_symbol, units_per_whole
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
 from portal.quotas.services.cohorts import WEIGHT_AT_MOST
 from portal.quotas.services.limits import AMOUNT_AT_MOST, RATE_AT_MOST
@@ -46,7 +46,7 @@ class QuotaSerializer(serializers.ModelSerializer[Quota]):
         read_only_fields = fields
 
     def get_label(self, quota: Quota) -> str:
-        return resources.label(quota.resource)
+        return format_resource(quota.resource)
 
 
 class QuotaWrittenSerializer(QuotaSerializer):
@@ -141,10 +141,10 @@ class BarSerializer(serializers.Serializer[Any]):
     cap = serializers.IntegerField(allow_null=True, help_text="The most that you may hold.")
 
     def get_factor(self, bar: Any) -> int:
-        return resources.factor(bar.resource)
+        return units_per_whole(bar.resource)
 
     def get_unit(self, bar: Any) -> str:
-        return resources.unit(bar.resource)
+        return unit_symbol(bar.resource)
 
 
 class UsageSerializer(serializers.Serializer[Any]):
@@ -167,7 +167,7 @@ class MemberCapSerializer(serializers.ModelSerializer[MemberCap]):
         read_only_fields = fields
 
     def get_label(self, cap: MemberCap) -> str:
-        return resources.label(cap.resource)
+        return format_resource(cap.resource)
 
 
 class MemberCapWrittenSerializer(MemberCapSerializer):
@@ -203,7 +203,7 @@ class SiteLimitSerializer(serializers.ModelSerializer[SiteLimit]):
         read_only_fields = fields
 
     def get_label(self, limit: SiteLimit) -> str:
-        return resources.label(limit.resource)
+        return format_resource(limit.resource)
 
 
 class SiteLimitWrittenSerializer(SiteLimitSerializer):
@@ -231,7 +231,7 @@ class RateSerializer(serializers.ModelSerializer[ResourceRate]):
         read_only_fields = fields
 
     def get_label(self, rate: ResourceRate) -> str:
-        return resources.label(rate.resource)
+        return format_resource(rate.resource)
 
 
 class RateChangeSerializer(StrictSerializer):

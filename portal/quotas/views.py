@@ -16,13 +16,14 @@ from django.views.decorators.http import require_http_methods
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team, User
 from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.formatting import format_resource, format_resource_amount
 from portal.common.htmx import wants
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
-from portal.quotas import policies, resources
+from portal.quotas import policies
+from portal.quotas.forms import parse_amount, parse_amount_or_none, parse_number
 from portal.quotas.models import Cohort
 from portal.quotas.presenters.limit_board import Board, board_of
-from portal.quotas.presenters.limits import scaled, typed, typed_or_none
 from portal.quotas.selectors.limits import share_of
 from portal.quotas.services import cohorts, limits
 from portal.quotas.services.limits import Changed
@@ -47,11 +48,11 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
             done = limits.remove_member_cap(actor=request.user, team=team, user=user, resource=resource)
             words = "is removed"
         else:
-            amount = typed(request.POST.get("amount", ""), resource, "amount")
+            amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
                 actor=request.user, team=team, user=user, resource=resource, amount=amount
             )
-            words = f"is {resources.counted(resource, amount)}"
+            words = f"is {format_resource_amount(resource, amount)}"
     except PortalError as error:
         messages.error(request, " ".join(filter(None, (error.message, error.next_action))))
     else:
@@ -151,7 +152,7 @@ def _cohort(slug: str) -> Cohort | None:
 def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     """The quota of a row and its place in the tree, all or nothing."""
     row, resource = _row(data), _resource(data)
-    weight = scaled(data.get("weight", "1"), WEIGHT, "weight")
+    weight = parse_number(data.get("weight", "1"), WEIGHT, "weight")
     parent = _cohort(data.get("cohort", ""))
     before = _place(row)
     if isinstance(row, Team):
@@ -167,10 +168,10 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
             actor=actor, cohort=row, name=data.get("name", row.name), parent=parent, weight_milli=weight
         )
     moved = before != _place(row)
-    nominal = typed_or_none(data.get("nominal", ""), resource, "nominal")
-    borrowing = typed_or_none(data.get("borrowing_limit", ""), resource, "borrowing_limit")
-    lending = typed_or_none(data.get("lending_limit", ""), resource, "lending_limit")
-    label = resources.label(resource)
+    nominal = parse_amount_or_none(data.get("nominal", ""), resource, "nominal")
+    borrowing = parse_amount_or_none(data.get("borrowing_limit", ""), resource, "borrowing_limit")
+    lending = parse_amount_or_none(data.get("lending_limit", ""), resource, "lending_limit")
+    label = format_resource(resource)
     if nominal is None and borrowing is None and lending is None:
         done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
         return Changed(done.changed or moved, done.notes), (
@@ -184,7 +185,7 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
         borrowing_limit=borrowing,
         lending_limit=lending,
     )
-    words = f"{row.name} has a quota of {resources.counted(resource, nominal or 0)}."
+    words = f"{row.name} has a quota of {format_resource_amount(resource, nominal or 0)}."
     return Changed(done.changed or moved, done.notes), words if done.changed else _placed(row, moved)
 
 
@@ -202,7 +203,7 @@ def _place(row: Team | Cohort) -> tuple[Any, ...]:
 def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
     row, resource = _row(data), _resource(data)
     done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
-    return done, f"{row.name} has no quota of {resources.label(resource)}."
+    return done, f"{row.name} has no quota of {format_resource(resource)}."
 
 
 def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
@@ -225,21 +226,21 @@ def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
 
 def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
     resource = _resource(data)
-    amount = typed_or_none(data.get("amount", ""), resource, "amount")
+    amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
         done = limits.remove_site_limit(actor=actor, resource=resource)
-        return done, f"The site has no limit of {resources.label(resource)}."
+        return done, f"The site has no limit of {format_resource(resource)}."
     done = limits.set_site_limit(actor=actor, resource=resource, amount=amount)
-    return done, f"The site's limit is {resources.counted(resource, amount)}."
+    return done, f"The site's limit is {format_resource_amount(resource, amount)}."
 
 
 def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
     resource = _resource(data)
-    label = resources.label(resource)
+    label = format_resource(resource)
     given = data.get("rate", "")
     if not given.strip():
         done = limits.remove_rate(actor=actor, resource=resource)
         return done, f"An hour of {label} costs one GPU-hour."
-    rate = scaled(given, 1000, "rate")
+    rate = parse_number(given, 1000, "rate")
     done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate)
     return done, f"An hour of {label} costs {rate / 1000:g} GPU-hours."

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
+from portal.common.formatting import format_amount, format_resource
 from portal.quotas import resources
 from portal.quotas.presenters.bars import in_order
 from portal.reservations.models import Reservation, ReservationStatus
@@ -109,11 +110,11 @@ def week(
                     day=day,
                     today=day == today,
                     entries=tuple(_entry(row, name, start, end, known) for row in inside),
-                    booked=resources.spoken(name, most) if most else "",
+                    booked=format_amount(name, most) if most else "",
                     full=most >= there.get(name, 0) > 0,
                 )
             )
-        lines.append(Line(resources.label(name), resources.spoken(name, there.get(name, 0)), tuple(cells)))
+        lines.append(Line(format_resource(name), format_amount(name, there.get(name, 0)), tuple(cells)))
     return Week(first, tuple(lines))
 
 
@@ -122,4 +123,4 @@ def _entry(row: Reservation, name: str, start: datetime, end: datetime, known: s
     ends = "" if row.ends_at >= end else f"{row.ends_at:%H:%M}"
     hours = "all day" if not begins and not ends else f"{begins or '…'}–{ends or '…'}"
     titled = known is None or row.team_id in known
-    return Entry(row, resources.spoken(name, row.amounts[name]), hours, titled)
+    return Entry(row, format_amount(name, row.amounts[name]), hours, titled)

@@ -13,6 +13,7 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound
+from portal.common.formatting import format_amount, format_resource_amount
 from portal.quotas import policies, resources
 from portal.quotas.presenters.bars import in_order
 from portal.quotas.selectors import limits
@@ -75,7 +76,7 @@ def of_team(team: Team) -> QuerySet[Reservation]:
 
 def spoken(amounts: Amounts) -> str:
     """Amounts as people say them: "2 × H100 and 1 × A100"."""
-    parts = [resources.counted(name, amounts[name]) for name in in_order(amounts)]
+    parts = [format_resource_amount(name, amounts[name]) for name in in_order(amounts)]
     return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else "nothing"
 
 
@@ -115,7 +116,7 @@ def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | 
     next_start = datetime.fromtimestamp(free_s, UTC) if free_s is not None else None
     advice = []
     if found.left > 0:
-        advice.append(f"Take at most {resources.spoken(found.resource, found.left)}")
+        advice.append(f"Take at most {format_amount(found.resource, found.left)}")
     if next_start:
         advice.append(f"begin at {next_start:%d %b %Y, %H:%M} UTC")
     words = " or ".join(advice)
@@ -134,11 +135,9 @@ def _fits_sentence(
     parts = []
     for name in in_order(amounts):
         taken = slots.peak(name, start_s, end_s, others)
-        total = resources.counted(name, there.get(name, 0))
+        total = format_resource_amount(name, there.get(name, 0))
         said = (
-            f"{resources.spoken(name, taken)} of {total} booked by others"
-            if taken
-            else f"{total}, none booked"
+            f"{format_amount(name, taken)} of {total} booked by others" if taken else f"{total}, none booked"
         )
         parts.append(said)
     return f"Fits: {'; '.join(parts)} in that time."
@@ -146,17 +145,17 @@ def _fits_sentence(
 
 def _clash_sentence(found: Clash) -> str:
     at = datetime.fromtimestamp(found.at_s, UTC)
-    total = resources.counted(found.resource, found.capacity)
+    total = format_resource_amount(found.resource, found.capacity)
     if not found.holders:
-        return f"The site has {total}: {resources.spoken(found.resource, found.wanted)} do not fit."
-    named = [f"{resources.spoken(found.resource, amount)} by {team}" for team, amount in found.holders[:3]]
+        return f"The site has {total}: {format_amount(found.resource, found.wanted)} do not fit."
+    named = [f"{format_amount(found.resource, amount)} by {team}" for team, amount in found.holders[:3]]
     more = f" and {len(found.holders) - 3} more teams" if len(found.holders) > 3 else ""
     until = datetime.fromtimestamp(found.until_s, UTC)
     return (
-        f"{resources.spoken(found.resource, found.booked)} of {total} are booked at {at:%d %b, %H:%M} UTC"
+        f"{format_amount(found.resource, found.booked)} of {total} are booked at {at:%d %b, %H:%M} UTC"
         f" ({', '.join(named)}{more}), until {until:%d %b, %H:%M} at least:"
-        f" {resources.spoken(found.resource, found.left)} left,"
-        f" {resources.spoken(found.resource, found.wanted)} wanted."
+        f" {format_amount(found.resource, found.left)} left,"
+        f" {format_amount(found.resource, found.wanted)} wanted."
     )
 
 
@@ -166,7 +165,7 @@ def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
     for name in in_order(amounts):
         bar = limits.bar_of(team, name)
         if bar is not None and bar.limit is not None and amounts[name] > bar.limit:
-            most = resources.counted(name, bar.limit)
+            most = format_resource_amount(name, bar.limit)
             found.append(f"{team.name} may hold {most} at most by its quota: the rest would lie unused.")
     return found
 

@@ -21,10 +21,11 @@ from portal.accounts.selectors import owners_of
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.formatting import format_amount, format_resource, format_resource_amount
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory.models import PlacementLock
-from portal.quotas import policies, resources
+from portal.quotas import policies
 from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.services.limits import clean_resource
 from portal.reservations import selectors as selectors
@@ -303,13 +304,13 @@ def _clean_amounts(amounts: Amounts) -> dict[str, int]:
         if name not in there:
             known = ", ".join(there) or "none at present"
             raise InvalidInput(
-                f"This site has no {resources.label(name)} to reserve. Accelerators are reserved: {known}."
+                f"This site has no {format_resource(name)} to reserve. Accelerators are reserved: {known}."
             )
         if not isinstance(amount, int) or isinstance(amount, bool) or amount <= 0:
-            raise InvalidInput(f"Reserve more than none of {resources.label(name)}.")
+            raise InvalidInput(f"Reserve more than none of {format_resource(name)}.")
         if amount > there[name]:
             raise InvalidInput(
-                f"The site has {resources.counted(name, there[name])}: {resources.spoken(name, amount)}"
+                f"The site has {format_resource_amount(name, there[name])}: {format_amount(name, amount)}"
                 " can never be had."
             )
         cleaned[name] = amount

@@ -17,11 +17,12 @@ from django.views.decorators.http import require_http_methods
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, PortalError
+from portal.common.formatting import format_amount, format_resource
 from portal.common.htmx import wants
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.quotas import policies, resources
-from portal.quotas.presenters import limits as limit_pages
+from portal.quotas.forms import parse_amount
 from portal.quotas.selectors import limits
 from portal.reservations import presenters, slots
 from portal.reservations import selectors as selectors
@@ -79,7 +80,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         else [],
         "teams": [team for team in teams if policies.may_reserve(user, team)],
         "choices": [
-            (name, resources.label(name), resources.spoken(name, amount))
+            (name, format_resource(name), format_amount(name, amount))
             for name, amount in there.items()
             if name != resources.GPU
         ],
@@ -113,7 +114,7 @@ def _amounts(resource: str, amount: str) -> dict[str, int]:
     resource = storable(resource)
     if not resource:
         raise InvalidInput("Choose what to reserve.", errors={"resource": ["Choose what to reserve."]})
-    return {resource: limit_pages.typed(storable(amount), resource, "amount")}
+    return {resource: parse_amount(storable(amount), resource, "amount")}
 
 
 def _moment(text: str, field: str) -> datetime:

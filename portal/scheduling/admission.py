@@ -11,6 +11,7 @@ from typing import Any
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
+from portal.common.formatting import units_per_whole
 from portal.common.reasons.codes import Rule
 from portal.inventory.models import Pool, PoolState
 from portal.quotas import resources
@@ -201,7 +202,7 @@ def _ask(blocker: model.Blocker) -> Ask | None:
     if blocker.rule in (Rule.TEAM_LIMIT, Rule.COHORT):
         return Ask("quota", blocker.resource, short)
     if blocker.rule is Rule.LEDGER:
-        return Ask("ledger", resources.GPU_HOURS, 10 * resources.factor(resources.GPU_HOURS))
+        return Ask("ledger", resources.GPU_HOURS, 10 * units_per_whole(resources.GPU_HOURS))
     return None
 
 

@@ -19,6 +19,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.formatting import format_clock
 from portal.events import services as events
 from portal.inventory.models import PlacementLock
 from portal.scheduling import hints, placing, queue_status, snapshot, snapshot_cache
@@ -179,7 +180,7 @@ def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
         events.notify(
             [row.owner],
             kind="workspace.asked_to_leave",
-            title=f"{row.name} has to make room and stops at {queue_status.clock(leave_at, site.now)}",
+            title=f"{row.name} has to make room and stops at {format_clock(leave_at, site.now)}",
             body=f"{REASONS[victim.reason].capitalize()}. Its files stay, and it is queued again by itself.",
             url=f"/workspaces/{row.pk}/",
         )
@@ -205,7 +206,7 @@ def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
             continue
         if Workspace.objects.filter(pk=head.workload, promised=0).update(promised=state.promises + 1):
             state.promises += 1
-            when = queue_status.clock(queue_status.moment(head.start_s), site.now)
+            when = format_clock(queue_status.moment(head.start_s), site.now)
             _note(
                 head.workload,
                 "workspace.promised",

@@ -22,6 +22,7 @@ from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import NotFound
+from portal.common.formatting import format_clock
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory import cordons, services
@@ -29,7 +30,6 @@ from portal.inventory.cordons import name_of
 from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
 from portal.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
 from portal.scheduling import hints
-from portal.scheduling.queue_status import clock
 from portal.workspaces.lifecycle import NOT_LEAVING, State
 from portal.workspaces.models import Workspace
 
@@ -61,9 +61,8 @@ class Drain:
         some = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"
         if self.until is None:
             return f"{self.name} is cordoned; {some} just ending there."
-        return (
-            f"{self.name} is cordoned; {some} there yet, until {clock(self.until, timezone.now())} at most."
-        )
+        until = format_clock(self.until, timezone.now())
+        return f"{self.name} is cordoned; {some} there yet, until {until} at most."
 
 
 def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drain:
@@ -157,7 +156,7 @@ def _ask_all(
             events.notify(
                 [row.owner],
                 kind="workspace.asked_to_leave",
-                title=f"{row.name} has to move and stops at {clock(_by(row), now)}",
+                title=f"{row.name} has to move and stops at {format_clock(_by(row), now)}",
                 body=f"{why}. Save what is open: its files stay, it is queued again by itself, and it "
                 "starts elsewhere.",
                 url=f"/workspaces/{row.pk}/",

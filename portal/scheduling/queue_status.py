@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from portal.common.formatting import format_amount, format_clock, format_duration, format_resource_amount
 from portal.common.reasons.codes import Rule
-from portal.common.templatetags.berth import duration
-from portal.quotas import resources
 from portal.scheduling.engine import verdicts
 from portal.scheduling.engine.model import Blocker, Cycle, Outcome, Workload
 from portal.scheduling.engine.state import Shortfall
@@ -111,9 +110,9 @@ def explain(site: Site, workload: Workload, blocker: Blocker) -> str:
     """The rule, the number, and who holds it, for what is not a matter of nodes."""
     name = blocker.resource
     team = site.team_names.get(workload.team, workload.team)
-    wanted = resources.counted(name, blocker.wanted) if name else ""
-    free = resources.spoken(name, max(0, blocker.free)) if name else ""
-    limit = resources.counted(name, blocker.limit) if name else ""
+    wanted = format_resource_amount(name, blocker.wanted) if name else ""
+    free = format_amount(name, max(0, blocker.free)) if name else ""
+    limit = format_resource_amount(name, blocker.limit) if name else ""
     texts = {
         Rule.LEDGER: f"{team} has no GPU-hours left.",
         Rule.USER_CAP: f"Needs {wanted}; you may hold {limit} in {team} and have {free} left.",
@@ -133,20 +132,15 @@ def holders_text(site: Site, blocker: Blocker) -> str:
     parts = []
     for holder in blocker.holders[:HOLDERS_NAMED]:
         until = at(max(holder.next_end_s, site.now_s)) if holder.next_end_s is not None else None
-        when = f", some of it until about {clock(until, site.now)}" if until else ""
+        when = f", some of it until about {format_clock(until, site.now)}" if until else ""
         name = site.team_names.get(holder.team, holder.team)
         idle = (
-            f" ({resources.spoken(blocker.resource, holder.idle)} idle for {duration(holder.idle_s)})"
+            f" ({format_amount(blocker.resource, holder.idle)} idle for {format_duration(holder.idle_s)})"
             if holder.idle > 0
             else ""
         )
-        parts.append(f"{resources.counted(blocker.resource, holder.amount)} held by {name}{when}{idle}")
+        parts.append(f"{format_resource_amount(blocker.resource, holder.amount)} held by {name}{when}{idle}")
     return "; ".join(parts)
-
-
-def clock(when: datetime, now: datetime) -> str:
-    """The time of day in UTC, with the date where it is another day."""
-    return f"{when:%H:%M} UTC" if when.date() == now.date() else f"{when:%-d %b %H:%M} UTC"
 
 
 def capacity_message(waiter: Waiter) -> str:

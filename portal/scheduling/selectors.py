@@ -10,6 +10,7 @@ from django.db.models import F, Q, QuerySet
 
 from portal.accounts.models import User
 from portal.accounts.policies import is_owner
+from portal.common.formatting import format_cores, format_memory, format_resource, format_thousandths
 from portal.quotas import resources
 from portal.scheduling.placement_request import request_of
 from portal.workspaces.lifecycle import HOLDING, State, Wanted
@@ -118,11 +119,11 @@ def size_of(stored: dict[str, Any]) -> str:
         what = (
             f"MIG {wanted.mig_profile}"
             if wanted.mig_profile
-            else resources.label(resources.gpu(wanted.model))
+            else format_resource(resources.gpu(wanted.model))
             if wanted.model
             else "GPU of any model"
         )
-        count = wanted.count * wanted.share_milli / 1000 * request.nodes
-        return f"{count:g} × {what}"
-    cpu = resources.spoken(resources.CPU, request.cpu_milli * request.nodes)
-    return f"{cpu} cores, {resources.spoken(resources.MEMORY, request.memory_mib * request.nodes)}"
+        count = format_thousandths(wanted.count * wanted.share_milli * request.nodes, 3)
+        return f"{count} × {what}"
+    memory = format_memory(request.memory_mib * request.nodes)
+    return f"{format_cores(request.cpu_milli * request.nodes)}, {memory}"

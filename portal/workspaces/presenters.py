@@ -12,8 +12,8 @@ from django.db.models import Q, QuerySet
 from django.urls import reverse
 
 from portal.accounts.models import Role, User
+from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
-from portal.common.templatetags.berth import cores, mib, milli
 from portal.events.models import Event
 from portal.workspaces import policies, selectors
 from portal.workspaces.lifecycle import (
@@ -28,23 +28,6 @@ from portal.workspaces.models import Workspace
 
 STARTING = frozenset({State.PENDING, State.PROVISIONING})
 EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad"}
-
-
-def size_words(resources: dict[str, Any]) -> str:
-    """A size as people say it: 1 × H100, 8 cores, 32 GiB."""
-    accelerators = resources.get("accelerators") or {}
-    parts = []
-    if count := accelerators.get("count", 0):
-        model = accelerators.get("model") or "GPU"
-        share = accelerators.get("share_milli", 1000)
-        part = "" if share == 1000 else f" ({milli(share)} of one)"
-        parts.append(f"{count} × {model}{part}")
-    parts += [cores(resources["cpu_milli"]), mib(resources["memory_mib"])]
-    if disk := resources.get("disk_mib", 0):
-        parts.append(f"{mib(disk)} disk")
-    if (nodes := resources.get("nodes", 1)) > 1:
-        parts.append(f"on each of {nodes} nodes")
-    return ", ".join(parts)
 
 
 def stage_words(workspace: Workspace) -> str:
@@ -238,7 +221,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
     ready = workspace.ready_at
     return Detail(
         stage=stage_words(workspace),
-        size=size_words(workspace.resources),
+        size=format_size(workspace.resources),
         stages=[] if workspace.state == State.TERMINATED else selectors.stages(workspace),
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
         places=places(workspace),
@@ -294,7 +277,7 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
         if isinstance(seen.get(key), int):
             facts.append((name, str(seen[key])))
     if isinstance(seen.get("rss_mib"), int):
-        facts.append(("Memory used", mib(seen["rss_mib"])))
+        facts.append(("Memory used", format_memory(seen["rss_mib"])))
     return facts
 
 

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
-from portal.common.templatetags.berth import duration
+from portal.common.formatting import format_duration
 from portal.common.texts import storable
 from portal.events.services import notify
 from portal.inventory.models import Pool
@@ -222,7 +222,7 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
             [workspace.owner],
             kind="workspace.ready",
             title=f"{workspace.name} is ready",
-            body=f"It waited {duration(waited.total_seconds())} for its place and runs now.",
+            body=f"It waited {format_duration(waited.total_seconds())} for its place and runs now.",
             url=f"/workspaces/{workspace.pk}/",
         )
 

@@ -189,10 +189,10 @@ def test_a_sparkline_shows_the_floor_and_says_what_lies_below():
     good = svg.sparkline([4100.0, None, 4300.0, 4200.0], floor=4000, unit="GB/s", name="Copy")
     assert good is not None and not good.below and good.floor_y is not None and good.last is not None
     assert good.line.count("M") == 2 and good.last[1] < good.floor_y, "above the floor is higher up"
-    assert good.label == "Copy: 4100 to 4200 GB/s in 3 values, floor 4000"
+    assert good.label == "Copy: 4\u202f100 to 4\u202f200 GB/s in 3 values, floor 4\u202f000"
     bad = svg.sparkline([4100.0, 3900.0], floor=4000)
     assert bad is not None and bad.below and bad.last is not None and bad.floor_y is not None
-    assert bad.last[1] > bad.floor_y and bad.label.endswith("below the floor 4000")
+    assert bad.last[1] > bad.floor_y and bad.label.endswith("below the floor 4\u202f000")
     one = svg.sparkline([7])
     assert one is not None and one.line.endswith("h0") and one.label == "Trend: 7"
     assert svg.sparkline([]) is None and svg.sparkline([None]) is None

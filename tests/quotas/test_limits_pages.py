@@ -6,6 +6,8 @@ import pytest
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput
+from portal.common.formatting import format_input
+from portal.quotas.forms import parse_amount
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.quotas.presenters import limits
 from portal.quotas.services import cohorts
@@ -71,8 +73,8 @@ def test_a_row_edited_without_a_change_is_unchanged(board, team):
     services.set_quota(actor=SYSTEM, team=team, resource="memory_mib", nominal=81_559)
     client_page = words(board(row="team:vision", nominal="", resource="cpu_milli"))
     assert "Vision was so already." in client_page
-    typed = limits.as_typed(81_559, "memory_mib")
-    assert limits.typed(typed, "memory_mib", "x") == 81_559
+    typed = format_input("memory_mib", 81_559)
+    assert parse_amount(typed, "memory_mib", "x") == 81_559
 
 
 def test_an_empty_quota_takes_it_away(board, team):
@@ -170,10 +172,10 @@ def test_home_has_what_my_teams_may_use(bob, alice, team):
 
 @pytest.mark.parametrize(("text", "amount"), [("1", 1000), (" 0.5 ", 500), ("1,25", 1250), ("0", 0)])
 def test_numbers_as_people_type_them(text, amount):
-    assert limits.typed(text, H100, "x") == amount
+    assert parse_amount(text, H100, "x") == amount
 
 
 def test_what_is_no_number_is_refused():
     for text in ("", "x", "-1", "1e30", "1" * 40):
         with pytest.raises(InvalidInput):
-            limits.typed(text, H100, "x")
+            parse_amount(text, H100, "x")

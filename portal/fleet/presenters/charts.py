@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from portal.common.svg import Bar, Sparkline, Spot, area, nice, number, path, sparkline
-from portal.common.templatetags.berth import duration
+from portal.common.formatting import format_duration, format_number
+from portal.common.svg import Bar, Sparkline, Spot, area, nice, path, sparkline
 from portal.inventory.models import Device
 from portal.inventory.series import HOUR, Held, Point, Series
 
@@ -131,8 +131,8 @@ def _use_title(series: Series) -> str:
     mean = sum((point.gpu_pct or 0) * (point.gpu_s or 0) for point in known) / seconds
     idle_s = seconds - sum(point.gpu_used_s or 0 for point in known)
     if idle_s == seconds:
-        return f"GPU use: none in {duration(seconds)} measured"
-    idle = f"idle for {duration(idle_s)}" if idle_s else "never idle"
+        return f"GPU use: none in {format_duration(seconds)} measured"
+    idle = f"idle for {format_duration(idle_s)}" if idle_s else "never idle"
     average = "under 1 %" if 0 < mean < 0.5 else f"{mean:.0f} %"
     return f"GPU use: {average} on average, {idle}"
 
@@ -142,10 +142,10 @@ def _memory_title(device: Device, series: Series) -> str:
     most = max((p.memory_max_mib for p in series.measured if p.memory_max_mib is not None), default=None)
     if means is None or most is None:
         return f"GPU memory: not measured {_period(series)}"
-    whole = f" of {number(device.memory_mib / MIB_PER_GIB, 1)}" if device.memory_mib else ""
+    whole = f" of {format_number(device.memory_mib / MIB_PER_GIB, 1)}" if device.memory_mib else ""
     return (
-        f"GPU memory: {number(most / MIB_PER_GIB, 1)}{whole} GiB at most, "
-        f"{number(means / MIB_PER_GIB, 1)} GiB on average"
+        f"GPU memory: {format_number(most / MIB_PER_GIB, 1)}{whole} GiB at most, "
+        f"{format_number(means / MIB_PER_GIB, 1)} GiB on average"
     )
 
 
@@ -155,7 +155,7 @@ def _power_title(series: Series) -> str:
     if mean is None or most is None:
         return f"Power: not measured {_period(series)}"
     held_s = sum(point.power_s or 0 for point in series.measured)
-    limited = f"; clocks held down by power limits for {duration(held_s)}" if held_s else ""
+    limited = f"; clocks held down by power limits for {format_duration(held_s)}" if held_s else ""
     return f"Power: {mean / 1000:,.0f} W on average, {most / 1000:,.0f} W at most{limited}"
 
 
@@ -167,7 +167,7 @@ def _temperature_title(series: Series) -> str:
         return f"Temperature: not measured {_period(series)}"
     hot_s = sum(point.thermal_s or 0 for point in series.measured)
     if hot_s:
-        heat = f"clocks held down by heat for {duration(hot_s)}"
+        heat = f"clocks held down by heat for {format_duration(hot_s)}"
     else:
         told = any(point.throttle_s for point in series.measured)
         heat = "never too hot to run at full speed" if told else "whether heat slowed it is not told"
@@ -185,7 +185,7 @@ def _now(series: Series, name: str, divisor: float, unit: str, digits: int = 0) 
     found = getattr(series.live, name, None)
     if found is None:
         return None
-    return found / divisor, f"{number(found / divisor, digits)}{unit}"
+    return found / divisor, f"{format_number(found / divisor, digits)}{unit}"
 
 
 # --- Geometry -----------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def _chart(
         line=path(means),
         band=area(peaks, means),
         y_ticks=tuple(
-            Tick(round(y_of(what.top * part), 1), number(what.top * part, what.digits if part else 0))
+            Tick(round(y_of(what.top * part), 1), format_number(what.top * part, what.digits if part else 0))
             for part in (0, 0.5, 1)
         ),
         x_ticks=_x_ticks(series, start_s, end_s, x_of),
@@ -366,7 +366,7 @@ def _p95(point: Point) -> float | None:
 
 
 def _text(value: float | None, what: _Quantity) -> str:
-    return "" if value is None else f"{number(value, what.digits)} {what.unit}"
+    return "" if value is None else f"{format_number(value, what.digits)} {what.unit}"
 
 
 def _moment(at_s: float) -> datetime:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from portal.accounts.models import Team, User
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
+from portal.common.formatting import format_size
 from portal.quotas.presenters.bars import Bar
 from portal.quotas.selectors import limits
 from portal.scheduling import admission, offers
 from portal.workspaces import selectors
-from portal.workspaces.presenters import size_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
         flavors = [
             FlavorCard(
                 flavor=offer.flavor,
-                size=size_words(offer.flavor.as_request()),
+                size=format_size(offer.flavor.as_request()),
                 verdict=offer.verdict,
                 chosen=offer.flavor.slug == flavor_slug,
             )

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from portal.accounts.models import Membership, Team, User
+from portal.common.formatting import format_amount, format_input, format_resource, format_unit
 from portal.ledger import selectors as ledger_selectors
 from portal.ledger.models import Period
 from portal.quota_requests import selectors as request_selectors
 from portal.quotas import policies, resources
 from portal.quotas.models import MemberCap
 from portal.quotas.presenters.bars import in_order
-from portal.quotas.presenters.limits import as_typed, unit_of
 from portal.quotas.selectors import limits
 from portal.quotas.selectors.limits import MemberUse
 
@@ -31,23 +31,23 @@ class CapRow:
 
     @property
     def label(self) -> str:
-        return resources.label(self.cap.resource)
+        return format_resource(self.cap.resource)
 
     @property
     def unit(self) -> str:
-        return unit_of(self.cap.resource)
+        return format_unit(self.cap.resource)
 
     @property
     def typed(self) -> str:
-        return as_typed(self.cap.amount, self.cap.resource)
+        return format_input(self.cap.resource, self.cap.amount)
 
     @property
     def words(self) -> str:
-        return resources.spoken(self.cap.resource, self.cap.amount)
+        return format_amount(self.cap.resource, self.cap.amount)
 
     @property
     def used_words(self) -> str:
-        return "" if self.used is None else resources.spoken(self.cap.resource, self.used)
+        return "" if self.used is None else format_amount(self.cap.resource, self.used)
 
     @property
     def over(self) -> bool:
@@ -85,7 +85,7 @@ def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict
         "may_set_ledger": policies.may_set_limits(actor),
         "may_credit": policies.may_set_limits(actor) or policies.may_decide(actor),
         "periods": Period.choices,
-        "cap_resources": [(name, f"{resources.label(name)} ({unit_of(name)})") for name in choices],
+        "cap_resources": [(name, f"{format_resource(name)} ({format_unit(name)})") for name in choices],
         "cap_members": list(
             team.memberships.order_by("user__username").values_list("user__username", flat=True)[:500]
         )

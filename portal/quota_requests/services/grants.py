@@ -15,11 +15,11 @@ from portal.accounts.selectors import owners_of
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound, StateConflict
+from portal.common.formatting import format_resource_amount
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.quota_requests import policies
 from portal.quota_requests.models import QuotaRequest, RequestKind
-from portal.quotas import resources
 from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.models import Grant
 
@@ -64,7 +64,7 @@ def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
         raise StateConflict("This grant has ended by itself.", next_action="There is nothing to take back.")
     grant.ended_at = now
     reason = storable(reason).strip()[:2000]
-    words = resources.counted(grant.resource, grant.amount)
+    words = format_resource_amount(grant.resource, grant.amount)
     said = f"took back {words} granted to {grant.team.name}"
     events.record(
         actor=actor,
@@ -101,7 +101,7 @@ def end_due_grants() -> int:
 def _warn(grant: Grant, now: datetime) -> None:
     if not Grant.objects.filter(pk=grant.pk, ended_at=None, warned_at=None).update(warned_at=now):
         return
-    words = resources.counted(grant.resource, grant.amount)
+    words = format_resource_amount(grant.resource, grant.amount)
     events.notify(
         _concerned(grant),
         "quota.grant_ends_soon",
@@ -115,7 +115,7 @@ def _warn(grant: Grant, now: datetime) -> None:
 def _end(grant: Grant, now: datetime) -> bool:
     if not Grant.objects.filter(pk=grant.pk, ended_at=None).update(ended_at=now):
         return False
-    words = resources.counted(grant.resource, grant.amount)
+    words = format_resource_amount(grant.resource, grant.amount)
     events.record(
         actor=SYSTEM,
         kind="quota.grant_ended",

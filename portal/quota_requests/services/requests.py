@@ -20,6 +20,7 @@ from portal.accounts.policies import is_member
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.formatting import format_amount, format_resource_amount
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.ledger import services as ledger
@@ -30,7 +31,6 @@ from portal.quota_requests.services.grants import give
 from portal.quota_requests.services.grants import revoke_grant as revoke_grant
 from portal.quota_requests.services.rules import left_of, rules_for
 from portal.quota_requests.services.validation import WHY_MAX, check
-from portal.quotas import resources
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -84,7 +84,7 @@ def ask(
         why=why,
         workspace=workspace,
     )
-    wanted = resources.counted(resource, amount)
+    wanted = format_resource_amount(resource, amount)
     events.record(
         actor=actor,
         kind="quota.request_asked",
@@ -132,9 +132,9 @@ def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: 
     # Each workspace may wait for a request of its own.
     first = (same.filter(workspace=workspace) if workspace is not None else same).first()
     if first is not None:
+        words = format_resource_amount(resource, first.amount)
         raise StateConflict(
-            f"You have asked for {resources.counted(resource, first.amount)} more for {team.name} already,"
-            " and that is still open.",
+            f"You have asked for {words} more for {team.name} already, and that is still open.",
             next_action="Look at that request, or withdraw it and ask anew.",
             code="asked_already",
             quota_request=str(first.pk),
@@ -176,8 +176,8 @@ def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
         kind="quota.request_approved",
         team=request.team,
         workspace=request.workspace,
-        message=f"approved {resources.counted(request.resource, request.amount)} for {request.team.name}:"
-        " a rule allows it",
+        message=f"approved {format_resource_amount(request.resource, request.amount)} for"
+        f" {request.team.name}: a rule allows it",
         data=_data(request, rule=str(rule.pk), amount=request.amount, until=request.until),
     )
 
@@ -204,7 +204,7 @@ def approve(
     ends = request.until if until is None else until
     problems: dict[str, list[str]] = {}
     if isinstance(granted, bool) or not 0 < granted <= request.amount:
-        asked = resources.counted(request.resource, request.amount)
+        asked = format_resource_amount(request.resource, request.amount)
         problems["amount"] = [f"Grant more than zero and at most what was asked: {asked}."]
     if ends is not None and ends <= timezone.now():
         over = "The time that was asked for is over. " if until is None else ""
@@ -220,9 +220,9 @@ def approve(
         ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.why[:200])
     else:
         give(request=request, amount=granted, until=ends)
-    words = resources.counted(request.resource, granted)
+    words = format_resource_amount(request.resource, granted)
     less = granted < request.amount
-    of = f" (of {resources.spoken(request.resource, request.amount)} asked for)" if less else ""
+    of = f" (of {format_amount(request.resource, request.amount)} asked for)" if less else ""
     said = f"approved {words}{of} for {request.team.name}"
     _tell_decision(actor, request, "approved", said, note, amount=granted, until=ends)
     return request
@@ -241,7 +241,7 @@ def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
     request = _request(request_id)
     policies.require_decide(actor, request)
     _decide(request, RequestStatus.DENIED, actor, reason)
-    words = resources.counted(request.resource, request.amount)
+    words = format_resource_amount(request.resource, request.amount)
     _tell_decision(actor, request, "denied", f"denied {words} for {request.team.name}", reason)
     _end_waiting(request, f"{actor.username} denied what it waited for: {reason}")
     return request
@@ -258,7 +258,7 @@ def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
     if request.status == RequestStatus.WITHDRAWN:
         return request
     _decide(request, RequestStatus.WITHDRAWN, actor, "")
-    words = resources.counted(request.resource, request.amount)
+    words = format_resource_amount(request.resource, request.amount)
     events.record(
         actor=actor,
         kind="quota.request_withdrawn",

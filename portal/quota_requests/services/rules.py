@@ -14,6 +14,7 @@ from django.utils import timezone
 from portal.accounts import approvers
 from portal.accounts.models import Delegation, Team, User
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.formatting import format_resource_amount
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.quota_requests.models import AutoApproveRule, RequestStatus
@@ -103,7 +104,7 @@ def rule_words(rule: AutoApproveRule) -> str:
     """The rule as a sentence."""
     whom = rule.team.name if rule.team else "every team"
     hours = f"{rule.hours_at_most} hour{'' if rule.hours_at_most == 1 else 's'}"
-    return f"up to {resources.counted(rule.resource, rule.amount_at_most)} for up to {hours}, for {whom}"
+    return f"up to {format_resource_amount(rule.resource, rule.amount_at_most)} for up to {hours}, for {whom}"
 
 
 def rules_for(team: Team, resource: str) -> list[AutoApproveRule]:

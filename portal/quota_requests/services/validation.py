@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Team, User
 from portal.common.errors import InvalidInput
+from portal.common.formatting import format_resource, format_resource_amount
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import RequestKind
 from portal.quotas import resources
@@ -53,17 +54,17 @@ def _senseless(actor: User, team: Team, kind: str, resource: str, amount: int) -
     """What could be granted and would change nothing."""
     size = size_of(resource)
     if size is not None and amount > size:
-        has = f"{resources.counted(resource, size)}" + (
+        has = f"{format_resource_amount(resource, size)}" + (
             f" in {HOURS_AT_MOST // 24} days" if resource == resources.GPU_HOURS else ""
         )
         if not size:
-            return {"resource": [f"This site has no {resources.label(resource)}."]}
+            return {"resource": [f"This site has no {format_resource(resource)}."]}
         return {"amount": [f"This site has {has} in all: ask for at most that."]}
     if kind == RequestKind.LEDGER and not LedgerAccount.objects.filter(team=team).exists():
         return {"kind": [f"{team.name} has no budget of GPU-hours, so nothing is missing there."]}
     if kind == RequestKind.MEMBER_CAP:
         caps = MemberCap.objects.filter(team=team, resource=resource)
         if not caps.filter(user=actor).exists() and not caps.filter(user=None).exists():
-            named = resources.label(resource)
+            named = format_resource(resource)
             return {"kind": [f"No cap on {named} holds you back in {team.name}: ask for its quota instead."]}
     return {}

@@ -20,12 +20,13 @@ from portal.accounts.forms import add_problems
 from portal.accounts.models import Team
 from portal.catalog import selectors as catalog
 from portal.common.errors import PortalError
+from portal.common.formatting import format_input, format_resource_amount
 from portal.common.htmx import partial_of, wants
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.quota_requests import policies, presenters
 from portal.quota_requests import selectors as selectors
-from portal.quota_requests.forms import AskForm, DecideForm, end_after, in_units, in_words
+from portal.quota_requests.forms import AskForm, DecideForm, base_units, end_after
 from portal.quota_requests.models import QuotaRequest, RequestKind
 from portal.quota_requests.services import requests as services
 from portal.quotas import resources
@@ -109,7 +110,7 @@ def _initial(data: Any, known: list[str]) -> dict[str, Any]:
     given = data.get("amount", "")
     if given.isascii() and given.isdigit() and len(given) < 16:
         counted = resources.GPU_HOURS if kind == RequestKind.LEDGER else initial["resource"]
-        initial["amount"] = in_words(counted, int(given)) if counted else ""
+        initial["amount"] = format_input(counted, int(given), 3) if counted else ""
     return initial
 
 
@@ -150,7 +151,7 @@ def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[st
     return {
         "team": team,
         "lines": standing,
-        "at_once": f"up to {resources.counted(resource, at_once.amount)} for up to {at_once.hours} h"
+        "at_once": f"up to {format_resource_amount(resource, at_once.amount)} for up to {at_once.hours} h"
         if at_once
         else "",
         "by": "an owner of the team" if kind == RequestKind.MEMBER_CAP else "an approver",
@@ -231,7 +232,7 @@ def _decide(request: SignedInRequest, found: QuotaRequest, form: DecideForm) -> 
     services.approve(
         actor=request.user,
         request_id=found.pk,
-        amount=in_units(found.resource, amount) if amount is not None else None,
+        amount=base_units(found.resource, amount) if amount is not None else None,
         until=form.until(),
         note=given["note"],
     )

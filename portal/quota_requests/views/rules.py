@@ -19,7 +19,7 @@ from portal.common.errors import NotAllowed, PortalError
 from portal.common.requests import SignedInRequest
 from portal.quota_requests import presenters
 from portal.quota_requests import selectors as selectors
-from portal.quota_requests.forms import DelegationForm, RuleForm, end_after, in_units
+from portal.quota_requests.forms import DelegationForm, RuleForm, base_units, end_after
 from portal.quota_requests.services import rules as services
 
 TEAMS_SHOWN = 500
@@ -41,7 +41,7 @@ def rules(request: SignedInRequest) -> HttpResponse:
                 actor=request.user,
                 team=Team.objects.filter(slug=given["team"]).first() if given["team"] else None,
                 resource=given["resource"],
-                amount_at_most=in_units(given["resource"], given["amount"]),
+                amount_at_most=base_units(given["resource"], given["amount"]),
                 hours_at_most=given["hours"],
             )
         except PortalError as error:

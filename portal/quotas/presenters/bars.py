@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from portal.common.formatting import format_amount, format_resource
 from portal.quotas import resources
 
 _ORDER = (resources.GPU, resources.CPU, resources.MEMORY, resources.DISK, resources.WORKSPACES)
@@ -47,7 +48,7 @@ class Bar:
 
     @property
     def label(self) -> str:
-        return resources.label(self.resource)
+        return format_resource(self.resource)
 
     @property
     def simulated(self) -> bool:
@@ -65,7 +66,7 @@ class Bar:
     # As people say it.
 
     def said(self, amount: int | None) -> str:
-        return "no limit" if amount is None else resources.spoken(self.resource, amount)
+        return "no limit" if amount is None else format_amount(self.resource, amount)
 
     @property
     def used_words(self) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from django.http import QueryDict
 
 from portal.common.errors import InvalidInput
+from portal.common.formatting import format_input, format_resource, format_unit
 from portal.common.texts import storable
 from portal.quotas import resources
 from portal.quotas.models import Cohort, Quota, ResourceRate
-from portal.quotas.presenters.limits import as_typed, unit_of
 from portal.quotas.selectors import limits, site
 from portal.quotas.selectors.site import SiteLine, TreeRow
 from portal.quotas.services.limits import clean_resource
@@ -57,11 +57,11 @@ class Board:
 
     @property
     def label(self) -> str:
-        return resources.label(self.resource)
+        return format_resource(self.resource)
 
     @property
     def unit(self) -> str:
-        return unit_of(self.resource)
+        return format_unit(self.resource)
 
     @property
     def depths(self) -> bool:
@@ -98,12 +98,12 @@ def board_of(
     rate = ResourceRate.objects.filter(resource=resource).first()
     return Board(
         resource=resource,
-        choices=[(name, resources.label(name)) for name in known],
+        choices=[(name, format_resource(name)) for name in known],
         rows=shown,
         left_out=len(rows) - min(len(rows), len(shown)),
         line=line or SiteLine(resource, 0, 0, 0, None),
         lines=lines,
-        site_limit=as_typed(line.limit if line else None, resource),
+        site_limit=format_input(resource, line.limit if line else None),
         rate=(f"{rate.rate_milli / 1000:g}" if rate else "") if resources.is_accelerator(resource) else None,
         cohorts=list(Cohort.objects.order_by("slug")),
         editing=_editing(chosen, resource, typed),
@@ -145,9 +145,9 @@ def _editing(row: TreeRow | None, resource: str, typed: QueryDict | None) -> Edi
         )
     return Editing(
         row=row,
-        nominal=as_typed(quota.nominal if quota else None, resource),
-        borrowing_limit=as_typed(quota.borrowing_limit if quota else None, resource),
-        lending_limit=as_typed(quota.lending_limit if quota else None, resource),
+        nominal=format_input(resource, quota.nominal if quota else None),
+        borrowing_limit=format_input(resource, quota.borrowing_limit if quota else None),
+        lending_limit=format_input(resource, quota.lending_limit if quota else None),
         weight=row.weight,
         name=row.name,
         cohort=row.parent,

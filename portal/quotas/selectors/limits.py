@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Team, User
 from portal.common.errors import NotFound
+from portal.common.formatting import format_amount, format_resource
 from portal.common.texts import storable
 from portal.inventory.models import Allocation
 from portal.quotas import limit_tree, policies, resources, types
@@ -250,13 +251,13 @@ class MemberUse:
 
     @property
     def label(self) -> str:
-        return resources.label(self.resource)
+        return format_resource(self.resource)
 
     @property
     def words(self) -> str:
         """Use and cap as people say them: “2 of 4”."""
-        used = resources.spoken(self.resource, self.used)
-        return used if self.cap is None else f"{used} of {resources.spoken(self.resource, self.cap)}"
+        used = format_amount(self.resource, self.used)
+        return used if self.cap is None else f"{used} of {format_amount(self.resource, self.cap)}"
 
     @property
     def over(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from django.db.models import Count, Sum
 
 from portal.accounts.models import Team
+from portal.common.formatting import format_amount, format_resource
 from portal.inventory.models import Device, Node
 from portal.quotas import resources, types
 from portal.quotas.models import Cohort, Quota
@@ -28,7 +29,7 @@ class SiteLine:
 
     @property
     def label(self) -> str:
-        return resources.label(self.resource)
+        return format_resource(self.resource)
 
     @property
     def promised_percent(self) -> int | None:
@@ -45,7 +46,7 @@ class SiteLine:
         return self.resource != resources.WORKSPACES
 
     def spoken(self, amount: int | None) -> str:
-        return "–" if amount is None else resources.spoken(self.resource, amount)
+        return "–" if amount is None else format_amount(self.resource, amount)
 
 
 def site_capacity() -> Amounts:
@@ -118,7 +119,7 @@ class TreeRow:
         return f"{self.kind}:{self.slug}"
 
     def spoken(self, amount: int | None) -> str:
-        return resources.spoken(self.resource, amount) if amount is not None else ""
+        return format_amount(self.resource, amount) if amount is not None else ""
 
     @property
     def nominal(self) -> str:

@@ -15,6 +15,7 @@ from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.formatting import format_amount, format_resource, format_resource_amount
 from portal.events import services as events
 from portal.quotas import policies, resources
 from portal.quotas.domain_events import LimitsChanged
@@ -83,7 +84,7 @@ def set_quota(
     _lock(owner)
     quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
     if quota is not None and only_new:
-        raise _there_is_one(f"{owner.name} has a quota of {resources.label(resource)} already.")
+        raise _there_is_one(f"{owner.name} has a quota of {format_resource(resource)} already.")
     before = (quota.nominal, quota.borrowing_limit, quota.lending_limit) if quota else None
     if before == wanted:
         return Changed(False)
@@ -95,7 +96,7 @@ def set_quota(
         actor=actor,
         kind="quota.set",
         team=team,
-        message=f"set {resources.label(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
+        message=f"set {format_resource(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
         data=_data(team, cohort, resource) | {"before": _named(before), "after": _named(wanted)},
     )
     emit(LimitsChanged())
@@ -120,8 +121,8 @@ def remove_quota(
         actor=actor,
         kind="quota.removed",
         team=team,
-        message=f"removed the quota of {resources.label(resource)} of {owner.name} ("
-        f"{resources.spoken(resource, before[0])})",
+        message=f"removed the quota of {format_resource(resource)} of {owner.name} ("
+        f"{format_amount(resource, before[0])})",
         data=_data(team, cohort, resource) | {"before": _named(before), "after": None},
     )
     emit(LimitsChanged())
@@ -166,7 +167,7 @@ def _difference(resource: str, before: Triple | None, after: Triple) -> str:
 
 
 def _said(resource: str, amount: int | None) -> str:
-    return "all" if amount is None else resources.spoken(resource, amount)
+    return "all" if amount is None else format_amount(resource, amount)
 
 
 def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, object]:
@@ -183,8 +184,8 @@ def _notes_on_use(team: Team, resource: str) -> tuple[str, ...]:
     if bar is None or bar.over == 0:
         return ()
     return (
-        f"{team.name} uses {resources.counted(resource, bar.used)},"
-        f" {resources.spoken(resource, bar.over)} over what it may. What runs goes on; nothing new starts"
+        f"{team.name} uses {format_resource_amount(resource, bar.used)},"
+        f" {format_amount(resource, bar.over)} over what it may. What runs goes on; nothing new starts"
         " until it is below.",
     )
 
@@ -254,14 +255,12 @@ def _tell_cap(
     after: int | None,
 ) -> None:
     who = user.username if user else "each member"
-    old, new = (
-        "none" if amount is None else resources.spoken(resource, amount) for amount in (before, after)
-    )
+    old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
     events.record(
         actor=actor,
         kind="quota.member_cap_removed" if after is None else "quota.member_cap_set",
         team=team,
-        message=f"set the cap of {who} in {team.name} on {resources.label(resource)}: {old} → {new}",
+        message=f"set the cap of {who} in {team.name} on {format_resource(resource)}: {old} → {new}",
         data={
             "team": team.slug,
             "user": user.username if user else None,
@@ -278,13 +277,13 @@ def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> 
     bar = limits.bar_of(team, resource, actor=user)
     if bar is not None and bar.limit is not None and amount > bar.limit:
         notes.append(
-            f"This is more than {team.name} may have of it at all ({resources.counted(resource, bar.limit)})."
-            " The team's own limit holds."
+            f"This is more than {team.name} may have of it at all"
+            f" ({format_resource_amount(resource, bar.limit)}). The team's own limit holds."
         )
     if user is not None and bar is not None and bar.mine > amount:
         notes.append(
-            f"{user.username} holds {resources.counted(resource, bar.mine)} now. What runs goes on; nothing"
-            " new starts until it is below."
+            f"{user.username} holds {format_resource_amount(resource, bar.mine)} now. What runs goes on;"
+            " nothing new starts until it is below."
         )
     return tuple(notes)
 
@@ -309,8 +308,9 @@ def set_site_limit(*, actor: User | SystemActor, resource: str, amount: int) -> 
         return Changed(
             True,
             (
-                f"{resources.counted(resource, used)} are in use, {resources.spoken(resource, used - amount)}"
-                " over this limit. What runs goes on; nothing new starts until it is below.",
+                f"{format_resource_amount(resource, used)} are in use,"
+                f" {format_amount(resource, used - amount)} over this limit."
+                " What runs goes on; nothing new starts until it is below.",
             ),
         )
     return Changed(True)
@@ -331,13 +331,11 @@ def remove_site_limit(*, actor: User | SystemActor, resource: str) -> Changed:
 
 
 def _tell_site(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
-    old, new = (
-        "none" if amount is None else resources.spoken(resource, amount) for amount in (before, after)
-    )
+    old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
     events.record(
         actor=actor,
         kind="quota.site_limit_removed" if after is None else "quota.site_limit_set",
-        message=f"set the site's limit of {resources.label(resource)}: {old} → {new}",
+        message=f"set the site's limit of {format_resource(resource)}: {old} → {new}",
         data={"resource": resource, "before": before, "after": after},
     )
     emit(LimitsChanged())
@@ -387,7 +385,7 @@ def _tell_rate(actor: User | SystemActor, resource: str, before: int | None, aft
     events.record(
         actor=actor,
         kind="quota.rate_removed" if after is None else "quota.rate_set",
-        message=f"set what an hour of {resources.label(resource)} costs: {old} → {new} GPU-hours",
+        message=f"set what an hour of {format_resource(resource)} costs: {old} → {new} GPU-hours",
         data={"resource": resource, "before": before, "after": after},
     )
     emit(LimitsChanged())

@@ -1,21 +1,12 @@
-"""Amounts of resources as people say them."""
+"""Amounts of resources in templates."""
 
 from __future__ import annotations
 
 from django import template
 
-from portal.quotas import resources
+from portal.common.formatting import format_amount, format_input, format_resource_amount
 
 register = template.Library()
-
-
-@register.simple_tag
-def counted(resource: str, amount: int) -> str:
-    """Number and name: "1.5 × H100"."""
-    return resources.counted(resource, amount)
-
-
-@register.simple_tag
-def spoken(resource: str, amount: int) -> str:
-    """The number with its unit, without the resource's name: "1.5", "64 GiB", "12 h"."""
-    return resources.spoken(resource, amount)
+register.simple_tag(format_amount)
+register.simple_tag(format_input)
+register.simple_tag(format_resource_amount)
