@@ -42,13 +42,13 @@ class Template(models.Model):
         max_length=200, blank=True, help_text="What an operator does where the program is missing."
     )
     # For devices alone; empty is any. What the driver runs, and the oldest device that will do.
-    cuda_version = models.CharField(
+    min_cuda = models.CharField(
         max_length=6,
         blank=True,
         validators=[RegexValidator(r"^1[1-9]\.\d{1,2}$", "Write it as 12.4.")],
         help_text="The CUDA version that its image or environment brings, such as 12.4.",
     )
-    compute_capability = models.CharField(
+    min_compute_capability = models.CharField(
         max_length=5,
         blank=True,
         choices=[(version, version) for version in COMPUTE_CAPABILITIES],

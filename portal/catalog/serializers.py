@@ -32,7 +32,16 @@ class ResourcesSerializer(serializers.Serializer[Any]):
 class TemplateSerializer(serializers.ModelSerializer[Template]):
     """What can be run. Where no node has its program, `available` is false and `reason` says so."""
 
-    compute_capability = serializers.CharField(help_text="The least that a device must have; empty is any.")
+    min_compute_capability = serializers.CharField(
+        read_only=True, help_text="The least that a device must have; empty is any."
+    )
+    # The names of these two before 2026-11, kept for clients that read them.
+    cuda_version = serializers.CharField(
+        source="min_cuda", read_only=True, help_text="The same as `min_cuda`."
+    )
+    compute_capability = serializers.CharField(
+        source="min_compute_capability", help_text="The same as `min_compute_capability`."
+    )
     available = serializers.SerializerMethodField()
     reason = serializers.SerializerMethodField()
     next_action = serializers.SerializerMethodField()
@@ -40,8 +49,8 @@ class TemplateSerializer(serializers.ModelSerializer[Template]):
     class Meta:
         model = Template
         fields = [
-            *("slug", "name", "description", "icon", "program", "cuda_version"),
-            *("compute_capability", "open_path", "start_timeout_s"),
+            *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
+            *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
             *("stop_timeout_s", "available", "reason", "next_action"),
         ]
         read_only_fields = fields

@@ -113,7 +113,7 @@ class PoolNodes:
             program_need(template.program),
             *software_requirements.needs(template, wanted),
         )
-        version = template.compute_capability
+        version = template.min_compute_capability
         if wanted.count and version and not wanted.model:
             # Of the models that would do, those that can run it; with none of them no node provides it.
             can = self._capable(version)

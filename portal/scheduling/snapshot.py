@@ -384,7 +384,7 @@ def _waiting(
 def place_key(asked: Asked) -> str:
     """What decides where a request may go, beside its amounts."""
     pools = ",".join(each.pool.slug for each in asked.pools)
-    stack = f"{asked.template.program}|{asked.template.cuda_version}|{asked.template.compute_capability}"
+    stack = f"{asked.template.program}|{asked.template.min_cuda}|{asked.template.min_compute_capability}"
     return f"{stack}|{pools}|{asked.request!r}"
 
 

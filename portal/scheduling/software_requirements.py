@@ -59,9 +59,9 @@ def needs(template: Template, wanted: AcceleratorRequest) -> tuple[str, ...]:
     """What a node must provide for this template and these accelerators; nothing where none are asked for."""
     if not wanted.count:
         return ()
-    names = [cuda(template.cuda_version)] if template.cuda_version else []
-    if template.compute_capability:
-        version = template.compute_capability
+    names = [cuda(template.min_cuda)] if template.min_cuda else []
+    if template.min_compute_capability:
+        version = template.min_compute_capability
         names.append(on(version, wanted.model) if wanted.model else capability(version))
     return tuple(names)
 

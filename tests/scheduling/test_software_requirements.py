@@ -55,8 +55,8 @@ def verdict(team, actor, slug: str):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"cuda_version": "12.4"}, "CUDA 12.4 or newer"),
-        ({"compute_capability": "8.0"}, "compute capability 8.0"),
+        ({"min_cuda": "12.4"}, "CUDA 12.4 or newer"),
+        ({"min_compute_capability": "8.0"}, "compute capability 8.0"),
     ],
 )
 def test_a_device_that_cannot_run_it_is_refused_with_the_reason(sites, team, alice, fields, word):
@@ -69,7 +69,7 @@ def test_a_device_that_cannot_run_it_is_refused_with_the_reason(sites, team, ali
     assert verdict(team, alice, "cpu-small").outcome is Outcome.FITS_NOW
 
 
-@pytest.mark.parametrize("fields", [{"cuda_version": "12.4"}, {"compute_capability": "8.0"}])
+@pytest.mark.parametrize("fields", [{"min_cuda": "12.4"}, {"min_compute_capability": "8.0"}])
 def test_of_any_model_it_gets_one_that_can(sites, make, alice, fields):
     needs(**fields)
     made = [make(alice, "any") for _ in range(3)]
@@ -82,7 +82,7 @@ def test_on_a_node_with_both_the_device_counts_and_not_the_node(catalog, make, a
     pool = local_pool_with(node_info("both", devices=both, cuda_version="13.0", cpu_milli=64_000))
     Pool.objects.filter(pk=pool.pk).update(hand_out_max_age_h=0)
     FlavorFactory(slug="any", accelerator_count=1)
-    needs(compute_capability="9.0")
+    needs(min_compute_capability="9.0")
     made = [make(alice, "any") for _ in range(3)]
     assert [each.state for each in made] == [State.PROVISIONING, State.PROVISIONING, State.PENDING]
     assert set(AllocatedDevice.objects.values_list("device__model", flat=True)) == {H100}
@@ -97,12 +97,12 @@ def test_a_node_that_does_not_tell_its_driver_promises_nothing():
 
 
 def test_without_accelerators_nothing_is_needed():
-    template = Template(cuda_version="12.4", compute_capability="9.0")
+    template = Template(min_cuda="12.4", min_compute_capability="9.0")
     assert software_requirements.needs(template, AcceleratorRequest()) == ()
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"cuda_version": "twelve"}, {"cuda_version": "9.0"}, {"compute_capability": "9.5"}]
+    "wrong", [{"min_cuda": "twelve"}, {"min_cuda": "9.0"}, {"min_compute_capability": "9.5"}]
 )
 def test_wrong_needs_are_refused(catalog, wrong):
     template = needs()
