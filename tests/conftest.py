@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         **settings.STORAGES,
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
     }
-    _run_commit_hooks_in_tests()
+    _run_callbacks_where_a_commit_would_be(database)
     from hypothesis import settings as hypothesis
 
     # A busy machine is no reason to fail: what takes long shows in the run's durations.
@@ -66,43 +66,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(_scratch, ignore_errors=True)
 
 
-def _run_commit_hooks_in_tests() -> None:
-    """Run `on_commit` hooks as soon as only the test's own transaction is left around them.
+def _run_callbacks_where_a_commit_would_be(database: dict[str, Any]) -> None:
+    """Take the backends of `tests.databases`; the connection that `django.setup` opened is dropped."""
+    from django.db import connections
 
-    Most tests run inside a transaction that is rolled back. What a service does on commit then
-    happens when the service's own transaction ends, as it does in production.
-    """
-    from django.db import transaction
-    from django.db.backends.base.base import BaseDatabaseWrapper
-
-    leave, on_commit = transaction.Atomic.__exit__, BaseDatabaseWrapper.on_commit
-
-    def bare(connection: Any) -> bool:
-        blocks = connection.atomic_blocks
-        return bool(blocks) and all(block._from_testcase for block in blocks)
-
-    def run_hooks(connection: Any) -> None:
-        while connection.run_on_commit and not connection.needs_rollback:
-            _, hook, robust = connection.run_on_commit.pop(0)
-            try:
-                hook()
-            except Exception:
-                if not robust:
-                    raise
-
-    def patched_exit(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        leave(self, exc_type, exc_value, traceback)
-        connection = transaction.get_connection(self.using)
-        if exc_type is None and not self._from_testcase and bare(connection):
-            run_hooks(connection)
-
-    def patched_on_commit(self: Any, hook: Callable[[], Any], robust: bool = False) -> None:
-        on_commit(self, hook, robust)
-        if bare(self):
-            run_hooks(self)
-
-    transaction.Atomic.__exit__ = patched_exit  # type: ignore[method-assign]
-    BaseDatabaseWrapper.on_commit = patched_on_commit  # type: ignore[method-assign]
+    database["ENGINE"] = database["ENGINE"].replace("django.db.backends", "tests.databases")
+    del connections["default"]
 
 
 @pytest.fixture(autouse=True)

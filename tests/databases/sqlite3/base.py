@@ -1,0 +1,9 @@
+"""SQLite, with commits in tests."""
+
+from django.db.backends.sqlite3 import base
+
+from tests.databases.commits import CommitsInTests
+
+
+class DatabaseWrapper(CommitsInTests, base.DatabaseWrapper):
+    """Django's, which runs callbacks when the commit would be."""
