@@ -5,6 +5,8 @@ from __future__ import annotations
 from portal.accounts.models import Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
 
 
 def is_member(actor: User, team: Team) -> bool:
@@ -25,13 +27,9 @@ def may_manage_team(actor: User | SystemActor, team: Team) -> bool:
 
 def require_manage_team(actor: User | SystemActor, team: Team) -> None:
     if not may_manage_team(actor, team):
-        raise NotAllowed(
-            f"Only an owner of {team.name} may change it.", next_action="Ask an owner of the team."
-        )
+        raise NotAllowed(Reason(AccountCode.ONLY_TEAM_OWNERS, {"team": team.name}))
 
 
 def require_operator(actor: User | SystemActor) -> None:
     if not isinstance(actor, SystemActor) and not actor.operates:
-        raise NotAllowed(
-            "Only an operator may do this.", next_action="Ask the operator of this installation."
-        )
+        raise NotAllowed(Reason(AccountCode.ONLY_OPERATORS))

@@ -9,6 +9,8 @@ from django.utils import timezone
 
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 
 
@@ -34,9 +36,7 @@ def team_by_slug(actor: User, slug: str) -> Team:
         .first()
     )
     if team is None:
-        raise NotFound(
-            f"There is no team “{slug}” that you may see.", next_action="Choose one of your teams."
-        )
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
     return team
 
 

@@ -17,6 +17,8 @@ from portal.accounts import policies
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.common.texts import storable
 from portal.events import services as events
@@ -53,26 +55,29 @@ def create_token(
     longer than itself, or `NotAllowed` is raised.
     """
     if not isinstance(actor, SystemActor) and actor.pk != user.pk:
-        raise NotAllowed("Tokens can only be made for yourself.", next_action="Sign in as that user.")
+        raise NotAllowed(Reason(AccountCode.TOKEN_FOR_ANOTHER))
     wanted = sorted(set(scopes))
     unknown = [scope for scope in wanted if scope not in Scope.values]
     if unknown or not wanted:
+        known = {"known": list(Scope.values)}
         raise InvalidInput(
-            f"Unknown scope: {', '.join(unknown)}." if unknown else "Choose at least one scope.",
-            next_action=f"Use some of: {', '.join(Scope.values)}.",
-            errors={"scopes": [f"Choose from {', '.join(Scope.values)}."]},
+            Reason(AccountCode.UNKNOWN_SCOPES, {"scopes": unknown, **known})
+            if unknown
+            else Reason(AccountCode.NO_SCOPES, known),
+            errors={"scopes": [Reason(AccountCode.CHOOSE_SCOPES, known)]},
         )
     if expires_at is not None and expires_at <= timezone.now():
         raise InvalidInput(
-            "The expiry lies in the past.",
-            next_action="Choose a later day.",
-            errors={"expires_at": ["Choose a day in the future."]},
+            Reason(AccountCode.EXPIRY_PAST),
+            errors={"expires_at": [Reason(AccountCode.EXPIRY_NOT_IN_FUTURE)]},
         )
     if made_with is not None:
         _check_no_wider(made_with, wanted, expires_at)
     name = name.strip()
     if not name:
-        raise InvalidInput("A token needs a name.", errors={"name": ["Say what the token is for."]})
+        raise InvalidInput(
+            Reason(AccountCode.TOKEN_NAMELESS), errors={"name": [Reason(AccountCode.TOKEN_PURPOSE)]}
+        )
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = ApiToken(
         user=user,
@@ -95,15 +100,10 @@ def create_token(
 def _check_no_wider(parent: ApiToken, scopes: Sequence[str], expires_at: datetime | None) -> None:
     wider = [] if Scope.ALL in parent.scopes else sorted(set(scopes) - set(parent.scopes))
     if wider:
-        raise NotAllowed(
-            f"A token cannot make one that may do more: {', '.join(wider)}.",
-            next_action="Choose among its own scopes, or make the token on your account's token page.",
-        )
+        raise NotAllowed(Reason(AccountCode.TOKEN_WIDER, {"scopes": wider}))
     if parent.expires_at is not None and (expires_at is None or expires_at > parent.expires_at):
-        raise NotAllowed(
-            "A token cannot make one that lives longer than itself.",
-            next_action=f"Choose an expiry up to {parent.expires_at.isoformat(timespec='seconds')}.",
-        )
+        until = parent.expires_at.isoformat(timespec="seconds")
+        raise NotAllowed(Reason(AccountCode.TOKEN_OUTLIVES, {"until": until}))
 
 
 @transaction.atomic
@@ -123,7 +123,7 @@ def revoke_token(*, actor: User, token_id: UUID) -> None:
     """End one of the actor's tokens at once. Ending it twice is success."""
     token = ApiToken.objects.filter(pk=token_id, user=actor).first()
     if token is None:
-        raise NotFound("There is no such token of yours.", next_action="Look at your list of tokens.")
+        raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
     if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
         events.record(
             actor=actor,
@@ -154,7 +154,7 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
     try:
         team.full_clean()
     except ValidationError as error:
-        raise InvalidInput("The team cannot be made like this.", errors=error.message_dict) from error
+        raise InvalidInput(Reason(AccountCode.TEAM_NOT_VALID), errors=error.message_dict) from error
     team.save()
     if owner is not None:
         Membership.objects.create(team=team, user=owner, role=Role.OWNER)
@@ -167,13 +167,15 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
     """Add a user to a team or change the role. A team keeps at least one owner."""
     policies.require_manage_team(actor, team)
     if role not in Role.values:
-        raise InvalidInput(f"“{role}” is no role.", errors={"role": ["Choose member or owner."]})
+        raise InvalidInput(
+            Reason(AccountCode.NO_SUCH_ROLE, {"role": role}),
+            errors={"role": [Reason(AccountCode.CHOOSE_A_ROLE)]},
+        )
     user = User.objects.filter(username=storable(username).strip().lower(), is_active=True).first()
     if user is None:
         raise InvalidInput(
-            f"There is no user “{username}”.",
-            next_action="Check the spelling, or ask an operator to add the user.",
-            errors={"username": ["No user has this name."]},
+            Reason(AccountCode.NO_SUCH_USER, {"username": username}),
+            errors={"username": [Reason(AccountCode.USER_UNKNOWN)]},
         )
     Team.objects.select_for_update().get(pk=team.pk)
     membership = Membership.objects.filter(team=team, user=user).first()
@@ -205,15 +207,13 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
         Membership.objects.select_related("user").filter(team=team, user__username=storable(username)).first()
     )
     if membership is None:
-        raise NotFound(f"{username} is not in {team.name}.", next_action="Reload the list of members.")
+        raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
     if membership.role == Role.OWNER:
         _keep_an_owner(team, besides=membership.user)
     live = membership.user.workspaces.live().filter(team=team).count()
     if live:
-        raise StateConflict(
-            f"{username} still has {live} workspace{'s' if live > 1 else ''} charged to {team.name}.",
-            next_action="Delete them first; home folders stay.",
-        )
+        held = {"username": username, "count": live, "team": team.name}
+        raise StateConflict(Reason(AccountCode.MEMBER_HAS_WORKSPACES, held))
     membership.delete()
     events.record(
         actor=actor,
@@ -226,7 +226,4 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
 
 def _keep_an_owner(team: Team, *, besides: User) -> None:
     if not team.memberships.filter(role=Role.OWNER).exclude(user=besides).exists():
-        raise StateConflict(
-            f"{besides.username} is the only owner of {team.name}.",
-            next_action="Make somebody else an owner first.",
-        )
+        raise StateConflict(Reason(AccountCode.LAST_OWNER, {"username": besides.username, "team": team.name}))

@@ -154,7 +154,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
             try:
                 team = services.create_team(actor=request.user, owner=request.user, **form.cleaned_data)
             except PortalError as error:
-                add_problems(form, error.extra.get("errors", {}), error.message)
+                add_problems(form, error.field_errors, error.message)
             else:
                 messages.success(request, f"{team.name} is there, and you are its owner.")
                 return redirect("home:team", team.slug)
@@ -241,7 +241,7 @@ def tokens(request: SignedInRequest) -> HttpResponse:
                 expires_at=form.expires_at(),
             )
         except PortalError as error:
-            add_problems(form, error.extra.get("errors", {}), error.message)
+            add_problems(form, error.field_errors, error.message)
         else:
             secret = made.secret
             form = TokenForm()

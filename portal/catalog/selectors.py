@@ -9,6 +9,9 @@ from django.db.models import QuerySet
 
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CatalogCode, CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
 from portal.common.texts import storable
 from portal.inventory.models import Node
 
@@ -24,11 +27,10 @@ def flavors() -> QuerySet[Flavor]:
 def template_by_slug(slug: str) -> Template:
     found = templates().filter(slug=storable(slug)).first()
     if found is None:
-        known = ", ".join(templates().values_list("slug", flat=True))
+        known = {"known": list(templates().values_list("slug", flat=True))}
         raise InvalidInput(
-            f"There is no template “{slug}”.",
-            next_action=f"Choose one of: {known}.",
-            errors={"template": [f"Choose one of: {known}."]},
+            Reason(CatalogCode.NO_SUCH_TEMPLATE, {"slug": slug, **known}),
+            errors={"template": [Reason(CommonCode.CHOOSE_ONE_OF, known)]},
         )
     return found
 
@@ -36,22 +38,30 @@ def template_by_slug(slug: str) -> Template:
 def flavor_by_slug(slug: str) -> Flavor:
     found = flavors().filter(slug=storable(slug)).first()
     if found is None:
-        known = ", ".join(flavors().values_list("slug", flat=True)[:20])
+        known = {"known": list(flavors().values_list("slug", flat=True)[:20])}
         raise InvalidInput(
-            f"There is no flavor “{slug}”.",
-            next_action=f"Choose one of: {known}.",
-            errors={"flavor": [f"Choose one of: {known}."]},
+            Reason(CatalogCode.NO_SUCH_FLAVOR, {"slug": slug, **known}),
+            errors={"flavor": [Reason(CommonCode.CHOOSE_ONE_OF, known)]},
         )
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateOffer:
-    """A template card. `reason` says why it cannot be had, with `next_action`, or is empty."""
+    """A template card, and why it cannot be had, or None."""
 
     template: Template
-    reason: str = ""
-    next_action: str = ""
+    blocker: Reason | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be had, in a sentence, or an empty string."""
+        return message_of(self.blocker) if self.blocker else ""
+
+    @property
+    def next_action(self) -> str:
+        """What to do about it, or an empty string."""
+        return next_action_of(self.blocker) if self.blocker else ""
 
 
 def template_offers() -> list[TemplateOffer]:
@@ -60,13 +70,8 @@ def template_offers() -> list[TemplateOffer]:
     offers = []
     for template in templates():
         if nodes and missing_program(template, nodes):
-            offers.append(
-                TemplateOffer(
-                    template,
-                    f"Needs {template.program}, which no node has.",
-                    template.install_hint,
-                )
-            )
+            missing = {"program": template.program, "install_hint": template.install_hint}
+            offers.append(TemplateOffer(template, Reason(CatalogCode.PROGRAM_MISSING, missing)))
         else:
             offers.append(TemplateOffer(template))
     return offers

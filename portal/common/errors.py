@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from portal.common.reasons.reason import Reason
@@ -11,7 +12,8 @@ from portal.common.reasons.wording import message_of, next_action_of
 class PortalError(Exception):
     """Base: a stable `code`, an HTTP status, and the reason, whose text is made at the edge.
 
-    `extra` holds members that the API's problem document carries beside the standard ones.
+    `extra` holds members that the API's problem document carries beside the standard ones; its `errors`
+    map fields to reasons (or to a validator's own sentences), see `field_errors`.
     """
 
     code = "error"
@@ -38,6 +40,18 @@ class PortalError(Exception):
             return next_action_of(self.reason)
         return self._next_action
 
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def field_errors(self) -> dict[str, list[str]]:
+        """What is wrong with single fields, in sentences, for a form or a problem document."""
+        errors: Mapping[str, Iterable[Reason | str]] = self.extra.get("errors", {})
+        return {
+            field: [message_of(each) if isinstance(each, Reason) else str(each) for each in found]
+            for field, found in errors.items()
+        }
+
     @property
     def sentence(self) -> str:
         """What went wrong and what to do about it, for a message on a page."""
@@ -45,7 +59,7 @@ class PortalError(Exception):
 
 
 class InvalidInput(PortalError):
-    """The request cannot be understood or breaks a rule; `extra["errors"]` maps fields to sentences."""
+    """The request cannot be understood or breaks a rule; `extra["errors"]` maps fields to reasons."""
 
     code = "invalid"
     status = 400

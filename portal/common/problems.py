@@ -60,6 +60,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     if isinstance(error, PortalError):
         set_rollback()
         extra = dict(error.extra)
+        if "errors" in extra:
+            extra["errors"] = error.field_errors
         if error.next_action:
             extra["next_action"] = error.next_action
         if isinstance(error.reason, Reason):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from django.db.models import QuerySet
 
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
 from portal.events.models import Notification
 
 if TYPE_CHECKING:
@@ -27,5 +29,5 @@ def notification_by_id(actor: User, notification_id: int) -> Notification:
     """One of the actor's notices, or `NotFound`."""
     found = notifications_of(actor).filter(pk=notification_id).first()
     if found is None:
-        raise NotFound("There is no such notice of yours.", next_action="Look at your list of notices.")
+        raise NotFound(Reason(CommonCode.NO_SUCH_NOTICE))
     return found

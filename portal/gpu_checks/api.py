@@ -206,11 +206,11 @@ class GpuCheckSchema(ApiView):
 class PoolChecksSerializer(StrictSerializer):
     """When a pool's devices are checked. Hours; 0 is never."""
 
-    check_every_h = serializers.IntegerField(min_value=0, max_value=settings.MOST_HOURS, required=False)
+    check_every_h = serializers.IntegerField(min_value=0, max_value=settings.MAX_HOURS, required=False)
     check_level = serializers.ChoiceField(CheckLevel.choices, required=False)
     hand_out_max_age_h = serializers.IntegerField(
         min_value=0,
-        max_value=settings.MOST_HOURS,
+        max_value=settings.MAX_HOURS,
         required=False,
         help_text="A device whose last pass is older is checked before it is handed out.",
     )

@@ -11,8 +11,12 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
+from django.utils.translation import gettext, ngettext
 
 from portal.common.errors import NotFound, StateConflict
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import names_joined, sentence_of
 from portal.events import services as events
 from portal.gpu_checks import preflight
 from portal.inventory.cordons import name_of
@@ -58,16 +62,12 @@ def end(workspace_id: UUID) -> bool:
     if not grants:
         return False
     names = [_name(grant) for grant in grants]
-    which = f"{names[0]} has" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} have"
     if _waits_for_checks(workspace):
-        preflight.another(workspace, [f"{which} disappeared"], code="device_lost")
+        preflight.another(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
         return True
-    message = (
-        f"{which} disappeared: the driver does not list {'it' if len(names) == 1 else 'them'} any more. "
-        "Start it again to get another device; its files are kept."
-    )
-    reconcile.fail(workspace, TerminationReason.LOST, code="device_lost", message=message)
-    _tell(workspace, which)
+    reason = Reason(WorkspaceCode.DEVICE_LOST, {"devices": names})
+    reconcile.fail(workspace, TerminationReason.LOST, code=reason.code.value, message=sentence_of(reason))
+    _notify(workspace, names)
     return True
 
 
@@ -82,13 +82,17 @@ def _name(grant: AllocatedDevice) -> str:
     return name_of(grant.device)
 
 
-def _tell(workspace: Workspace, which: str) -> None:
-    title = f"{workspace.name} had to be ended: {which} disappeared"
+def _notify(workspace: Workspace, names: list[str]) -> None:
+    title = ngettext(
+        "%(workspace)s had to be ended: %(devices)s has disappeared",
+        "%(workspace)s had to be ended: %(devices)s have disappeared",
+        len(names),
+    ) % {"workspace": workspace.name, "devices": names_joined(names)}
     events.notify(
         [workspace.owner],
         kind="workspace.device_lost",
-        title=f"Simulated: {title}" if workspace.simulated else title,
-        body="What ran on it is lost; its files are kept. Start it again to get another device.",
+        title=gettext("Simulated: %(title)s") % {"title": title} if workspace.simulated else title,
+        body=gettext("What ran on it is lost; its files are kept. Start it again to get another device."),
         url=f"/workspaces/{workspace.pk}/",
     )
 

@@ -14,6 +14,9 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
+from portal.common.reasons.codes import CheckCode, WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
@@ -126,7 +129,7 @@ def proceed(event: PreflightDue) -> None:
     for each in under_way:
         run = runs.locked_run(each.pk)
         if run.open:
-            results.give_up(run, f"no verdict came within {DEADLINE_S} s")
+            results.give_up(run, Reason(CheckCode.NO_VERDICT, {"within_s": DEADLINE_S}))
     _start_if_good(workspace)
 
 
@@ -153,10 +156,10 @@ def _conclude(workspace: Workspace) -> bool:
     bad = [run for run in its if run.verdict in BAD]
     unknown = [run for run in its if not run.open and run.verdict not in GOOD | BAD]
     if bad:
-        another(workspace, [f"{name_of(run.device)} failed its check" for run in bad])
+        another(workspace, _check_failed(bad))
         return False
     if unknown and workspace.pool is not None and workspace.pool.check_required:
-        another(workspace, [f"{name_of(run.device)} could not be checked" for run in unknown])
+        another(workspace, _check_failed(unknown, unknown=True))
         return False
     if any(run.open for run in its):
         return False
@@ -171,9 +174,14 @@ def _conclude(workspace: Workspace) -> bool:
     return True
 
 
-def another(workspace: Workspace, why: Sequence[str], *, code: str = "check_failed") -> None:
+def _check_failed(its: Iterable[GpuCheckRun], *, unknown: bool = False) -> Reason:
+    devices = [name_of(run.device) for run in its]
+    return Reason(WorkspaceCode.CHECK_FAILED, {"devices": devices, "unknown": unknown})
+
+
+def another(workspace: Workspace, reason: Reason) -> None:
     """Back into the queue at its old place: nothing has been started, so nothing is left behind."""
-    sentence = f"{' and '.join(why)}; another one is taken."
+    code, sentence = reason.code.value, message_of(reason)
     advance(
         workspace,
         Trigger.NO_CAPACITY,

@@ -13,6 +13,9 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 
+from portal.common.reasons.codes import CheckCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.gpu_checks import baselines
 from portal.gpu_checks.models import CheckKind, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import NOUN
@@ -141,7 +144,7 @@ def _failed(answer: CheckAnswer) -> Reading:
 def _refused(run: GpuCheckRun, problem: Unsound) -> Reading:
     noun = NOUN[CheckKind(run.kind)]
     log.warning("the report of %s of %s is not taken: %s", noun, run.device.uuid, problem)
-    summary = f"Its node sent no sound report of the {noun}: {problem}"[:500]
+    summary = message_of(Reason(CheckCode.REPORT_UNSOUND, {"kind": run.kind, "problem": str(problem)}))[:500]
     return Reading(CheckVerdict.INCONCLUSIVE, "retry", summary)
 
 

@@ -12,6 +12,9 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import CheckCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
 from portal.common.texts import storable, storable_json
 from portal.events import live
 from portal.gpu_checks import reading
@@ -128,14 +131,14 @@ def silent(run_id: UUID) -> bool:
             run.save(update_fields=["status", "lease", "lease_expires_at", "started_at"])
             send_on_commit(run.device.node_id)
             return False
-        give_up(run, f"{run.device.node.name} has not answered. Look whether its node worker runs.")
+        give_up(run, Reason(CheckCode.NODE_NOT_ANSWERING, {"node": run.device.node.name}))
         _hand_out(run, workspace)
     return True
 
 
-def give_up(run: GpuCheckRun, why: str) -> None:
+def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result: what is not known is no pass."""
-    device, noun = run.device, NOUN[CheckKind(run.kind)]
+    device, noun, why = run.device, NOUN[CheckKind(run.kind)], sentence_of(reason)
     end(run, CheckStatus.LOST, summary=why)
     record(run, device, "lost", f"has no result of the {noun} of {name_of(device)}: {why}")
     _unproven(run, f"Its {noun} was lost: {why}")

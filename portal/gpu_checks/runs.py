@@ -20,6 +20,9 @@ from portal.celery import app
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, NotPossible, StateConflict
+from portal.common.reasons.codes import CheckCode, CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.events import live
 from portal.events import services as events
 from portal.gpu_checks import baselines
@@ -70,8 +73,8 @@ def request_check(
     """
     require_operator(actor)
     if level not in CheckLevel.values:
-        sentence = f"Choose one of: {', '.join(CheckLevel.values)}."
-        raise InvalidInput("There is no such level.", errors={"level": [sentence]})
+        choose = Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(CheckLevel.values)})
+        raise InvalidInput(Reason(CheckCode.NO_SUCH_LEVEL), errors={"level": [choose]})
     return _request(actor, device_id, CheckKind.CHECK, CheckLevel(level), cause, workspace)
 
 
@@ -96,33 +99,27 @@ def _request(
         # Only cycles grant capacity, under this lock: none may be giving the device away just now.
         PlacementLock.hold()
     device = locked_device(device_id)
-    noun = NOUN[kind]
     under_way = device.checks.filter(status__in=OPEN).first()
     if under_way is not None:
         if (under_way.kind, under_way.level) == (kind, level):
             return under_way
         raise StateConflict(
-            f"A {NOUN[CheckKind(under_way.kind)]} of {name_of(device)} is under way.",
-            next_action="Wait until it has ended, then ask again.",
+            Reason(CheckCode.CHECK_UNDER_WAY, {"kind": under_way.kind, "device": name_of(device)}),
             code="check_under_way",
             run=str(under_way.pk),
         )
     if device.mig_mode and device.kind == DeviceKind.GPU:
         raise NotPossible(
-            f"{name_of(device)} is split into instances, so it cannot be worked on as a whole.",
-            next_action=f"Ask for a {noun} of its instances.",
+            Reason(CheckCode.DEVICE_PARTITIONED, {"kind": kind.value, "device": name_of(device)})
         )
     if not device.present:
-        raise StateConflict(
-            f"{name_of(device)} is gone.", next_action="Look whether the node sees it: nvidia-smi -L."
-        )
+        raise StateConflict(Reason(CheckCode.DEVICE_GONE, {"device": name_of(device)}))
     holders = device.allocated.filter(active=True)
     if workspace is not None:
         holders = holders.exclude(allocation__workspace=workspace)
     if holders.exists():
         raise StateConflict(
-            f"{name_of(device)} is in use by a workspace.",
-            next_action=f"Cordon the device and ask for the {noun} when it is free.",
+            Reason(CheckCode.DEVICE_IN_USE, {"kind": kind.value, "device": name_of(device)}),
             code="device_in_use",
         )
     return make_run(actor=actor, device=device, kind=kind, level=level, cause=cause, workspace=workspace)
@@ -161,11 +158,8 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
     require_operator(actor)
     run = locked_run(run_id)
     if run.status != CheckStatus.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
-        raise StateConflict(
-            "It has begun, or somebody waits for it, and goes on to its end.",
-            next_action="Wait for its verdict.",
-        )
-    end(run, CheckStatus.LOST, summary="Cancelled before it began.")
+        raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
+    end(run, CheckStatus.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
     record(run, run.device, "cancelled", f"cancels the {_noun(run)} of {name_of(run.device)}", actor=actor)
     return run
 
@@ -255,7 +249,7 @@ def locked_run(run_id: UUID) -> GpuCheckRun:
     """The run, and its device, under lock. Raises `NotFound`."""
     found = GpuCheckRun.objects.filter(pk=run_id).values_list("device_id", flat=True).first()
     if found is None:
-        raise NotFound("There is no such check.", next_action="Look at the checks of the device.")
+        raise NotFound(Reason(CheckCode.NO_SUCH_CHECK))
     device = locked_device(found)
     run = GpuCheckRun.objects.select_for_update(of=("self",)).get(pk=run_id)
     run.device = device

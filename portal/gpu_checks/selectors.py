@@ -7,6 +7,8 @@ from uuid import UUID
 from django.db.models import QuerySet
 
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import CheckCode, InventoryCode
+from portal.common.reasons.reason import Reason
 from portal.gpu_checks.models import CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory.models import Device
 
@@ -24,7 +26,7 @@ def check_by_id(run_id: UUID) -> GpuCheckRun:
     """Raises `NotFound`."""
     run = checks().filter(pk=run_id).first()
     if run is None:
-        raise NotFound("There is no such check.", next_action="Look at the checks of the device.")
+        raise NotFound(Reason(CheckCode.NO_SUCH_CHECK))
     return run
 
 
@@ -55,5 +57,5 @@ def device_by_name(name: str) -> Device:
         except ValueError:
             found = None
     if found is None:
-        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+        raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
     return found

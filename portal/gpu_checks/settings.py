@@ -11,10 +11,12 @@ from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.reasons.codes import CheckCode, InventoryCode
+from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.inventory.models import CheckLevel, Pool
 
-MOST_HOURS = 24 * 365
+MAX_HOURS = 24 * 365
 NAMES = ("check_every_h", "check_level", "hand_out_max_age_h", "check_required", "scrub_required")
 
 
@@ -27,18 +29,18 @@ def set_checks(*, actor: User | SystemActor, slug: str, **wanted: Any) -> Pool:
     require_operator(actor)
     pool = Pool.objects.select_for_update().filter(slug=slug).first()
     if pool is None:
-        raise NotFound(f"There is no pool “{slug}”.", next_action="Look at the list of pools.")
+        raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": slug}))
     changed = {name: value for name, value in wanted.items() if getattr(pool, name) != value}
     for name, value in changed.items():
         setattr(pool, name, value)
     try:
         pool.clean_fields(exclude={field.name for field in Pool._meta.fields} - set(NAMES))
     except ValidationError as error:
-        raise InvalidInput("The pool's checks cannot be set like this.", errors=error.message_dict) from error
+        raise InvalidInput(Reason(CheckCode.SETTINGS_NOT_VALID), errors=error.message_dict) from error
     for name in ("check_every_h", "hand_out_max_age_h"):
-        if getattr(pool, name) > MOST_HOURS:
-            sentence = f"At most {MOST_HOURS}, which is a year; 0 is never."
-            raise InvalidInput("The pool's checks cannot be set like this.", errors={name: [sentence]})
+        if getattr(pool, name) > MAX_HOURS:
+            too_many = Reason(CheckCode.HOURS_TOO_MANY, {"max": MAX_HOURS})
+            raise InvalidInput(Reason(CheckCode.SETTINGS_NOT_VALID), errors={name: [too_many]})
     if changed:
         pool.save(update_fields=list(changed))
         events.record(
@@ -58,9 +60,7 @@ def from_form(data: Any) -> dict[str, Any]:
         text = str(data.get(name, "")).strip()
         if not (text.isascii() and text.isdigit() and len(text) < 9):
             raise InvalidInput(
-                "Hours are whole numbers; 0 is never.",
-                next_action="Correct the number and set it again.",
-                errors={name: ["Write a whole number of hours; 0 is never."]},
+                Reason(CheckCode.HOURS_NOT_WHOLE), errors={name: [Reason(CheckCode.WRITE_HOURS)]}
             )
         found[name] = int(text)
     for name in ("check_required", "scrub_required"):

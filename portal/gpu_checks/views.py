@@ -44,7 +44,7 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
     try:
         settings.set_checks(actor=request.user, slug=slug, **settings.from_form(request.POST))
     except InvalidInput as error:
-        messages.error(request, f"{error.message} {error.next_action}".strip())
+        messages.error(request, error.sentence)
     else:
         messages.success(request, "Set. Devices are checked like this from now on.")
     return redirect("fleet:pool", slug)

@@ -16,6 +16,8 @@ from portal.accounts.policies import require_operator
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory.domain_events import CapacityFreed, DeviceUncordoned
@@ -34,7 +36,7 @@ def locked_device(device_id: UUID) -> Device:
         .first()
     )
     if found is None:
-        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+        raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
     return found
 
 

@@ -23,6 +23,8 @@ from django.db.models import (
 )
 
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
 from portal.inventory import series
 from portal.inventory.device_states import IDLE_AFTER_S, DeviceState, state_of
 from portal.inventory.models import CordonCause, Device, Node, Pool
@@ -41,7 +43,7 @@ def pools() -> QuerySet[Pool]:
 def pool_by_slug(slug: str) -> Pool:
     pool = pools().filter(slug=slug).first()
     if pool is None:
-        raise NotFound(f"There is no pool “{slug}”.", next_action="Look at the list of pools.")
+        raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": slug}))
     return pool
 
 

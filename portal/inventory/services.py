@@ -17,6 +17,9 @@ from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.reasons.codes import CommonCode, InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory.domain_events import CapacityFreed, InventoryApplied, NodeUncordoned
@@ -46,7 +49,7 @@ def create_pool(
     try:
         found = driver_class(driver)
     except ProvisioningError as error:
-        raise InvalidInput(error.message, errors={"driver": [error.message]}) from error
+        raise _refused(error, "driver") from error
     pool = Pool(
         slug=slug,
         name=name,
@@ -61,15 +64,21 @@ def create_pool(
     try:
         pool.full_clean()
     except ValidationError as error:
-        raise InvalidInput("The pool cannot be added like this.", errors=error.message_dict) from error
+        raise InvalidInput(Reason(InventoryCode.POOL_NOT_VALID), errors=error.message_dict) from error
     try:
         driver_for(config_of(pool))
     except ProvisioningError as error:
-        raise InvalidInput(error.message, errors={"config": [error.message]}) from error
+        raise _refused(error, "config") from error
     pool.save()
     kind = "a simulated pool" if pool.simulated else "the pool"
     events.record(actor=actor, kind="pool.created", pool=pool, message=f"added {kind} {pool.name}")
     return pool
+
+
+def _refused(error: ProvisioningError, field: str) -> InvalidInput:
+    """A driver's refusal of its name or configuration, in the driver's own words."""
+    reason = Reason(CommonCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
+    return InvalidInput(reason, errors={field: [reason]})
 
 
 def pools_due() -> list[Pool]:
@@ -92,7 +101,7 @@ def mark_asked(pool: Pool) -> None:
         _set_state(
             pool,
             PoolState.UNREACHABLE,
-            "Its worker has not answered for some minutes. Look whether the node worker runs.",
+            sentence_of(Reason(InventoryCode.POOL_SILENT)),
         )
     # A node whose own worker is silent takes no new work, even when its pool has others that answer.
     if runs_on_node(pool):
@@ -225,7 +234,7 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
     reason = storable(reason)
     node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
     if node is None:
-        raise NotFound("There is no such node.", next_action="Look at the list of nodes.")
+        raise NotFound(Reason(InventoryCode.NO_SUCH_NODE))
     if node.cordoned != cordoned:
         node.cordoned = cordoned
         node.cordon_reason = reason if cordoned else ""

@@ -15,6 +15,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.errors import Unavailable
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.inventory import node_commands
 from portal.inventory.models import Allocation, Node, Pool
 from portal.workspaces.models import Workspace
@@ -182,10 +184,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
         return workspace.log_tail
     reply_key = f"{REPLY_PREFIX}logs:{uuid.uuid4().hex}"
     queue = node_commands.queue_of(pool, first_node(workspace, held_by(workspace)))
-    unavailable = Unavailable(
-        "The node did not answer in time.",
-        next_action="Try again in a few seconds; if this stays, tell an operator.",
-    )
+    unavailable = Unavailable(Reason(WorkspaceCode.NODE_SILENT))
     sent = node_commands.send(
         "node.read_logs",
         queue,
@@ -208,7 +207,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
         raise unavailable
     body: dict[str, str] = json.loads(answer[1])
     if "error" in body:
-        raise Unavailable(body["error"], next_action="Try again later.")
+        raise Unavailable(Reason(WorkspaceCode.LOG_NOT_READ, {"message": body["error"]}))
     return body["text"]
 
 

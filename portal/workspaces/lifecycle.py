@@ -10,6 +10,8 @@ from typing import Any
 from django.db import models
 
 from portal.common.errors import StateConflict
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 
 
 class State(models.TextChoices):
@@ -145,9 +147,7 @@ def target_of(state: str, trigger: Trigger, reason: str = "") -> State:
         target = TRANSITIONS[State(state), trigger]
     except KeyError:
         raise StateConflict(
-            f"The workspace is {State(state).label.lower()}, so this is not possible now.",
-            next_action="Reload the page and choose what is offered there.",
-            state=state,
+            Reason(WorkspaceCode.NOT_POSSIBLE_NOW, {"state": str(state)}), state=state
         ) from None
     if trigger == Trigger.GONE and reason in FAILURES:
         return State.FAILED

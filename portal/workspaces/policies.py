@@ -8,6 +8,8 @@ from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_member, is_owner
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import AccountCode, WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
 
@@ -33,29 +35,20 @@ def may_open(actor: User, workspace: Workspace) -> bool:
 
 def require_open(actor: User, workspace: Workspace) -> None:
     if not may_open(actor, workspace):
-        raise NotAllowed(
-            "Only its own user may work in a workspace.",
-            next_action=f"Ask {workspace.owner.username} to share the files instead.",
-        )
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_USER, {"owner": workspace.owner.username}))
 
 
 def require_operate(actor: User | SystemActor, workspace: Workspace) -> None:
     if not may_operate(actor, workspace):
-        raise NotAllowed(
-            "Only its user, an owner of its team or an operator may do this.",
-            next_action=f"Ask {workspace.owner.username}.",
-        )
+        raise NotAllowed(Reason(WorkspaceCode.ONLY_ITS_OPERATORS, {"owner": workspace.owner.username}))
 
 
 def require_create(actor: User, team: Team) -> None:
     if not is_member(actor, team):
-        raise NotAllowed(f"You are not in the team {team.name}.", next_action="Choose a team of yours.")
+        raise NotAllowed(Reason(AccountCode.NOT_IN_TEAM, {"team": team.name}))
 
 
 def require_priority(actor: User, team: Team, priority: int) -> None:
     """To go before others is for a team's owners and operators to say; to wait longer anybody may offer."""
     if priority > 0 and not (actor.operates or is_owner(actor, team)):
-        raise NotAllowed(
-            f"Only an owner of {team.name} or an operator gives a priority above 0.",
-            next_action="Leave the priority out, or ask an owner.",
-        )
+        raise NotAllowed(Reason(WorkspaceCode.PRIORITY_NOT_ALLOWED, {"team": team.name}))

@@ -11,6 +11,8 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.events.models import Event
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
@@ -35,10 +37,7 @@ def workspace_by_id(actor: User, workspace_id: UUID) -> Workspace:
     """The workspace, or `NotFound` when there is none or the actor may not see it."""
     workspace = workspaces_for(actor).filter(pk=workspace_id).first()
     if workspace is None:
-        raise NotFound(
-            "There is no such workspace, or it is not yours to see.",
-            next_action="Look at your list of workspaces.",
-        )
+        raise NotFound(Reason(WorkspaceCode.NOT_VISIBLE))
     return workspace
 
 
@@ -69,9 +68,7 @@ def locked(workspace_id: UUID) -> Workspace:
             .get(pk=workspace_id)
         )
     except Workspace.DoesNotExist:
-        raise NotFound(
-            "There is no such workspace.", next_action="Look at your list of workspaces."
-        ) from None
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE)) from None
 
 
 @dataclass(frozen=True, slots=True)

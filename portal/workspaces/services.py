@@ -21,6 +21,8 @@ from portal.common.errors import (
     InvalidInput,
     StateConflict,
 )
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.workspaces import dispatch, policies, reconcile
 from portal.workspaces.domain_events import WorkspaceQueued, WorkspaceRequested
@@ -130,9 +132,7 @@ def create_once(
                 # Somebody took the free name between our look and our write: look again.
                 continue
             raise StateConflict(
-                f"You already have a workspace “{name}” in {team.name}.",
-                next_action="Open that one, or choose another name.",
-                code="name_taken",
+                Reason(WorkspaceCode.NAME_TAKEN, {"name": name, "team": team.name}), code="name_taken"
             ) from error
         break
     workspace.refresh_from_db()
@@ -150,11 +150,11 @@ def create_waiting(
 
 def _check_order(expected_s: int | None, priority: int) -> None:
     if expected_s is not None and not 60 <= expected_s <= EXPECTED_AT_MOST_S:
-        sentence = "Say from one minute to 30 days."
-        raise InvalidInput(sentence, errors={"expected_hours": [sentence]})
+        reason = Reason(WorkspaceCode.EXPECTED_OUT_OF_RANGE)
+        raise InvalidInput(reason, errors={"expected_hours": [reason]})
     if not -PRIORITY_MOST <= priority <= PRIORITY_MOST:
-        sentence = f"Choose from -{PRIORITY_MOST} to {PRIORITY_MOST}."
-        raise InvalidInput(sentence, errors={"priority": [sentence]})
+        reason = Reason(WorkspaceCode.PRIORITY_OUT_OF_RANGE, {"min": -PRIORITY_MOST, "max": PRIORITY_MOST})
+        raise InvalidInput(reason, errors={"priority": [reason]})
 
 
 def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Workspace:
@@ -168,7 +168,7 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
     try:
         workspace.clean_fields(exclude=["resources"])
     except ValidationError as error:
-        raise InvalidInput("The workspace cannot be made like this.", errors=error.message_dict) from error
+        raise InvalidInput(Reason(WorkspaceCode.NOT_VALID), errors=error.message_dict) from error
     emit(WorkspaceRequested(workspace, unapproved=unapproved))
     workspace.save(force_insert=True)
     events.record(
@@ -196,11 +196,7 @@ def _claim_key(actor: User, key: str, digest: str) -> Workspace | None:
 
 def _repeated(found: IdempotencyKey, digest: str) -> Workspace:
     if found.request_digest != digest or found.workspace is None:
-        raise StateConflict(
-            "This Idempotency-Key was used for another request.",
-            next_action="Use a new key for a new request.",
-            code="idempotency_key_reused",
-        )
+        raise StateConflict(Reason(WorkspaceCode.IDEMPOTENCY_KEY_REUSED), code="idempotency_key_reused")
     return found.workspace
 
 
@@ -226,7 +222,7 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
             events.record(actor=actor, kind="workspace.stop_asked", workspace=workspace, message="stopped it")
         return workspace
     if workspace.state not in STOPPABLE:
-        raise _refused(workspace, "stopped")
+        raise _refused(workspace, WorkspaceCode.NOT_STOPPABLE)
     why = f": {reason}" if reason else ""
     now = timezone.now()
     advance(
@@ -253,7 +249,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     if workspace.state in {State.PENDING, State.PROVISIONING, State.RUNNING}:
         return workspace
     if workspace.state not in STARTABLE:
-        raise _refused(workspace, "started")
+        raise _refused(workspace, WorkspaceCode.NOT_STARTABLE)
     emit(WorkspaceRequested(workspace))
     retrying = workspace.state == State.FAILED
     now = timezone.now()
@@ -342,9 +338,7 @@ def _no_error() -> dict[str, Any]:
     return {"error_code": "", "error_message": ""}
 
 
-def _refused(workspace: Workspace, verb: str) -> StateConflict:
+def _refused(workspace: Workspace, code: WorkspaceCode) -> StateConflict:
     return StateConflict(
-        f"{workspace.name} is {State(workspace.state).label.lower()} and cannot be {verb} now.",
-        next_action="Wait until it has come to rest, then try again.",
-        state=workspace.state,
+        Reason(code, {"name": workspace.name, "state": workspace.state}), state=workspace.state
     )

@@ -11,6 +11,8 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.common.actors import SystemActor
 from portal.common.errors import StateConflict
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State, Trigger, target_of
@@ -41,10 +43,7 @@ def advance(
         **changes
     )
     if not won:
-        raise StateConflict(
-            "The workspace changed at the same moment.",
-            next_action="Reload the page and look at its state.",
-        )
+        raise StateConflict(Reason(WorkspaceCode.CHANGED_MEANWHILE))
     for name, value in changes.items():
         setattr(workspace, name, value)
     # Every change of state, so that nobody is sent to an app that is ending.
@@ -84,10 +83,7 @@ def advance_all(
         pk__in=[each.pk for each in workspaces], state=before, generation=generation
     ).update(**changes)
     if won != len(workspaces):
-        raise StateConflict(
-            "Some of the workspaces changed at the same moment.",
-            next_action="Try again.",
-        )
+        raise StateConflict(Reason(WorkspaceCode.SOME_CHANGED_MEANWHILE))
     for workspace in workspaces:
         for name, value in changes.items():
             setattr(workspace, name, value)

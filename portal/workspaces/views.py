@@ -66,7 +66,7 @@ def log(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     try:
         text = services.read_logs(workspace=workspace, tail_lines=LOG_LINES)
     except PortalError as error:
-        problem = " ".join(part for part in (error.message, error.next_action) if part)
+        problem = error.sentence
     context = {
         "workspace": workspace,
         "view": presenters.detail(request.user, workspace, opening=False),
@@ -125,7 +125,7 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 
 
 def _refused(request: SignedInRequest, workspace: Workspace, error: PortalError) -> HttpResponse:
-    messages.error(request, " ".join(part for part in (error.message, error.next_action) if part))
+    messages.error(request, error.sentence)
     return to_workspace(workspace)
 
 

@@ -1,5 +1,6 @@
 """Every code that a `Reason` may have, one enumeration for each subject; `wording` has its text."""
 
+# ruff: noqa: S105  (codes that name a token are no secrets)
 from __future__ import annotations
 
 from enum import StrEnum
@@ -38,25 +39,111 @@ class PreemptionCode(StrEnum):
 class CommonCode(StrEnum):
     """Refusals that any room may make."""
 
+    CHOOSE_ONE_OF = "choose_one_of"
+    DRIVER_REPORT = "driver_report"
+    FIRST_CHOICE_MISSING = "first_choice_missing"
+    HOURS_NOT_UNDERSTOOD = "hours_not_understood"
+    NO_SUCH_NOTICE = "no_such_notice"
+
 
 class AccountCode(StrEnum):
     """Refusals about people, teams and tokens."""
+
+    CHOOSE_A_ROLE = "choose_a_role"
+    CHOOSE_SCOPES = "choose_scopes"
+    EXPIRY_NOT_IN_FUTURE = "expiry_not_in_future"
+    EXPIRY_PAST = "expiry_past"
+    LAST_OWNER = "last_owner"
+    MEMBER_HAS_WORKSPACES = "member_has_workspaces"
+    NOT_IN_TEAM = "not_in_team"
+    NOT_A_MEMBER = "not_a_member"
+    NO_SCOPES = "no_scopes"
+    NO_SUCH_ROLE = "no_such_role"
+    NO_SUCH_TEAM = "no_such_team"
+    NO_SUCH_TOKEN = "no_such_token"
+    NO_SUCH_USER = "no_such_user"
+    ONLY_OPERATORS = "only_operators"
+    ONLY_TEAM_OWNERS = "only_team_owners"
+    TEAM_NOT_VALID = "team_not_valid"
+    TOKEN_FOR_ANOTHER = "token_for_another"
+    TOKEN_NAMELESS = "token_nameless"
+    TOKEN_OUTLIVES = "token_outlives"
+    TOKEN_PURPOSE = "token_purpose"
+    TOKEN_WIDER = "token_wider"
+    UNKNOWN_SCOPES = "unknown_scopes"
+    USER_UNKNOWN = "user_unknown"
 
 
 class InventoryCode(StrEnum):
     """Refusals about pools, nodes and devices."""
 
+    DEVICE_NOT_ON_MAP = "device_not_on_map"
+    NODE_NOT_ON_MAP = "node_not_on_map"
+    NO_DEVICE_AT_PLACE = "no_device_at_place"
+    NO_SUCH_DEVICE = "no_such_device"
+    NO_SUCH_NODE = "no_such_node"
+    NO_SUCH_POOL = "no_such_pool"
+    POOL_NOT_VALID = "pool_not_valid"
+    POOL_SILENT = "pool_silent"
+
 
 class CatalogCode(StrEnum):
     """Refusals about templates and flavors."""
+
+    NO_SUCH_FLAVOR = "no_such_flavor"
+    NO_SUCH_TEMPLATE = "no_such_template"
+    PROGRAM_MISSING = "program_missing"
 
 
 class WorkspaceCode(StrEnum):
     """Refusals about workspaces, and why they failed."""
 
+    # Refusals.
+    CHANGED_MEANWHILE = "changed_meanwhile"
+    EXPECTED_OUT_OF_RANGE = "expected_out_of_range"
+    IDEMPOTENCY_KEY_REUSED = "idempotency_key_reused"
+    NAME_TAKEN = "name_taken"
+    NODE_SILENT = "node_silent"
+    NOT_POSSIBLE_NOW = "not_possible_now"
+    NOT_STARTABLE = "not_startable"
+    NOT_STOPPABLE = "not_stoppable"
+    NO_SUCH_WORKSPACE = "no_such_workspace"
+    NOT_VALID = "workspace_not_valid"
+    NOT_VISIBLE = "workspace_not_visible"
+    ONLY_ITS_OPERATORS = "only_its_operators"
+    ONLY_ITS_USER = "only_its_user"
+    LOG_NOT_READ = "log_not_read"
+    PRIORITY_NOT_ALLOWED = "priority_not_allowed"
+    PRIORITY_OUT_OF_RANGE = "priority_out_of_range"
+    SOME_CHANGED_MEANWHILE = "some_changed_meanwhile"
+    # Why it failed, or goes back into the queue.
+    APP_EXITED = "app_exited"
+    CHECK_FAILED = "check_failed"
+    DEVICE_LOST = "device_lost"
+    LOST = "lost"
+    NO_CAPACITY = "no_capacity"
+    NOT_STARTED_IN_TIME = "not_started_in_time"
+    START_TIMEOUT = "start_timeout"
+
 
 class CheckCode(StrEnum):
     """Refusals about GPU checks, and what came of them."""
+
+    CANCELLED = "check_cancelled"
+    CHECK_BEGUN = "check_begun"
+    CHECK_UNDER_WAY = "check_under_way"
+    DEVICE_GONE = "device_gone"
+    DEVICE_IN_USE = "device_in_use"
+    DEVICE_PARTITIONED = "device_partitioned"
+    HOURS_NOT_WHOLE = "hours_not_whole"
+    HOURS_TOO_MANY = "hours_too_many"
+    NODE_NOT_ANSWERING = "node_not_answering"
+    NO_SUCH_CHECK = "no_such_check"
+    NO_SUCH_LEVEL = "no_such_level"
+    NO_VERDICT = "no_verdict"
+    REPORT_UNSOUND = "report_unsound"
+    SETTINGS_NOT_VALID = "check_settings_not_valid"
+    WRITE_HOURS = "write_hours"
 
 
 class QuotaCode(StrEnum):
@@ -73,3 +160,16 @@ class ReservationCode(StrEnum):
 
 class RequestCode(StrEnum):
     """Refusals about requests for more."""
+
+
+ENUMERATIONS: tuple[type[StrEnum], ...] = (
+    PlacementCode, AdmissionCode, WaitBasis, PreemptionCode, CommonCode, AccountCode, InventoryCode,
+    CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
+)  # fmt: skip
+"""Those of reasons, which have texts; no two share a value. A `Rule` stands beside a reason."""
+_BY_VALUE: dict[str, StrEnum] = {code.value: code for each in ENUMERATIONS for code in each}
+
+
+def code_named(value: str) -> StrEnum:
+    """The code of this value. Raises `LookupError`."""
+    return _BY_VALUE[value]

@@ -16,6 +16,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.accounts.policies import require_operator
 from portal.common.errors import NotFound
 from portal.common.htmx import partial_of
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.fleet.presenters import device as device_page
@@ -49,21 +51,21 @@ def at(_: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
         if each.kind != DeviceKind.MIG and each.present:
             found = each
     if found is None:
-        raise NotFound("There is no device at this place any more.", next_action="Look at the map of GPUs.")
+        raise NotFound(Reason(InventoryCode.NO_DEVICE_AT_PLACE))
     return redirect("fleet:device", found.pk)
 
 
 def _device(device_id: UUID) -> Device:
     device = selectors.devices_with_state().filter(pk=device_id).first()
     if device is None:
-        raise NotFound("There is no such device.", next_action="Look at the map of GPUs.")
+        raise NotFound(Reason(InventoryCode.DEVICE_NOT_ON_MAP))
     return device
 
 
 def _node(node_id: UUID) -> Node:
     node = Node.objects.select_related("pool").filter(pk=node_id).first()
     if node is None:
-        raise NotFound("There is no such node.", next_action="Look at the map of GPUs.")
+        raise NotFound(Reason(InventoryCode.NODE_NOT_ON_MAP))
     return node
 
 

@@ -14,6 +14,8 @@ from portal.accounts import selectors as accounts
 from portal.catalog import selectors as catalog
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.htmx import wants
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.home.presenters import new_workspace
@@ -50,7 +52,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     }
     if wants(request, "choice"):
         return render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
-    problems = error.extra.get("errors", {}) if error else {}
+    problems = error.field_errors if error else {}
     context |= {
         "teams": accounts.own_teams(request.user),
         "name_problems": problems.get("name", []),
@@ -62,7 +64,7 @@ def new(request: SignedInRequest) -> HttpResponse:
 def _create(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
     for field in ("template", "flavor", "team"):
         if not chosen[field]:
-            raise InvalidInput(f"Choose a {field} first.", next_action="The summary shows what is missing.")
+            raise InvalidInput(Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": field}))
     workspace = services.create(
         actor=request.user,
         team=accounts.team_by_slug(request.user, chosen["team"]),
@@ -82,7 +84,7 @@ def _seconds(hours: str) -> int | None:
     try:
         return round(float(text) * 3600)
     except (ValueError, OverflowError):
-        raise InvalidInput("Say in hours how long you need it, such as 8 or 0.5.") from None
+        raise InvalidInput(Reason(CommonCode.HOURS_NOT_UNDERSTOOD)) from None
 
 
 def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:

@@ -31,7 +31,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
             try:
                 membership = services.set_member(actor=request.user, team=found, **form.cleaned_data)
             except PortalError as error:
-                add_problems(form, error.extra.get("errors", {}), error.sentence)
+                add_problems(form, error.field_errors, error.sentence)
             else:
                 role = membership.get_role_display().lower()
                 messages.success(request, f"{membership.user.username} is now {role} of {found.name}.")

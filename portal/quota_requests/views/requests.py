@@ -64,7 +64,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
             if first:
                 messages.error(request, f"{error.message} {error.next_action}")
                 return redirect(first)
-            problems = dict(error.extra.get("errors", {}))
+            problems = error.field_errors
             if "until" in problems:
                 problems["lasts"] = problems.pop("until")
             add_problems(form, problems, " ".join(filter(None, (error.message, error.next_action))))

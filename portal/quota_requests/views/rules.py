@@ -62,7 +62,7 @@ def _require_look(request: SignedInRequest) -> None:
 
 def _renamed(error: PortalError) -> dict[str, list[str]]:
     names = {"amount_at_most": "amount", "hours_at_most": "hours", "ends_at": "lasts"}
-    return {names.get(name, name): texts for name, texts in error.extra.get("errors", {}).items()}
+    return {names.get(name, name): texts for name, texts in error.field_errors.items()}
 
 
 def _rule_form(request: SignedInRequest) -> RuleForm:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext
 
 from portal.common.reasons.reason import Reason
 
@@ -26,6 +27,7 @@ _MODULES = (
 class Text:
     """The text of one code: what is so, and one thing to do next. Both are formats over the params.
 
+    A percent sign is written `%%`; what depends on a count is an `ngettext_lazy` with the param's name.
     `prepare` turns params into what the formats name: amounts with units, times, lists of names.
     """
 
@@ -48,20 +50,40 @@ def next_action_of(reason: Reason) -> str:
 
 def text_of(code: StrEnum) -> Text:
     """The text of a code. Raises `LookupError` for one that has none, which a test finds."""
-    return _texts()[code]
+    return _texts()[type(code), code]
+
+
+def sentence_of(reason: Reason) -> str:
+    """The message and the next action, for places that show both as one text."""
+    return " ".join(part for part in (message_of(reason), next_action_of(reason)) if part)
+
+
+def listed(*names: str) -> Callable[[Params], Params]:
+    """For `prepare`: these params are lists of names and stand in the text with commas between them."""
+    return lambda params: {**params, **{name: ", ".join(params[name]) for name in names}}
+
+
+def names_joined(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(names) < 2:
+        return "".join(names)
+    first, last = ", ".join(names[:-1]), names[-1]
+    return gettext("%(first)s and %(last)s") % {"first": first, "last": last}
 
 
 def _filled(pattern: str | Promise, text: Text, reason: Reason) -> str:
-    words = str(pattern)
+    # Always a format, also without params: a lazy plural has no text before it knows its number.
     params = reason.params if text.prepare is None else text.prepare(reason.params)
-    return words % params if "%" in words else words
+    return str(pattern % dict(params))
 
 
-_all: dict[StrEnum, Text] = {}
+_all: dict[tuple[type[StrEnum], str], Text] = {}
 
 
-def _texts() -> dict[StrEnum, Text]:
+def _texts() -> dict[tuple[type[StrEnum], str], Text]:
+    # By enumeration too: members of two that have the same value are equal to each other.
     if not _all:
         for name in _MODULES:
-            _all.update(import_module(f"{__name__}.{name}").TEXTS)
+            found: dict[StrEnum, Text] = import_module(f"{__name__}.{name}").TEXTS
+            _all.update({(type(code), code.value): text for code, text in found.items()})
     return _all

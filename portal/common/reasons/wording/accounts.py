@@ -1,7 +1,67 @@
+"""Texts of the refusals about people, teams and tokens."""
+
 from __future__ import annotations
 
 from enum import StrEnum
 
-from portal.common.reasons.wording import Text
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
-TEXTS: dict[StrEnum, Text] = {}
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.wording import Text, listed
+
+TEXTS: dict[StrEnum, Text] = {
+    AccountCode.CHOOSE_A_ROLE: Text(_("Choose member or owner.")),
+    AccountCode.CHOOSE_SCOPES: Text(_("Choose from %(known)s."), prepare=listed("known")),
+    AccountCode.EXPIRY_NOT_IN_FUTURE: Text(_("Choose a day in the future.")),
+    AccountCode.EXPIRY_PAST: Text(_("The expiry lies in the past."), _("Choose a later day.")),
+    AccountCode.LAST_OWNER: Text(
+        _("%(username)s is the only owner of %(team)s."), _("Make somebody else an owner first.")
+    ),
+    AccountCode.MEMBER_HAS_WORKSPACES: Text(
+        ngettext_lazy(
+            "%(username)s still has %(count)d workspace charged to %(team)s.",
+            "%(username)s still has %(count)d workspaces charged to %(team)s.",
+            "count",
+        ),
+        _("Delete them first; home folders stay."),
+    ),
+    AccountCode.NOT_IN_TEAM: Text(_("You are not in the team %(team)s."), _("Choose a team of yours.")),
+    AccountCode.NOT_A_MEMBER: Text(_("%(username)s is not in %(team)s."), _("Reload the list of members.")),
+    AccountCode.NO_SCOPES: Text(
+        _("Choose at least one scope."), _("Use some of: %(known)s."), prepare=listed("known")
+    ),
+    AccountCode.NO_SUCH_ROLE: Text(_("“%(role)s” is no role.")),
+    AccountCode.NO_SUCH_TEAM: Text(
+        _("There is no team “%(slug)s” that you may see."), _("Choose one of your teams.")
+    ),
+    AccountCode.NO_SUCH_TOKEN: Text(_("There is no such token of yours."), _("Look at your list of tokens.")),
+    AccountCode.NO_SUCH_USER: Text(
+        _("There is no user “%(username)s”."),
+        _("Check the spelling, or ask an operator to add the user."),
+    ),
+    AccountCode.ONLY_OPERATORS: Text(
+        _("Only an operator may do this."), _("Ask the operator of this installation.")
+    ),
+    AccountCode.ONLY_TEAM_OWNERS: Text(
+        _("Only an owner of %(team)s may change it."), _("Ask an owner of the team.")
+    ),
+    AccountCode.TEAM_NOT_VALID: Text(_("The team cannot be made like this.")),
+    AccountCode.TOKEN_FOR_ANOTHER: Text(
+        _("Tokens can only be made for yourself."), _("Sign in as that user.")
+    ),
+    AccountCode.TOKEN_NAMELESS: Text(_("A token needs a name.")),
+    AccountCode.TOKEN_OUTLIVES: Text(
+        _("A token cannot make one that lives longer than itself."), _("Choose an expiry up to %(until)s.")
+    ),
+    AccountCode.TOKEN_PURPOSE: Text(_("Say what the token is for.")),
+    AccountCode.TOKEN_WIDER: Text(
+        _("A token cannot make one that may do more: %(scopes)s."),
+        _("Choose among its own scopes, or make the token on your account's token page."),
+        prepare=listed("scopes"),
+    ),
+    AccountCode.UNKNOWN_SCOPES: Text(
+        _("Unknown scope: %(scopes)s."), _("Use some of: %(known)s."), prepare=listed("scopes", "known")
+    ),
+    AccountCode.USER_UNKNOWN: Text(_("No user has this name.")),
+}

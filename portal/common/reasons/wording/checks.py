@@ -1,7 +1,56 @@
+"""Texts of the refusals about GPU checks, and of what came of them where the node said nothing."""
+
 from __future__ import annotations
 
 from enum import StrEnum
 
-from portal.common.reasons.wording import Text
+from django.utils.translation import gettext_lazy as _
 
-TEXTS: dict[StrEnum, Text] = {}
+from portal.common.reasons.codes import CheckCode
+from portal.common.reasons.wording import Params, Text
+
+NOUNS = {"check": _("check"), "scrub": _("scrub")}
+"""What a run is called inside a sentence, by its kind."""
+
+
+def _noun(params: Params) -> Params:
+    return {**params, "noun": NOUNS[params["kind"]]}
+
+
+TEXTS: dict[StrEnum, Text] = {
+    CheckCode.CANCELLED: Text(_("Cancelled before it began.")),
+    CheckCode.CHECK_BEGUN: Text(
+        _("It has begun, or somebody waits for it, and goes on to its end."), _("Wait for its verdict.")
+    ),
+    CheckCode.CHECK_UNDER_WAY: Text(
+        _("A %(noun)s of %(device)s is under way."),
+        _("Wait until it has ended, then ask again."),
+        prepare=_noun,
+    ),
+    CheckCode.DEVICE_GONE: Text(_("%(device)s is gone."), _("Look whether the node sees it: nvidia-smi -L.")),
+    CheckCode.DEVICE_IN_USE: Text(
+        _("%(device)s is in use by a workspace."),
+        _("Cordon the device and ask for the %(noun)s when it is free."),
+        prepare=_noun,
+    ),
+    CheckCode.DEVICE_PARTITIONED: Text(
+        _("%(device)s is split into instances, so it cannot be worked on as a whole."),
+        _("Ask for a %(noun)s of its instances."),
+        prepare=_noun,
+    ),
+    CheckCode.HOURS_NOT_WHOLE: Text(
+        _("Hours are whole numbers; 0 is never."), _("Correct the number and set it again.")
+    ),
+    CheckCode.HOURS_TOO_MANY: Text(_("At most %(max)d, which is a year; 0 is never.")),
+    CheckCode.NODE_NOT_ANSWERING: Text(
+        _("%(node)s has not answered."), _("Look whether its node worker runs.")
+    ),
+    CheckCode.NO_SUCH_CHECK: Text(_("There is no such check."), _("Look at the checks of the device.")),
+    CheckCode.NO_SUCH_LEVEL: Text(_("There is no such level.")),
+    CheckCode.NO_VERDICT: Text(_("No verdict came within %(within_s)d s.")),
+    CheckCode.REPORT_UNSOUND: Text(
+        _("Its node sent no sound report of the %(noun)s: %(problem)s"), prepare=_noun
+    ),
+    CheckCode.SETTINGS_NOT_VALID: Text(_("The pool's checks cannot be set like this.")),
+    CheckCode.WRITE_HOURS: Text(_("Write a whole number of hours; 0 is never.")),
+}

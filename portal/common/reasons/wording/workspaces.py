@@ -1,7 +1,136 @@
+"""Texts of the refusals about workspaces, and of why they failed or wait anew."""
+
 from __future__ import annotations
 
 from enum import StrEnum
 
-from portal.common.reasons.wording import Text
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
-TEXTS: dict[StrEnum, Text] = {}
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.wording import Params, Text, names_joined
+
+STATE_WORDS = {
+    "pending": _("queued"),
+    "provisioning": _("starting"),
+    "running": _("running"),
+    "stopping": _("stopping"),
+    "stopped": _("stopped"),
+    "terminating": _("ending"),
+    "terminated": _("deleted"),
+    "failed": _("failed"),
+}
+"""The states of a workspace inside a sentence."""
+
+
+def _state(params: Params) -> Params:
+    return {**params, "state": STATE_WORDS[params["state"]]}
+
+
+def _exit_code(params: Params) -> Params:
+    exit_code = params.get("exit_code")
+    ending = "" if exit_code is None else gettext(" (exit code %(code)s)") % {"code": exit_code}
+    return {**params, "ending": ending}
+
+
+def _device_lost(params: Params) -> Params:
+    """`devices` have disappeared; `replaced` where nothing had been started and others are taken."""
+    values = {"names": names_joined(params["devices"])}
+    count = len(params["devices"])
+    if params.get("replaced"):
+        text = ngettext(
+            "%(names)s has disappeared; another one is taken.",
+            "%(names)s have disappeared; another one is taken.",
+            count,
+        )
+        return {"text": text % values, "next": ""}
+    text = ngettext(
+        "%(names)s has disappeared: the driver does not list it any more.",
+        "%(names)s have disappeared: the driver does not list them any more.",
+        count,
+    )
+    following = gettext("Start it again to get another device; its files are kept.")
+    return {"text": text % values, "next": following}
+
+
+def _check_failed(params: Params) -> Params:
+    """`devices` failed their checks before hand-out, or, with `unknown`, could not be checked."""
+    pattern = (
+        gettext("%(device)s could not be checked")
+        if params.get("unknown")
+        else gettext("%(device)s failed its check")
+    )
+    return {"what": gettext(" and ").join(pattern % {"device": name} for name in params["devices"])}
+
+
+TEXTS: dict[StrEnum, Text] = {
+    WorkspaceCode.CHANGED_MEANWHILE: Text(
+        _("The workspace changed at the same moment."), _("Reload the page and look at its state.")
+    ),
+    WorkspaceCode.EXPECTED_OUT_OF_RANGE: Text(_("Say from one minute to 30 days.")),
+    WorkspaceCode.IDEMPOTENCY_KEY_REUSED: Text(
+        _("This Idempotency-Key was used for another request."), _("Use a new key for a new request.")
+    ),
+    WorkspaceCode.LOG_NOT_READ: Text("%(message)s", _("Try again later.")),
+    WorkspaceCode.NAME_TAKEN: Text(
+        _("You already have a workspace “%(name)s” in %(team)s."),
+        _("Open that one, or choose another name."),
+    ),
+    WorkspaceCode.NODE_SILENT: Text(
+        _("The node did not answer in time."),
+        _("Try again in a few seconds; if this stays, tell an operator."),
+    ),
+    WorkspaceCode.NOT_POSSIBLE_NOW: Text(
+        _("The workspace is %(state)s, so this is not possible now."),
+        _("Reload the page and choose what is offered there."),
+        prepare=_state,
+    ),
+    WorkspaceCode.NOT_STARTABLE: Text(
+        _("%(name)s is %(state)s and cannot be started now."),
+        _("Wait until it has come to rest, then try again."),
+        prepare=_state,
+    ),
+    WorkspaceCode.NOT_STOPPABLE: Text(
+        _("%(name)s is %(state)s and cannot be stopped now."),
+        _("Wait until it has come to rest, then try again."),
+        prepare=_state,
+    ),
+    WorkspaceCode.NO_SUCH_WORKSPACE: Text(
+        _("There is no such workspace."), _("Look at your list of workspaces.")
+    ),
+    WorkspaceCode.NOT_VALID: Text(_("The workspace cannot be made like this.")),
+    WorkspaceCode.NOT_VISIBLE: Text(
+        _("There is no such workspace, or it is not yours to see."), _("Look at your list of workspaces.")
+    ),
+    WorkspaceCode.ONLY_ITS_OPERATORS: Text(
+        _("Only its user, an owner of its team or an operator may do this."), _("Ask %(owner)s.")
+    ),
+    WorkspaceCode.ONLY_ITS_USER: Text(
+        _("Only its own user may work in a workspace."), _("Ask %(owner)s to share the files instead.")
+    ),
+    WorkspaceCode.PRIORITY_NOT_ALLOWED: Text(
+        _("Only an owner of %(team)s or an operator gives a priority above 0."),
+        _("Leave the priority out, or ask an owner."),
+    ),
+    WorkspaceCode.PRIORITY_OUT_OF_RANGE: Text(_("Choose from %(min)d to %(max)d.")),
+    WorkspaceCode.SOME_CHANGED_MEANWHILE: Text(
+        _("Some of the workspaces changed at the same moment."), _("Try again.")
+    ),
+    WorkspaceCode.APP_EXITED: Text(
+        _("%(template)s ended by itself%(ending)s."),
+        _("Look at the log below, then try again."),
+        prepare=_exit_code,
+    ),
+    WorkspaceCode.CHECK_FAILED: Text(_("%(what)s; another one is taken."), prepare=_check_failed),
+    WorkspaceCode.DEVICE_LOST: Text("%(text)s", "%(next)s", prepare=_device_lost),
+    WorkspaceCode.LOST: Text(
+        _("Its processes have disappeared, as after a restart of the machine."),
+        _("Try it again: your files are still there."),
+    ),
+    # The backend's own sentence, as for every report of a driver.
+    WorkspaceCode.NO_CAPACITY: Text("%(message)s"),
+    WorkspaceCode.NOT_STARTED_IN_TIME: Text(_("It could not be started within %(limit_s)d s: %(cause)s")),
+    WorkspaceCode.START_TIMEOUT: Text(
+        _("%(template)s did not answer within %(limit_s)d s."), _("Look at the log below, then try again.")
+    ),
+}

@@ -52,8 +52,7 @@ class Command(BaseCommand):
             )
         except PortalError as error:
             problems = "; ".join(
-                f"{field}: {' '.join(map(str, texts))}"
-                for field, texts in error.extra.get("errors", {}).items()
+                f"{field}: {' '.join(map(str, texts))}" for field, texts in error.field_errors.items()
             )
             raise CommandError(problems or error.message) from error
         # Nothing is asked of a backend here: the simulation computes its inventory.

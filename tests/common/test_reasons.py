@@ -1,0 +1,155 @@
+"""Every code has a text, and every text is a sentence made of what the code is raised with."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from django.utils.functional import Promise
+
+from portal.common.errors import InvalidInput
+from portal.common.problems import exception_handler
+from portal.common.reasons import codes
+from portal.common.reasons.codes import AccountCode, CommonCode, WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of, text_of
+from portal.common.reasons.wording.workspaces import STATE_WORDS
+from portal.workspaces.lifecycle import State
+
+ROOT = Path(__file__).resolve().parents[2]
+CODES = [code for each in codes.ENUMERATIONS for code in each]
+PLACEHOLDER = re.compile(r"%\((\w+)\)[sd]")
+ENDS = (".", "?", "!", "”", ")s", ")d")
+CLAUSES = (codes.PlacementCode, codes.WaitBasis, codes.PreemptionCode, codes.AdmissionCode)
+"""Their texts stand inside sentences."""
+
+
+def formats(code: StrEnum) -> list[str]:
+    """The formats of a code's text, each form of a plural for itself."""
+    found = []
+    text = text_of(code)
+    for pattern in (text.message, text.next_action):
+        if isinstance(pattern, Promise):
+            kwargs = getattr(pattern, "_kw", None) or pattern.__reduce__()[1][-1]  # type: ignore[attr-defined]
+            if isinstance(kwargs, dict) and "singular" in kwargs:
+                found += [kwargs["singular"], kwargs["plural"]]
+                continue
+        found.append(str(pattern))
+    return [each for each in found if each]
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{type(code).__name__}.{code.name}")
+def test_a_code_has_a_text_of_whole_sentences(code: StrEnum) -> None:
+    found = formats(code)
+    assert found
+    for each in found:
+        assert not re.search(r"%[sd]", PLACEHOLDER.sub("", each)), "placeholders have names"
+        if not isinstance(code, CLAUSES):
+            assert each.endswith(ENDS)
+            assert each[0] in "%“" or each[0].isupper() or each[0].isdigit()
+
+
+def test_no_two_codes_have_the_same_value() -> None:
+    assert [value for value, count in Counter(code.value for code in CODES).items() if count > 1] == []
+    assert all(codes.code_named(code.value) is code for code in CODES)
+
+
+def reasons_made() -> Iterator[tuple[str, str, str, frozenset[str]]]:
+    """Each `Reason(Code.MEMBER, {"literal": …})` of the portal: where, class, member, names of params."""
+    for path in sorted((ROOT / "portal").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Reason"
+            ):
+                continue
+            if not (node.args and isinstance(node.args[0], ast.Attribute)):
+                continue
+            owner = node.args[0].value
+            params = node.args[1] if len(node.args) > 1 else ast.Dict([], [])
+            known = isinstance(params, ast.Dict) and all(isinstance(key, ast.Constant) for key in params.keys)
+            if isinstance(owner, ast.Name) and known:
+                names = frozenset(key.value for key in params.keys)  # type: ignore[union-attr,misc]
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", owner.id, node.args[0].attr, names
+
+
+def test_a_text_names_only_what_its_code_is_raised_with() -> None:
+    """Where params are written out at the call; what `prepare` adds to them is made of these."""
+    made: dict[str, int] = defaultdict(int)
+    wrong = []
+    for where, owner, member, names in reasons_made():
+        enumeration = getattr(codes, owner, None)
+        if enumeration is None or enumeration not in codes.ENUMERATIONS:
+            continue
+        made[owner] += 1
+        code = enumeration[member]
+        text = text_of(code)
+        if text.prepare is None:
+            missing = {name for each in formats(code) for name in PLACEHOLDER.findall(each)} - names
+            if missing:
+                wrong.append(f"{where}: {owner}.{member} lacks {sorted(missing)}")
+    assert wrong == []
+    assert made["AccountCode"] > 10
+    assert made["WorkspaceCode"] > 10
+
+
+def test_states_read_as_their_labels() -> None:
+    assert {state.value: state.label.lower() for state in State} == {
+        state: str(word) for state, word in STATE_WORDS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "params", "sentence"),
+    [
+        (AccountCode.MEMBER_HAS_WORKSPACES, {"username": "ben", "count": 1, "team": "Vision"},
+         "ben still has 1 workspace charged to Vision."),
+        (AccountCode.MEMBER_HAS_WORKSPACES, {"username": "ben", "count": 3, "team": "Vision"},
+         "ben still has 3 workspaces charged to Vision."),
+        (WorkspaceCode.APP_EXITED, {"template": "marimo", "exit_code": 3},
+         "marimo ended by itself (exit code 3)."),
+        (WorkspaceCode.APP_EXITED, {"template": "marimo"}, "marimo ended by itself."),
+        (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"]},
+         "GPU 0 of a has disappeared: the driver does not list it any more."),
+        (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a", "GPU 1 of a", "GPU 2 of a"]},
+         "GPU 0 of a, GPU 1 of a and GPU 2 of a have disappeared: the driver does not list them any more."),
+        (WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"], "replaced": True},
+         "GPU 0 of a has disappeared; another one is taken."),
+        (WorkspaceCode.CHECK_FAILED, {"devices": ["GPU 0 of a", "GPU 1 of a"]},
+         "GPU 0 of a failed its check and GPU 1 of a failed its check; another one is taken."),
+        (WorkspaceCode.CHECK_FAILED, {"devices": ["GPU 0 of a"], "unknown": True},
+         "GPU 0 of a could not be checked; another one is taken."),
+        (CommonCode.CHOOSE_ONE_OF, {"known": ["a", "b"]}, "Choose one of: a, b."),
+        (CommonCode.DRIVER_REPORT, {"message": "100 % of the disk is %(used)s."},
+         "100 % of the disk is %(used)s."),
+    ],
+)  # fmt: skip
+def test_sentences(code: StrEnum, params: dict[str, object], sentence: str) -> None:
+    assert message_of(Reason(code, params)) == sentence
+
+
+def test_a_reason_survives_a_row() -> None:
+    reason = Reason(WorkspaceCode.DEVICE_LOST, {"devices": ["GPU 0 of a"]})
+    kept = Reason.from_json(reason.as_json())
+    assert kept == reason
+    assert next_action_of(kept) == "Start it again to get another device; its files are kept."
+    with pytest.raises(LookupError):
+        Reason.from_json({"code": "of another version"})
+
+
+def test_a_problem_has_sentences_for_people_and_a_reason_for_programs() -> None:
+    known = {"known": ["all"]}
+    error = InvalidInput(
+        Reason(AccountCode.NO_SCOPES, known),
+        errors={"scopes": [Reason(AccountCode.CHOOSE_SCOPES, known)], "name": ["A validator's own."]},
+    )
+    response = exception_handler(error, {})
+    assert response is not None
+    assert response.data["detail"] == str(error) == "Choose at least one scope."
+    assert response.data["next_action"] == "Use some of: all."
+    assert response.data["errors"] == {"scopes": ["Choose from all."], "name": ["A validator's own."]}
+    assert response.data["reason"] == {"code": "no_scopes", "params": {"known": ["all"]}}
