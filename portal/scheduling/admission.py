@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval, NotPossible, PortalError
 from portal.common.formatting import units_per_whole
-from portal.common.reasons.codes import Rule
+from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
 from portal.inventory.models import Pool, PoolState
 from portal.quotas import resources
-from portal.scheduling import capacity, queue_status, snapshot, snapshot_cache, software_requirements
+from portal.scheduling import (
+    blockers,
+    capacity,
+    queue_status,
+    snapshot,
+    snapshot_cache,
+    software_requirements,
+)
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine import verdicts as admission
@@ -26,15 +34,9 @@ from provisioning.types import Placement
 
 REQUEST = "request"
 """The id under which a request that has no workspace yet stands in the queue."""
-
-
-class Outcome(StrEnum):
-    """What would happen to the request now."""
-
-    FITS_NOW = "fits_now"
-    QUEUED = "queued"
-    NEEDS_APPROVAL = "needs_approval"
-    IMPOSSIBLE = "impossible"
+Outcome = model.Outcome
+MISSING_GPU_HOURS = 10
+"""How many GPU-hours are proposed to a team that has none left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome, a sentence for the user, one next action, and the reason of each node.
+    """The outcome, its reason, and the reason of each node.
 
     `eta_at` with its `basis` and `position` (from 1) are set where it queues. `blocker` is the rule in
     the way with its numbers and holders. `ask` is set where asking for more would help. `pool` and
@@ -56,9 +58,8 @@ class Verdict:
     """
 
     outcome: Outcome
-    message: str
-    next_action: str = ""
-    reasons: tuple[tuple[str, str], ...] = ()
+    reason: Reason
+    reasons: blockers.NodeReasons = ()
     pool: Pool | None = None
     placement: Placement | None = field(default=None, repr=False)
     position: int | None = None
@@ -66,6 +67,16 @@ class Verdict:
     basis: str = ""
     blocker: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
+
+    @property
+    def message(self) -> str:
+        """Why, in a sentence or two."""
+        return message_of(self.reason)
+
+    @property
+    def next_action(self) -> str:
+        """The one thing to do about it, or an empty string."""
+        return next_action_of(self.reason)
 
     @property
     def possible(self) -> bool:
@@ -117,11 +128,7 @@ def on_site(
     """The verdict on a state that has been read; it is left as it was."""
     candidates = candidate_pools(flavor, site.pools)
     if not candidates:
-        return Verdict(
-            Outcome.IMPOSSIBLE,
-            "No pool is enabled for this flavor.",
-            next_action="Choose another flavor, or ask an operator to enable a pool.",
-        )
+        return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
     asked = site.asking.of(template, flavor, data)
     if not snapshot.possible(asked):
         return _impossible(asked, candidates)
@@ -162,37 +169,34 @@ def _preference(verdict: Verdict) -> tuple[int, bool, float]:
 def _of_variant(site: Site, waiter: Waiter) -> Verdict:
     with snapshot.without_preemption(site.scheduler):
         found = admission.verdict(site.scheduler, waiter.workload)
-    if found.outcome is model.Outcome.FITS_NOW:
+    if found.outcome is Outcome.FITS_NOW:
         pool, placement = site.placer.place_of(REQUEST)
-        return Verdict(Outcome.FITS_NOW, "Starts now.", pool=pool.pool, placement=placement)
+        return _fits_now(pool.pool, placement)
     blocker = found.blocker
     assert blocker is not None  # only what fits has none
-    shortfall = (blocker.rule, blocker.resource)
-    text = queue_status.message(site, waiter, waiter.workload, shortfall, blocker)
-    facts: dict[str, Any] = {
-        "blocker": queue_status.as_data(blocker),
-        "reasons": queue_status.node_reasons(waiter.asked)
-        if blocker.rule in (Rule.PLACEMENT, Rule.CAPACITY)
-        else (),
-        "ask": _ask(blocker),
-    }
-    if found.outcome is model.Outcome.IMPOSSIBLE and blocker.rule is Rule.SITE_LIMIT:
-        return Verdict(Outcome.IMPOSSIBLE, text, "Choose a smaller flavor.", **facts)
-    if found.outcome is model.Outcome.NEEDS_APPROVAL:
-        what = "GPU-hours" if blocker.rule is Rule.LEDGER else "more"
-        return Verdict(
-            Outcome.NEEDS_APPROVAL, text, f"Ask for {what}: it starts by itself when approved.", **facts
-        )
-    # What lacks capacity for ever by the numbers waits for a node that is out at present.
+    outcome = _outcome(found.outcome, blocker)
+    queues = outcome is Outcome.QUEUED
     return Verdict(
-        Outcome.QUEUED,
-        text,
-        "Start it anyway and it queues, or choose a smaller flavor.",
-        position=found.position or None,
-        eta_at=queue_status.at(found.eta_s),
-        basis=found.basis,
-        **facts,
+        outcome,
+        blockers.reason_of(site, waiter.workload, blocker, asked=waiter.asked, outcome=outcome),
+        reasons=blockers.node_reasons(waiter.asked) if blocker.rule in blockers.OF_NODES else (),
+        position=found.position or None if queues else None,
+        eta_at=queue_status.at(found.eta_s) if queues else None,
+        basis=found.basis if queues else "",
+        blocker=blockers.as_data(blocker),
+        ask=_ask(blocker),
     )
+
+
+def _fits_now(pool: Pool, placement: Placement) -> Verdict:
+    return Verdict(Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=pool, placement=placement)
+
+
+def _outcome(found: Outcome, blocker: model.Blocker) -> Outcome:
+    """What lacks capacity for ever by the numbers waits for a node that is out at present."""
+    if found is Outcome.IMPOSSIBLE and blocker.rule is not Rule.SITE_LIMIT:
+        return Outcome.QUEUED
+    return found
 
 
 def _ask(blocker: model.Blocker) -> Ask | None:
@@ -202,7 +206,7 @@ def _ask(blocker: model.Blocker) -> Ask | None:
     if blocker.rule in (Rule.TEAM_LIMIT, Rule.COHORT):
         return Ask("quota", blocker.resource, short)
     if blocker.rule is Rule.LEDGER:
-        return Ask("ledger", resources.GPU_HOURS, 10 * units_per_whole(resources.GPU_HOURS))
+        return Ask("ledger", resources.GPU_HOURS, MISSING_GPU_HOURS * units_per_whole(resources.GPU_HOURS))
     return None
 
 
@@ -210,55 +214,46 @@ def _by_capacity(asked: Asked) -> Verdict:
     for each in asked.pools:
         placement = each.cluster.find(each.adapted(asked.request, asked.template))
         if placement is not None:
-            return Verdict(Outcome.FITS_NOW, "Starts now.", pool=each.pool, placement=placement)
-    reasons = queue_status.node_reasons(asked)
-    return Verdict(
-        Outcome.QUEUED,
-        queue_status.summary("Waits until there is room", reasons),
-        next_action="Start it anyway and it queues, or choose a smaller flavor.",
-        reasons=reasons,
-    )
+            return Verdict(
+                Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=each.pool, placement=placement
+            )
+    return Verdict(Outcome.QUEUED, blockers.no_room(asked), reasons=blockers.node_reasons(asked))
 
 
 def _impossible(asked: Asked, candidates: Sequence[PoolNodes]) -> Verdict:
     template = asked.template
     if all(each.pool.state == PoolState.UNKNOWN for each in candidates):
-        return Verdict(
-            Outcome.IMPOSSIBLE,
-            "No node has reported yet.",
-            next_action="Wait a few seconds; if this stays, an operator looks at the node workers.",
-        )
+        return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
     reasons = list(asked.refusals)
     for each in asked.pools:
         reasons += each.reasons_at_best(each.adapted(asked.request, template))
-    missing = f"lacks {capacity.program_need(template.program)}"
-    if reasons and all(reason == missing for _, reason in reasons):
-        return Verdict(
-            Outcome.IMPOSSIBLE,
-            f"{template.name} needs the program {template.program}, which no node has.",
-            next_action=template.install_hint or "Choose another template.",
-            reasons=tuple(reasons),
-        )
-    if _stack_alone(asked):
-        what = " and ".join(software_requirements.needs(template, asked.request.accelerators))
-        return Verdict(
-            Outcome.IMPOSSIBLE,
-            f"{template.name} needs {what}, which no node with these accelerators has.",
-            next_action="Choose another size or template, or ask an operator to update the NVIDIA driver.",
-            reasons=tuple(reasons),
-        )
-    return Verdict(
-        Outcome.IMPOSSIBLE,
-        queue_status.summary("No node is large enough", reasons),
-        next_action="Choose a smaller flavor.",
-        reasons=tuple(reasons),
-    )
+    return Verdict(Outcome.IMPOSSIBLE, _never(asked, tuple(reasons)), reasons=tuple(reasons))
 
 
-def _stack_alone(asked: Asked) -> bool:
-    """Whether it would fit somewhere if only drivers and devices could run the template's software."""
-    if not software_requirements.needs(asked.template, asked.request.accelerators):
-        return False
+def _never(asked: Asked, reasons: blockers.NodeReasons) -> Reason:
+    """Why nothing could ever take it: what its template needs, where that is all, else its size."""
+    template = asked.template
+    if _no_node_has_program(asked):
+        return Reason(
+            AdmissionCode.PROGRAM_MISSING,
+            {"template": template.name, "program": template.program, "install_hint": template.install_hint},
+        )
+    needs = software_requirements.needs(template, asked.request.accelerators)
+    if needs and _fits_without_needs(asked):
+        return Reason(AdmissionCode.SOFTWARE_MISSING, {"template": template.name, "needs": list(needs)})
+    return blockers.too_large(reasons)
+
+
+def _no_node_has_program(asked: Asked) -> bool:
+    """Whether no node of the pools that could run it has the template's program."""
+    need = capacity.program_need(asked.template.program)
+    nodes = [node for each in asked.pools for node in each.nodes]
+    simulated = any(each.pool.simulated for each in asked.pools)
+    return bool(nodes) and not simulated and all(need not in node.provides for node in nodes)
+
+
+def _fits_without_needs(asked: Asked) -> bool:
+    """Whether it would fit somewhere if drivers and devices could run the template's software."""
     plain = Template(program=asked.template.program)
     return any(each.ever_takes(each.adapted(asked.request, plain)) for each in asked.pools)
 
@@ -268,14 +263,12 @@ def _not_admitted(verdict: Verdict) -> PortalError:
     if verdict.outcome is Outcome.NEEDS_APPROVAL:
         ask = verdict.ask
         return NeedsApproval(
-            verdict.message,
-            next_action=verdict.next_action,
+            verdict.reason,
             blocker=dict(verdict.blocker),
             ask={"kind": ask.kind, "resource": ask.resource, "amount": ask.amount} if ask else None,
         )
     return NotPossible(
-        verdict.message,
-        next_action=verdict.next_action,
+        verdict.reason,
         reasons=[{"node": node, "reason": reason} for node, reason in verdict.reasons],
     )
 

@@ -6,6 +6,8 @@ import pytest
 
 from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor, Template
+from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.reason import Reason
 from portal.inventory.models import PoolState
 from portal.scheduling import capacity, offers
 from portal.scheduling.admission import Outcome, assess
@@ -25,7 +27,8 @@ def small() -> Flavor:
 
 def test_it_fits_now(local_pool):
     verdict = assess(template=jupyter(), flavor=small())
-    assert (verdict.outcome, verdict.message) == (Outcome.FITS_NOW, "Starts now.")
+    assert (verdict.outcome, verdict.reason) == (Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW))
+    assert verdict.message == "Starts now."
     assert verdict.pool == local_pool
     assert [part.node for part in verdict.placement.nodes] == ["node-1"]
     assert verdict.possible
@@ -34,6 +37,7 @@ def test_it_fits_now(local_pool):
 def test_without_any_pool(catalog):
     verdict = assess(template=jupyter(), flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert verdict.reason == Reason(AdmissionCode.NO_ENABLED_POOL)
     assert verdict.message == "No pool is enabled for this flavor."
     assert verdict.next_action
 
@@ -41,13 +45,14 @@ def test_without_any_pool(catalog):
 def test_a_disabled_pool_is_none(local_pool):
     local_pool.enabled = False
     local_pool.save()
-    assert assess(template=jupyter(), flavor=small()).message == "No pool is enabled for this flavor."
+    assert assess(template=jupyter(), flavor=small()).reason.code is AdmissionCode.NO_ENABLED_POOL
 
 
 def test_before_any_node_has_reported(catalog):
     local_pool_with()
     verdict = assess(template=jupyter(), flavor=small())
-    assert (verdict.outcome, verdict.message) == (Outcome.IMPOSSIBLE, "No node has reported yet.")
+    assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert verdict.reason.code is AdmissionCode.NO_NODE_REPORTED
 
 
 def test_the_program_is_missing_everywhere(catalog):
@@ -55,6 +60,7 @@ def test_the_program_is_missing_everywhere(catalog):
     template = jupyter()
     verdict = assess(template=template, flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert verdict.reason.code is AdmissionCode.PROGRAM_MISSING
     assert verdict.message == "JupyterLab needs the program jupyter-lab, which no node has."
     assert verdict.next_action == template.install_hint
 
@@ -74,6 +80,7 @@ def test_a_node_that_lacks_the_program_does_not_count_as_one_that_comes_back(loc
 def test_too_large_for_every_node(local_pool):
     verdict = assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000))
     assert verdict.outcome is Outcome.IMPOSSIBLE
+    assert verdict.reason.code is AdmissionCode.NO_NODE_LARGE_ENOUGH
     assert verdict.message == "No node is large enough: node-1: 8 of 8 CPU cores free, needs 9."
     assert verdict.next_action == "Choose a smaller flavor."
     assert verdict.reasons == (("node-1", "8 of 8 CPU cores free, needs 9"),)
@@ -95,7 +102,8 @@ def test_an_accelerator_that_nobody_has(local_pool):
 def test_what_may_come_back_queues(local_pool, change, words):
     local_pool.nodes.update(**change)
     verdict = assess(template=jupyter(), flavor=small())
-    assert (verdict.outcome, verdict.message) == (Outcome.QUEUED, words)
+    assert (verdict.outcome, verdict.reason.code) == (Outcome.QUEUED, Rule.PLACEMENT)
+    assert verdict.message == words
     assert verdict.possible
     assert verdict.next_action
     assert verdict.placement is None
@@ -125,12 +133,12 @@ def test_room_that_is_taken_queues_and_says_by_how_much(make, alice, local_pool)
 def test_more_nodes_are_counted_in_the_sentence(catalog, make, alice):
     local_pool_with(*(node_info(f"n{n}") for n in range(4)))
     verdict = assess(template=jupyter(), flavor=FlavorFactory(cpu_milli=9000))
-    assert verdict.message.endswith(", and 3 more nodes.")
+    assert verdict.reason.params["more_nodes"] == 3 and verdict.message.endswith(", and 3 more nodes.")
     assert len(verdict.reasons) == 4
 
 
 def test_simulated_pools_are_reached_by_their_own_flavors_alone(pool):
-    assert assess(template=jupyter(), flavor=small()).message == "No pool is enabled for this flavor."
+    assert assess(template=jupyter(), flavor=small()).reason.code is AdmissionCode.NO_ENABLED_POOL
     own = Flavor.objects.get(slug="sim-cpu")
     assert assess(template=jupyter(), flavor=own).pool == pool
     any_h100 = FlavorFactory(accelerator_count=1)

@@ -6,6 +6,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from portal.catalog.models import Template
+from portal.common.reasons.codes import AdmissionCode
 from portal.inventory.models import AllocatedDevice, Pool
 from portal.scheduling import software_requirements
 from portal.scheduling.admission import Outcome, assess
@@ -63,6 +64,7 @@ def test_a_device_that_cannot_run_it_is_refused_with_the_reason(sites, team, ali
     needs(**fields)
     refused = verdict(team, alice, "t4")
     assert refused.outcome is Outcome.IMPOSSIBLE
+    assert refused.reason.code is AdmissionCode.SOFTWARE_MISSING
     assert word in refused.message and "JupyterLab needs" in refused.message
     assert "update the NVIDIA driver" in refused.next_action
     assert verdict(team, alice, "h100").outcome is Outcome.FITS_NOW

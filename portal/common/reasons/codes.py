@@ -25,7 +25,15 @@ class PlacementCode(StrEnum):
 
 
 class AdmissionCode(StrEnum):
-    """What would become of a request, and what it waits for."""
+    """What would become of a request, where no `Rule` says it."""
+
+    FITS_NOW = "fits_now"
+    LOOKED_AT_AGAIN = "looked_at_again"
+    NO_ENABLED_POOL = "no_enabled_pool"
+    NO_NODE_REPORTED = "no_node_reported"
+    PROGRAM_MISSING = "program_missing"
+    SOFTWARE_MISSING = "software_missing"
+    NO_NODE_LARGE_ENOUGH = "no_node_large_enough"
 
 
 class WaitBasis(StrEnum):

@@ -1,7 +1,158 @@
+"""Verdicts, and what a request waits for. The params are those that `portal.scheduling.blockers` sets."""
+
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 
-from portal.common.reasons.wording import Text
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-TEXTS: dict[StrEnum, Text] = {}
+from portal.common.formatting import format_amount, format_clock, format_duration, format_resource_amount
+from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.wording import Params, Text
+
+_WAIT = gettext_lazy("Start it anyway and it queues, or choose a smaller flavor.")
+_ASK = gettext_lazy("Ask for more: it starts by itself when approved.")
+_SMALLER = gettext_lazy("Choose a smaller flavor.")
+_NO_ROOM = gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s")
+_ACTIONS = {"needs_approval": _ASK, "impossible": _SMALLER}
+
+
+def _blocker(params: Params) -> Params:
+    """Amounts with their units, the holders, and the action that the outcome leaves."""
+    resource = params["resource"]
+    amounts = {"wanted": "", "free": "", "limit": ""}
+    if resource:
+        amounts = {
+            "wanted": format_resource_amount(resource, params["wanted"]),
+            "free": format_amount(resource, params["free"]),
+            "limit": format_resource_amount(resource, params["limit"]),
+        }
+    holders = _holders(params)
+    return {
+        **amounts,
+        "team": params["team"],
+        "holders": f" {holders}." if holders else "",
+        "action": _ACTIONS.get(params.get("outcome", ""), _WAIT),
+    }
+
+
+def _holders(params: Params) -> str:
+    """“3 × H100 held by Vision, some of it until about 16:40 UTC”, for those that hold most of it."""
+    return "; ".join(_holder(params["resource"], holder) for holder in params.get("holders", ()))
+
+
+def _holder(resource: str, holder: Params) -> str:
+    amount = format_resource_amount(resource, holder["amount"])
+    text = _("%(amount)s held by %(team)s") % {"amount": amount, "team": holder["team"]}
+    if holder["until"]:
+        until = format_clock(datetime.fromisoformat(holder["until"]), timezone.now())
+        text += _(", some of it until about %(time)s") % {"time": until}
+    if holder["idle"] > 0:
+        idle = {
+            "amount": format_amount(resource, holder["idle"]),
+            "span": format_duration(holder["idle_s"]),
+        }
+        text += " " + _("(%(amount)s idle for %(span)s)") % idle
+    return text
+
+
+def _nodes(params: Params) -> Params:
+    """One node's reason, how many more there are, and who holds what is missing."""
+    holders = _holders(params)
+    return {
+        "nodes": _first_node(params),
+        "holders": f" {holders}." if holders else "",
+        "action": _ACTIONS.get(params.get("outcome", ""), _WAIT),
+    }
+
+
+def _first_node(params: Params) -> str:
+    node, reason, more = params["node"], params["node_reason"], params["more_nodes"]
+    if not node:
+        return _("there are no nodes")
+    colon = "" if reason.startswith(("is ", "has ", "lacks ", "cannot ")) else ":"
+    text = f"{node}{colon} {reason}"
+    if more:
+        text += ngettext(", and %(count)s more node", ", and %(count)s more nodes", more) % {"count": more}
+    return text
+
+
+def _program(params: Params) -> Params:
+    return {**params, "action": params["install_hint"] or _("Choose another template.")}
+
+
+def _software(params: Params) -> Params:
+    return {**params, "needs": _(" and ").join(params["needs"])}
+
+
+TEXTS: dict[StrEnum, Text] = {
+    AdmissionCode.FITS_NOW: Text(gettext_lazy("Starts now.")),
+    AdmissionCode.LOOKED_AT_AGAIN: Text(gettext_lazy("Is looked at again.")),
+    AdmissionCode.NO_ENABLED_POOL: Text(
+        gettext_lazy("No pool is enabled for this flavor."),
+        gettext_lazy("Choose another flavor, or ask an operator to enable a pool."),
+    ),
+    AdmissionCode.NO_NODE_REPORTED: Text(
+        gettext_lazy("No node has reported yet."),
+        gettext_lazy("Wait a few seconds; if this stays, an operator looks at the node workers."),
+    ),
+    AdmissionCode.PROGRAM_MISSING: Text(
+        gettext_lazy("%(template)s needs the program %(program)s, which no node has."),
+        "%(action)s",
+        _program,
+    ),
+    AdmissionCode.SOFTWARE_MISSING: Text(
+        gettext_lazy("%(template)s needs %(needs)s, which no node with these accelerators has."),
+        gettext_lazy("Choose another size or template, or ask an operator to update the NVIDIA driver."),
+        _software,
+    ),
+    AdmissionCode.NO_NODE_LARGE_ENOUGH: Text(
+        gettext_lazy("No node is large enough: %(nodes)s."), _SMALLER, _nodes
+    ),
+    Rule.LEDGER: Text(
+        gettext_lazy("%(team)s has no GPU-hours left."),
+        gettext_lazy("Ask for GPU-hours: it starts by itself when approved."),
+        _blocker,
+    ),
+    Rule.USER_CAP: Text(
+        gettext_lazy("Needs %(wanted)s; you may hold %(limit)s in %(team)s and have %(free)s left."),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.TEAM_LIMIT: Text(
+        gettext_lazy("Needs %(wanted)s; %(team)s may hold %(limit)s and has %(free)s left."),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.COHORT: Text(
+        gettext_lazy(
+            "Needs %(wanted)s; the teams that %(team)s shares with have %(free)s left to lend.%(holders)s"
+        ),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.SITE_LIMIT: Text(
+        gettext_lazy(
+            "Needs %(wanted)s; all teams together may hold %(limit)s, of which %(free)s are left.%(holders)s"
+        ),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.BOOKING: Text(
+        gettext_lazy("Needs %(wanted)s; %(free)s are free, but booked for other teams."),
+        "%(action)s",
+        _blocker,
+    ),
+    Rule.ORDER: Text(
+        gettext_lazy("Enough is free, but it is kept for requests that come first."), "%(action)s", _blocker
+    ),
+    Rule.CAPACITY: Text(
+        gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s"), "%(action)s", _nodes
+    ),
+    Rule.PLACEMENT: Text(
+        gettext_lazy("Waits until there is room: %(nodes)s.%(holders)s"), "%(action)s", _nodes
+    ),
+}

@@ -1,0 +1,107 @@
+"""Why a request does not start: the rule in the way with its numbers and holders, as a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
+from portal.scheduling.placement_request import Asked
+from portal.scheduling.snapshot import Site
+
+NodeReasons = tuple[tuple[str, str], ...]
+MAX_HOLDERS = 3
+OF_NODES = frozenset({Rule.PLACEMENT, Rule.CAPACITY})
+"""The rules of which the nodes say more than the numbers."""
+
+
+def reason_of(
+    site: Site,
+    workload: Workload,
+    blocker: Blocker,
+    *,
+    asked: Asked,
+    outcome: Outcome = Outcome.QUEUED,
+) -> Reason:
+    """The rule in the way. Its params are the numbers, the first holders, and for nodes the first reason.
+
+    Amounts are in base units, times in ISO 8601; teams are named as people know them.
+    """
+    params: dict[str, Any] = {
+        "resource": blocker.resource,
+        "wanted": blocker.wanted,
+        "free": max(0, blocker.free),
+        "limit": blocker.limit,
+        "team": site.team_names.get(workload.team, workload.team),
+        "holders": [_holder(site, holder) for holder in blocker.holders[:MAX_HOLDERS]],
+        "outcome": outcome.value,
+    }
+    if blocker.rule in OF_NODES:
+        params |= first_node(node_reasons(asked))
+    return Reason(blocker.rule, params)
+
+
+def no_room(asked: Asked) -> Reason:
+    """No node takes it now, whatever the limits say."""
+    return Reason(Rule.PLACEMENT, first_node(node_reasons(asked)))
+
+
+def too_large(reasons: NodeReasons) -> Reason:
+    """No node could ever take it."""
+    return Reason(AdmissionCode.NO_NODE_LARGE_ENOUGH, first_node(reasons))
+
+
+def node_reasons(asked: Asked) -> NodeReasons:
+    """Why no node takes it now, node by node."""
+    return tuple(
+        reason for pool in asked.pools for reason in pool.reasons(pool.adapted(asked.request, asked.template))
+    )
+
+
+def first_node(reasons: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The params that name one node's reason: if possible of one that has what is asked for."""
+    if not reasons:
+        return {"node": "", "node_reason": "", "more_nodes": 0}
+    node, reason = next(
+        (each for each in reasons if not each[1].startswith(("has no ", "lacks "))), reasons[0]
+    )
+    return {"node": node, "node_reason": reason, "more_nodes": len(reasons) - 1}
+
+
+def as_data(blocker: Blocker) -> dict[str, Any]:
+    """The blocker as the API shows it and a workspace keeps it; teams by their short names."""
+    return {
+        "rule": blocker.rule.value,
+        "resource": blocker.resource,
+        "wanted": blocker.wanted,
+        "free": blocker.free,
+        "limit": blocker.limit,
+        "holders": [
+            {
+                "team": holder.team,
+                "amount": holder.amount,
+                "until": _iso(holder.next_end_s),
+                "idle": holder.idle,
+                "idle_s": holder.idle_s if holder.idle_s >= 0 else None,
+            }
+            for holder in blocker.holders
+        ],
+    }
+
+
+def _holder(site: Site, holder: Holder) -> dict[str, Any]:
+    until = None if holder.next_end_s is None else max(holder.next_end_s, site.now_s)
+    return {
+        "team": site.team_names.get(holder.team, holder.team),
+        "amount": holder.amount,
+        "until": _iso(until),
+        "idle": holder.idle,
+        "idle_s": holder.idle_s,
+    }
+
+
+def _iso(seconds: int | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat()
