@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from functools import lru_cache
 from uuid import UUID
 
 import redis
-import redis.asyncio
 from django.conf import settings
+
+from portal.events import hub
 
 log = logging.getLogger(__name__)
 POLL_S = 2.0
@@ -68,23 +68,14 @@ def publish_check(run_id: UUID) -> None:
 
 
 async def hints(channel: str) -> AsyncGenerator[bool, None]:
-    """Yield True when something may have changed, False every few seconds when nothing has.
+    """Yield True when something may have changed, False every `IDLE_S` seconds when nothing has.
 
-    The first item is True. Without Redis every item is True, so that the caller polls the database.
+    The first item is True. Without Redis every item is True, one each `POLL_S` seconds, so that the caller
+    polls the database. All readers of an event loop share one connection. Close it with `aclose`: only then
+    is the channel left at once.
     """
-    yield True
-    while True:
-        client = redis.asyncio.Redis.from_url(settings.BERTH_REDIS_URL, socket_connect_timeout=1)
-        try:
-            async with client.pubsub() as pubsub:
-                await pubsub.subscribe(channel)
-                # What happened before the subscription stood would be missed otherwise.
-                yield True
-                while True:
-                    message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=IDLE_S)
-                    yield message is not None
-        except (redis.RedisError, OSError):
-            await asyncio.sleep(POLL_S)
-            yield True
-        finally:
-            await client.aclose()
+    with hub.current(settings.BERTH_REDIS_URL).subscribe(channel) as subscription:
+        yield True
+        while True:
+            hinted = await subscription.wait(IDLE_S if subscription.connected else POLL_S)
+            yield hinted or not subscription.connected

@@ -1,14 +1,17 @@
-"""A workspace's events as server-sent events. The database is read; Redis only says when to look.
+"""Server-sent events, of pages and of REST. The database is read; Redis only says when to look.
 
-A stream holds no thread and no database connection: between two looks it waits in the event loop.
+A stream holds no thread, no database connection and no connection to Redis of its own: between two looks it
+waits in the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -18,12 +21,27 @@ from django.db import connections
 from django.http import StreamingHttpResponse
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 
+from portal.common.errors import PortalError
+from portal.common.reasons.codes import EventCode
+from portal.common.reasons.reason import Reason
 from portal.events import live
 
 MEDIA_TYPE = "text/event-stream"
 # A stream ends after a while, so that a right taken away ends it too; the client connects anew.
 STREAM_S = 600
 BATCH = 200
+# Of one user in one process, so that nobody uses up the sockets of all.
+MAX_STREAMS = 256
+_HEARTBEAT = b": still here\n\n"
+_PRELUDE = b"retry: 2000\n\n"
+
+
+class TooManyStreams(PortalError):
+    """One user has as many streams open as one may."""
+
+    code = "too_many_streams"
+    status = 429
+    title = "Too many streams"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +52,21 @@ class Batch:
     over: bool = False
 
 
+# `look(after)` reads the next events, oldest first; it runs in a thread, for a moment only.
 Look = Callable[[int], Batch]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What a stream sends next; `more` asks for another turn at once, `over` ends the stream."""
+
+    messages: list[bytes] = field(default_factory=list)
+    more: bool = False
+    over: bool = False
+
+
+# Called with whether something may have changed since the last turn.
+_Source = Callable[[bool], Awaitable[_Turn]]
 
 
 class EventStreamRenderer(BaseRenderer):
@@ -49,10 +81,13 @@ class EventStreamRenderer(BaseRenderer):
         return JSONRenderer().render(data)
 
 
-def message(event: dict[str, Any]) -> bytes:
-    """One event of the audit log; its id is what `Last-Event-ID` sends back."""
-    data = json.dumps(event, separators=(",", ":"), default=str)
-    return f"id: {event['id']}\ndata: {data}\n\n".encode()
+def message(*, data: str = "", event: str = "", number: int | None = None) -> bytes:
+    """One server-sent event. `data` is one line; `number` is what `Last-Event-ID` sends back."""
+    lines = [f"event: {event}"] if event else []
+    if number is not None:
+        lines.append(f"id: {number}")
+    lines.append(f"data: {data}" if data else "data:")
+    return "\n".join([*lines, "", ""]).encode()
 
 
 def last_event_id(header: str) -> int | None:
@@ -62,16 +97,70 @@ def last_event_id(header: str) -> int | None:
     return int(header) if header.isascii() and header.isdigit() and len(header) < 19 else None
 
 
-def response(channel: str, look: Look, *, after: int) -> StreamingHttpResponse:
-    """`look(after)` reads the next events, oldest first; it runs in a thread, for a moment only."""
-    stream = StreamingHttpResponse(_messages(channel, look, after), content_type=MEDIA_TYPE)
+def response(channel: str, look: Look, *, after: int, user_id: UUID) -> StreamingHttpResponse:
+    """The events that `look` finds after `after`, then each as it happens. Raises `TooManyStreams`."""
+    return _response(channel, _Rows(look, after), user_id)
+
+
+def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
+    """An event `changed`, without data, whenever a page has to look again. Raises `TooManyStreams`."""
+    return _response(channel, _changed, user_id)
+
+
+def _response(channel: str, source: _Source, user_id: UUID) -> StreamingHttpResponse:
+    if _open_streams[user_id] >= MAX_STREAMS:
+        raise TooManyStreams(Reason(EventCode.TOO_MANY_STREAMS, {"limit": MAX_STREAMS}))
+    stream = StreamingHttpResponse(_written(channel, source, user_id), content_type=MEDIA_TYPE)
     stream["Cache-Control"] = "no-store"
     stream["X-Accel-Buffering"] = "no"
     return stream
 
 
-def for_workspace(workspace_id: UUID, look: Look, *, after: int) -> StreamingHttpResponse:
-    return response(live.workspace_channel(workspace_id), look, after=after)
+_open_streams: Counter[UUID] = Counter()
+_open_streams_lock = threading.Lock()
+
+
+@contextmanager
+def _counted(user_id: UUID) -> Iterator[None]:
+    """Counts a stream while it is read. A few may begin at once and exceed the limit together."""
+    with _open_streams_lock:
+        _open_streams[user_id] += 1
+    try:
+        yield
+    finally:
+        with _open_streams_lock:
+            _open_streams[user_id] -= 1
+            if not _open_streams[user_id]:
+                del _open_streams[user_id]
+
+
+async def _changed(hinted: bool) -> _Turn:
+    return _Turn([message(event="changed")] if hinted else [])
+
+
+class _Rows:
+    """Reads on where it stopped. Also without a hint: one may have been lost, or the right to look gone."""
+
+    def __init__(self, look: Look, after: int) -> None:
+        self._look = look
+        self._after = after
+        # In a thread of the loop's pool, that all streams share.
+        self._read = sync_to_async(self._look_and_close, thread_sensitive=False)
+
+    def _look_and_close(self) -> Batch:
+        try:
+            return self._look(self._after)
+        finally:
+            _close_connections()
+
+    async def __call__(self, hinted: bool) -> _Turn:
+        batch = await self._read()
+        messages = []
+        for event in batch.events:
+            self._after = event["id"]
+            data = json.dumps(event, separators=(",", ":"), default=str)
+            messages.append(message(data=data, number=self._after))
+        return _Turn(messages, more=len(messages) >= BATCH, over=batch.over)
 
 
 def _close_connections() -> None:
@@ -94,34 +183,25 @@ async def let_go() -> None:
         executor.shutdown(wait=False)
 
 
-async def _messages(channel: str, look: Look, after: int) -> AsyncIterator[bytes]:
-    def look_and_close(after: int) -> Batch:
-        try:
-            return look(after)
-        finally:
-            _close_connections()
-
-    # In a thread of the loop's pool, that all streams share.
-    read = sync_to_async(look_and_close, thread_sensitive=False)
+async def _written(channel: str, source: _Source, user_id: UUID) -> AsyncIterator[bytes]:
+    """The bytes of a stream; a comment now and then keeps it open and finds a reader who has left."""
     await let_go()
     ends_at = asyncio.get_running_loop().time() + STREAM_S
-    # Sent at once, so that proxies and clients see an open stream before anything happens.
-    yield b"retry: 2000\n\n"
-    async with aclosing(live.hints(channel)) as hints:
-        async for _ in hints:
-            # Also without a hint: one may have been lost, and the right to look may have gone.
-            sent = 0
-            while True:
-                batch = await read(after)
-                for event in batch.events:
-                    after = event["id"]
-                    yield message(event)
-                sent += len(batch.events)
-                if batch.over:
+    # A reader who leaves ends this generator; the subscription must end with it, not at some later time.
+    with _counted(user_id):
+        # Sent at once, so that proxies and clients see an open stream before anything happens.
+        yield _PRELUDE
+        async with aclosing(live.hints(channel)) as hints:
+            async for hinted in hints:
+                sent, more = 0, True
+                while more:
+                    turn = await source(hinted)
+                    for each in turn.messages:
+                        yield each
+                    if turn.over:
+                        return
+                    sent, more = sent + len(turn.messages), turn.more
+                if not sent:
+                    yield _HEARTBEAT
+                if asyncio.get_running_loop().time() > ends_at:
                     return
-                if len(batch.events) < BATCH:
-                    break
-            if not sent:
-                yield b": still here\n\n"
-            if asyncio.get_running_loop().time() > ends_at:
-                return

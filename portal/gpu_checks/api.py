@@ -170,7 +170,7 @@ class GpuCheckStream(ApiView):
         description="Server-sent events: the check as it is, then again whenever it has come further. The "
         "stream ends with the check, or after some minutes: connect again then.",
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
-        errors=[404],
+        errors=[404, 429],
     )
     def get(self, request: UserRequest, check_id: UUID) -> Any:
         selectors.check_by_id(check_id)
@@ -189,7 +189,7 @@ class GpuCheckStream(ApiView):
             told = [] if version == seen else [{**data, "check": data["id"], "id": version}]
             return stream.Batch(told, over=not run.open)
 
-        return stream.response(live.check_channel(check_id), look, after=0)
+        return stream.response(live.check_channel(check_id), look, after=0, user_id=user.pk)
 
 
 class GpuCheckSchema(ApiView):

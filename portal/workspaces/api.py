@@ -31,7 +31,7 @@ from portal.common.api import (
 )
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.scopes import Scope
-from portal.events import stream
+from portal.events import live, stream
 from portal.events.models import Event
 from portal.workspaces import selectors, services
 from portal.workspaces.lifecycle import State
@@ -291,7 +291,7 @@ def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | Streamin
     if workspace.state == State.TERMINATED and not selectors.events_of(workspace, after=after).exists():
         # Tells a browser's EventSource not to come back.
         return HttpResponse(status=204)
-    return stream.for_workspace(workspace_id, look, after=after)
+    return stream.response(live.workspace_channel(workspace_id), look, after=after, user_id=user.pk)
 
 
 LAST_EVENT_ID = OpenApiParameter(
@@ -340,7 +340,7 @@ class WorkspaceEventStream(ApiView):
         ),
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR, 204: None},
         parameters=[LAST_EVENT_ID],
-        errors=[400, 404],
+        errors=[400, 404, 429],
     )
     def get(self, request: UserRequest, workspace_id: UUID) -> Any:
         return _stream(request, workspace_id)

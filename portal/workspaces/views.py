@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from urllib.parse import urlencode
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
@@ -20,8 +17,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from portal.common.errors import NotFound, PortalError
 from portal.common.htmx import local_path, partial_of, wants
 from portal.common.requests import SignedInRequest
-from portal.events import live
-from portal.events.stream import let_go
+from portal.events import live, stream
 from portal.workspaces import presenters, selectors, services
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
@@ -30,8 +26,6 @@ from portal.workspaces.models import Workspace
 WORKSPACES_PER_PAGE = 24
 EVENTS_SHOWN = 50
 LOG_LINES = 200
-# A stream ends after a while, so that a right taken away ends it too; the browser connects anew.
-STREAM_S = 600
 
 
 def to_workspace(workspace: Workspace, *, opening: bool = False) -> HttpResponse:
@@ -151,7 +145,7 @@ async def events(request: HttpRequest) -> HttpResponseBase:
     user = await request.auser()
     if not user.is_authenticated:
         return HttpResponse(status=401)
-    return _stream(live.user_channel(user.pk))
+    return stream.changes(live.user_channel(user.pk), user_id=user.pk)
 
 
 @login_not_required
@@ -165,23 +159,4 @@ async def workspace_events(request: HttpRequest, workspace_id: UUID) -> HttpResp
         await sync_to_async(selectors.workspace_by_id)(user, workspace_id)
     except NotFound:
         return HttpResponse(status=404)
-    return _stream(live.workspace_channel(workspace_id))
-
-
-def _stream(channel: str) -> StreamingHttpResponse:
-    response = StreamingHttpResponse(_changes(channel), content_type="text/event-stream")
-    response["Cache-Control"] = "no-store"
-    response["X-Accel-Buffering"] = "no"
-    return response
-
-
-async def _changes(channel: str) -> AsyncIterator[bytes]:
-    """Server-sent events; a comment now and then keeps the connection and finds a reader who has left."""
-    await let_go()
-    ends_at = asyncio.get_running_loop().time() + STREAM_S
-    # A reader who leaves ends this generator; the subscription must end with it, not at some later time.
-    async with aclosing(live.hints(channel)) as hints:
-        async for changed in hints:
-            yield b"event: changed\ndata:\n\n" if changed else b": still here\n\n"
-            if asyncio.get_running_loop().time() > ends_at:
-                return
+    return stream.changes(live.workspace_channel(workspace_id), user_id=user.pk)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 import redis as redis_py
 
 from portal.common.actors import SYSTEM
-from portal.events import live, services
+from portal.events import hub, live, services, stream
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1
 from tests.factories import WorkspaceFactory, make_token
@@ -34,8 +35,16 @@ def one(bob: Any, team: Any) -> Workspace:
     return WorkspaceFactory(owner=bob, team=team)
 
 
-def listeners(store: redis_py.Redis, workspace: Workspace) -> int:
+def channel_subscribers(store: redis_py.Redis, workspace: Workspace) -> int:
     return int(store.pubsub_numsub(live.workspace_channel(workspace.pk))[0][1])
+
+
+def hub_connections(store: redis_py.Redis) -> int:
+    return sum(client["name"] == hub.CLIENT_NAME for client in store.client_list())
+
+
+def session_cookie(browser: Any) -> dict[str, str]:
+    return {"Cookie": "; ".join(f"{name}={morsel.value}" for name, morsel in browser.cookies.items())}
 
 
 def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
@@ -50,19 +59,19 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
         assert response.headers["Content-Type"] == "text/event-stream"
         lines = response.iter_lines()
         assert next(lines) == "retry: 2000"
-        eventually(lambda: listeners(hinted, one) == 1 or None)
+        eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
         # Both looks, before and after the subscription, are over.
-        assert [line for line, _ in zip(lines, range(5), strict=False)].count(": still here") == 2
+        assert [line for line in islice(lines, 5)].count(": still here") == 2
 
         happened = time.monotonic()
         services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
         came = next(time.monotonic() for line in lines if '"now"' in line)
         assert came - happened < 1, "the hint was not heard"
 
-    eventually(lambda: listeners(hinted, one) == 0 or None)
+    eventually(lambda: channel_subscribers(hinted, one) == 0 or None)
 
 
-def test_many_streams_hold_no_threads(
+def test_many_streams_hold_no_threads_and_one_connection_to_redis(
     server: str,
     hinted: redis_py.Redis,
     bob: Any,
@@ -70,15 +79,73 @@ def test_many_streams_hold_no_threads(
 ) -> None:
     headers = {"Authorization": f"Bearer {make_token(bob)[1]}", "Accept": "text/event-stream"}
     url = f"{server}{V1}workspaces/{one.pk}/events"
-    limits = httpx.Limits(max_connections=60)
+    limits = httpx.Limits(max_connections=210)
     with httpx.Client(headers=headers, timeout=20, limits=limits) as client:
-        open_ones = [client.send(client.build_request("GET", url), stream=True) for _ in range(40)]
+        open_ones = [client.send(client.build_request("GET", url), stream=True) for _ in range(200)]
         assert {response.status_code for response in open_ones} == {200}
-        eventually(lambda: listeners(hinted, one) == 40 or None)
+        eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
+        assert hub_connections(hinted) == 1
 
         assert client.get(f"{server}{V1}me", headers={"Accept": "application/json"}).status_code == 200
         assert threading.active_count() < 30
 
+        services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
         for response in open_ones:
+            assert any('"now"' in line for line in response.iter_lines())
             response.close()
-    eventually(lambda: listeners(hinted, one) == 0 or None)
+    eventually(lambda: hub_connections(hinted) == 0 or None)
+
+
+def test_a_page_and_a_program_share_the_connection(
+    server: str, hinted: redis_py.Redis, bob: Any, one: Workspace, as_user: Any
+) -> None:
+    page = session_cookie(as_user(bob))
+    program = {"Authorization": f"Bearer {make_token(bob)[1]}", "Accept": "text/event-stream"}
+    with (
+        httpx.stream("GET", f"{server}/events/", headers=page, timeout=20) as first,
+        httpx.stream("GET", f"{server}/workspaces/{one.pk}/events/", headers=page, timeout=20) as second,
+        httpx.stream("GET", f"{server}{V1}workspaces/{one.pk}/events", headers=program, timeout=20) as third,
+    ):
+        assert {first.status_code, second.status_code, third.status_code} == {200}
+        eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
+        assert hub_connections(hinted) == 1
+        # Once at first, once when Redis has confirmed the channel.
+        for response in (first, second):
+            lines = response.iter_lines()
+            assert [line for line in islice(lines, 8)].count("event: changed") == 2
+
+            services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
+            assert next(line for line in lines if line) == "event: changed"
+
+
+def test_a_user_has_a_limit_of_streams(
+    server: str,
+    hinted: redis_py.Redis,
+    alice: Any,
+    bob: Any,
+    one: Workspace,
+    as_user: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream, "MAX_STREAMS", 1)
+    url = f"{server}{V1}workspaces/{one.pk}/events"
+
+    def program(user: Any) -> dict[str, str]:
+        return {"Authorization": f"Bearer {make_token(user)[1]}", "Accept": "text/event-stream"}
+
+    page = session_cookie(as_user(bob))
+    with httpx.stream("GET", url, headers=program(bob), timeout=20) as response:
+        lines = response.iter_lines()
+        assert next(lines) == "retry: 2000"
+        refused = httpx.get(url, headers=program(bob))
+        assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
+        assert refused.json()["reason"] == {"code": "too_many_streams", "params": {"limit": 1}}
+        assert httpx.get(f"{server}/events/", headers=page).status_code == 429
+        with httpx.stream("GET", url, headers=program(alice), timeout=20) as other:
+            assert other.status_code == 200
+
+    def again() -> bool | None:
+        with httpx.stream("GET", url, headers=program(bob), timeout=20) as response:
+            return response.status_code == 200 or None
+
+    eventually(again)

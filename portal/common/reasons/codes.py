@@ -54,6 +54,12 @@ class CommonCode(StrEnum):
     NO_SUCH_NOTICE = "no_such_notice"
 
 
+class EventCode(StrEnum):
+    """Refusals about event streams and notices."""
+
+    TOO_MANY_STREAMS = "too_many_streams"
+
+
 class AccountCode(StrEnum):
     """Refusals about people, teams and tokens."""
 

@@ -18,7 +18,7 @@ from portal.common.reasons.reason import Reason
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "accounts", "admission", "catalog", "checks", "common", "inventory", "ledger", "placement",
+    "accounts", "admission", "catalog", "checks", "common", "events", "inventory", "ledger", "placement",
     "preemption", "quotas", "requests", "reservations", "waiting", "workspaces",
 )  # fmt: skip
 
