@@ -104,9 +104,28 @@ def too_small(page: Page) -> list[str]:
     return found
 
 
-def overflows(page: Page) -> bool:
-    wide: bool = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-    return wide
+# Whatever font a machine has, letters that stand further apart or closer make it wider or narrower.
+FONTS = {
+    "own": "",
+    "wide": "* { letter-spacing: 0.09em !important; }",
+    "narrow": "* { letter-spacing: -0.05em !important; }",
+}
+
+
+def overflows(page: Page) -> list[str]:
+    """The kinds of font, of `FONTS`, with which the page is wider than its window."""
+    script = """fonts => {
+      const sheet = new CSSStyleSheet(), root = document.documentElement;
+      document.adoptedStyleSheets = [...document.adoptedStyleSheets, sheet];
+      const wide = Object.entries(fonts).filter(([, rule]) => {
+        sheet.replaceSync(rule);
+        return root.scrollWidth > root.clientWidth;
+      });
+      document.adoptedStyleSheets = document.adoptedStyleSheets.filter(each => each !== sheet);
+      return wide.map(([name]) => name);
+    }"""
+    found: list[str] = page.evaluate(script, FONTS)
+    return found
 
 
 def test_every_page_is_accessible_and_fits(visit: Visit, alice: User, scene: dict[str, str]) -> None:
@@ -118,8 +137,7 @@ def test_every_page_is_accessible_and_fits(visit: Visit, alice: User, scene: dic
         wrong += [f"{name}: {line}" for line in violations(page) + too_small(page)]
         for size in (DESKTOP, PHONE, NARROW):
             page.set_viewport_size(size)
-            if overflows(page):
-                wrong.append(f"{name}: wider than {size['width']} px")
+            wrong += [f"{name}: wider than {size['width']} px, {font} font" for font in overflows(page)]
     assert not wrong, "\n".join(wrong)
 
 

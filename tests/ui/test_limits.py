@@ -78,8 +78,7 @@ def test_pages_of_quota_are_accessible_and_fit(visit: Visit, alice: User, olga: 
             page.goto(path)
             if name == "team":
                 page.get_by_text("Show as a table").click()
-            if overflows(page):
-                wrong[f"{name} {size} overflows"] = True
+            wrong[f"{name} {size} overflows"] = overflows(page)
             if size != "narrow":
                 wrong[f"{name} {size}"] = [*violations(page), *too_small(page)]
                 shot(page, f"{name}-{size}")
