@@ -44,6 +44,14 @@ def owners_of(team: Team) -> QuerySet[User]:
     return User.objects.filter(memberships__team=team, memberships__role=Role.OWNER, is_active=True)
 
 
+def workspace_names(team: Team, username: str) -> list[str]:
+    """Names of what a member has in the team and has not deleted; it keeps the member from leaving."""
+    member = User.objects.filter(memberships__team=team, username=username).first()
+    if member is None:
+        return []
+    return list(member.workspaces.live().filter(team=team).order_by("name").values_list("name", flat=True))
+
+
 def tokens_of(actor: User) -> QuerySet[ApiToken]:
     """The actor's tokens that have not been revoked, newest first; expired ones too, to explain a 401."""
     return ApiToken.objects.filter(user=actor, revoked_at=None).order_by("-created_at")

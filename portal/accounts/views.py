@@ -207,7 +207,8 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
             return redirect("accounts:teams")
         return redirect("home:team", slug)
     who, whose = ("You", "your") if leaving else (username, "their")
-    context = {
+    held = selectors.workspace_names(found, username)
+    context: dict[str, Any] = {
         "title": f"Leave {found.name}?" if leaving else f"Remove {username} from {found.name}?",
         "loses": [
             f"{who} can no longer start workspaces for {found.name}",
@@ -215,14 +216,27 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
         ],
         "stays": [
             f"the files in {whose} home folder of this team",
-            f"{whose} workspaces in other teams",
+            f"{whose} workspaces in other teams, which go on",
             "the record of what happened",
         ],
         "action": request.path,
         "yes": "Leave the team" if leaving else f"Remove {username}",
         "back": reverse("home:team", args=[slug]),
     }
+    if held:
+        context |= {
+            "holds": held,
+            "hold_lead": f"{who} still {'have' if leaving else 'has'} these in {found.name}. "
+            "Nothing is stopped by itself: delete them first. Home folders stay.",
+            "holds_url": _workspaces_url(username, leaving=leaving),
+        }
     return render(request, "confirm.html", context)
+
+
+def _workspaces_url(username: str, *, leaving: bool) -> str:
+    """The list of the member's workspaces, as who takes the member out sees it."""
+    query = urlencode({"q": username} if leaving else {"q": username, "whose": "all"})
+    return f"{reverse('home:home')}?{query}"
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -90,6 +90,17 @@ class Shown:
         return f"for {format_duration(round(seconds / 60) * 60)}"
 
     @property
+    def workspace_line(self) -> str:
+        """What the request was made for, and whether that still waits; empty where it was for none."""
+        workspace = self.request.workspace
+        if workspace is None:
+            return ""
+        what = f"{workspace.template.name} on {workspace.flavor.name}"
+        if self.request.status == RequestStatus.OPEN:
+            return f"{what} waits for it"
+        return f"for {what}, which is {workspace.get_state_display().lower()}"
+
+    @property
     def overdue(self) -> bool:
         """Whether the time that was asked for is over before anybody decided."""
         until = self.request.until

@@ -170,10 +170,23 @@ class Detail:
     approval: Any
     ask_url: str
     leaving: str
+    tries: int
+    next_try_at: datetime | None
     can_open: bool
     can_start: bool
     can_stop: bool
     can_delete: bool
+
+    @property
+    def tries_text(self) -> str:
+        return "once" if self.tries == 1 else f"{self.tries} times"
+
+
+def tries_of(workspace: Workspace) -> int:
+    """How often its start has been tried without success: now, or since it last ran."""
+    if workspace.state == State.FAILED:
+        return selectors.failed_starts(workspace)
+    return workspace.attempts if workspace.state == State.PROVISIONING else 0
 
 
 def approval_of(workspace: Workspace) -> Any:
@@ -232,10 +245,12 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         transient=workspace.state in TRANSITIONAL,
         starting=workspace.state in STARTING,
         open_now=opening and openable,
-        has_log=workspace.generation > 0 and not workspace.simulated,
+        has_log=workspace.generation > 0 and not workspace.simulated and workspace.state != State.TERMINATED,
         approval=approval_of(workspace),
         ask_url=ask_url(actor, workspace),
         leaving=leaving_words(workspace),
+        tries=tries_of(workspace),
+        next_try_at=workspace.due_at if workspace.state == State.PROVISIONING else None,
         can_open=openable,
         can_start=operable and workspace.state in STARTABLE,
         can_stop=operable and workspace.state in STOPPABLE,

@@ -14,8 +14,8 @@ from portal.common.errors import NotFound
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events.models import Event
-from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace, WorkspaceQuerySet
+from portal.workspaces.lifecycle import LIVE, State
+from portal.workspaces.models import IdempotencyKey, Workspace, WorkspaceQuerySet
 from portal.workspaces.policies import visible_to
 
 
@@ -44,6 +44,18 @@ def workspace_by_id(actor: User, workspace_id: UUID) -> Workspace:
 def events_of(workspace: Workspace, *, after: int = 0) -> QuerySet[Event]:
     """The workspace's events, oldest first, those after event id `after`."""
     return Event.objects.filter(workspace=workspace, pk__gt=after).order_by("pk")
+
+
+def failed_starts(workspace: Workspace) -> int:
+    """How many starts of the workspace have failed since it was last ready."""
+    ready = Event.objects.filter(workspace=workspace, kind="workspace.ready").order_by("-pk").first()
+    return events_of(workspace, after=ready.pk if ready else 0).filter(kind="workspace.fail").count()
+
+
+def made_with(actor: User, key: str) -> Workspace | None:
+    """The workspace that the actor made with this idempotency key, unless it has been deleted."""
+    found = IdempotencyKey.objects.filter(user=actor, key=key, workspace__state__in=LIVE).first()
+    return found.workspace if found is not None else None
 
 
 def last_choice(actor: User) -> Workspace | None:

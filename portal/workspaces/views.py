@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
@@ -39,13 +40,17 @@ def detail(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """One workspace; with `?open=1` it opens by itself as soon as it is ready."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     opening = request.GET.get("open") == "1"
+    view = presenters.detail(request.user, workspace, opening=opening)
+    if wants(request, "activity"):
+        return render(request, "workspaces/detail.html#activity", {"workspace": workspace, "view": view})
     entries = list(selectors.events_of(workspace).order_by("-pk")[: EVENTS_SHOWN + 1])
     context = {
         "workspace": workspace,
-        "view": presenters.detail(request.user, workspace, opening=opening),
+        "view": view,
         "events": presenters.event_rows(entries[:EVENTS_SHOWN]),
         "more_events": len(entries) > EVENTS_SHOWN,
         "opening": opening,
+        "heartbeat_s": settings.HEARTBEAT_S,
         "log": None,
     }
     return render(request, partial_of(request, "workspaces/detail.html", "live"), context)

@@ -218,6 +218,12 @@
     if (form.method !== "post") return;
     if (form.dataset.sent) { event.preventDefault(); return; }
     form.dataset.sent = "1";
+    if ("once" in form.dataset) {
+      // The way back to this form leads to what it made, instead of to a form that makes another.
+      const here = new URL(location.href);
+      here.searchParams.set("once", form.elements.once.value);
+      history.replaceState(history.state, "", here);
+    }
     const button = event.submitter;
     const label = button && button.dataset.busy ? button.querySelector("[data-label]") || button : null;
     if (label) {
@@ -226,13 +232,15 @@
       say(button.dataset.busy);
     }
   });
-  window.addEventListener("pageshow", () => {
-    for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
-    for (const button of document.querySelectorAll("[data-before]")) {
+  /* A form that was not sent, or has come back with the page, can be sent once more. */
+  function unsay(root) {
+    for (const form of [root, ...root.querySelectorAll("form[data-sent]")]) delete form.dataset.sent;
+    for (const button of root.querySelectorAll("[data-before]")) {
       (button.querySelector("[data-label]") || button).textContent = button.dataset.before;
       delete button.dataset.before;
     }
-  });
+  }
+  window.addEventListener("pageshow", () => unsay(document.body));
 
   /* Logs read from the end; one that the reader has scrolled up stays where it is. */
   function settleLogs(root) {
@@ -249,12 +257,61 @@
     tick(root);
     if (logsAtEnd) settleLogs(root);
     const go = root.querySelector("[data-open-now]") || (root.matches && root.matches("[data-open-now]") ? root : null);
-    if (go) location.replace(go.href);
+    if (go) {
+      // Back from there leads to the page of the workspace, which then does not open it again.
+      history.replaceState(history.state, "", go.dataset.openNow);
+      location.assign(go.href);
+    }
     for (const form of root.querySelectorAll("[data-show-with-js]")) form.hidden = false;
   }
   document.addEventListener("htmx:load", (event) => settle(event.detail.elt));
   // Before anything is painted: the server's times are in UTC.
   document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target));
+  document.addEventListener("htmx:beforeRequest", (event) => {
+    // What asks by the clock rests in a hidden tab.
+    if (document.hidden && "poll" in event.detail.elt.dataset) event.preventDefault();
+  });
+
+  /* --- Offline: what could not be sent is said, kept, and sent again ------------------------------------ */
+  const AGAIN_MS = 10000;
+  const unsent = new Map();
+  let againTimer = 0;
+
+  function showUnsent() {
+    const box = document.getElementById("unsent");
+    if (box) box.hidden = unsent.size === 0;
+    clearTimeout(againTimer);
+    if (unsent.size) againTimer = setTimeout(() => sendAgain(false), AGAIN_MS);
+  }
+
+  /* Parts of the page are asked for by themselves; what changes something only when the reader says so. */
+  function sendAgain(asked) {
+    for (const [elt, { verb, path, submitter }] of [...unsent]) {
+      if (verb !== "get" && !asked && elt.isConnected) continue;
+      unsent.delete(elt);
+      if (!elt.isConnected) continue;
+      if (verb === "get") window.htmx.ajax(verb, path, { source: elt }).catch(() => {});
+      else elt.requestSubmit(submitter);
+    }
+    showUnsent();
+  }
+
+  document.addEventListener("htmx:sendError", (event) => {
+    const elt = event.detail.elt, config = event.detail.requestConfig;
+    const cause = config.triggeringEvent;
+    const submitter = cause && cause.detail && cause.detail.submitter || cause && cause.submitter;
+    unsent.set(elt, { verb: config.verb, path: config.path, submitter: submitter });
+    unsay(elt);
+    showUnsent();
+  });
+  document.addEventListener("htmx:afterOnLoad", (event) => {
+    unsay(event.detail.elt);
+    if (unsent.delete(event.detail.elt)) showUnsent();
+    if (unsent.size) sendAgain(false);
+  });
+  window.addEventListener("online", () => sendAgain(false));
+  document.addEventListener("click", (event) => { if (event.target.closest("[data-send-again]")) sendAgain(true); });
+
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;
     // What the page shows is gone, or no longer the reader's to see: the whole page says so.

@@ -148,6 +148,27 @@ def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent
     page = text_of(as_user(bob).get(f"/quotas/requests/{made.pk}/"))
     assert "petra approved" in page
     assert "Running" in page
+    for reader, path in ((bob, f"/quotas/requests/{made.pk}/"), (petra, "/quotas/approvals/")):
+        shown = text_of(as_user(reader).get(path))
+        assert "waits for it" not in shown
+        assert "on Gpu-1, which is running" in shown
+
+
+def test_a_decision_corrects_what_else_counts_on_the_page(bob, alice, petra, team, eight, as_user):
+    for who in (bob, alice):
+        as_user(who).post("/quotas/ask/", FORM)
+    client = as_user(petra)
+    page = client.get("/quotas/approvals/").content.decode()
+    assert "2 wait for you" in page
+    first, second = QuotaRequest.objects.order_by("created_at")
+    for made, left, badge in (
+        (first, "1 waits for you, oldest first.", ">1<"),
+        (second, "Nothing waits", "><"),
+    ):
+        part = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
+        body = part.content.decode()
+        assert f'<span hx-swap-oob="innerHTML:#waiting">{left}' in body
+        assert f'<span hx-swap-oob="innerHTML:#to-decide"{badge}' in body
 
 
 def test_what_needs_no_approval_is_not_asked(bob, team, eight, as_user):

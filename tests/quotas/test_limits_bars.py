@@ -187,3 +187,16 @@ def test_order_is_accelerators_machine_simulated():
         *(H100, "mig:1g.10gb", "gpu", "cpu_milli", "workspaces"),
         *("gpu:simulated-h100", "simulated_cpu_milli"),
     ]
+
+
+def test_a_bar_with_nothing_left_is_full_though_others_hold_what_could_be_borrowed(team, shared, hold, bob):
+    services.set_quota(actor=SYSTEM, team=team, resource=H100, nominal=4000)
+    services.set_quota(actor=SYSTEM, team=shared, resource=H100, nominal=20_000)
+    hold(4000)
+    hold(20_000, of=shared)
+    bar = only(team, bob)
+    assert (bar.head, bar.full, bar.limit) == ("4 of 4", True, 24_000)
+    assert bar.own_percent == 100
+    hold(1000, state=State.PENDING)
+    waiting = only(team, bob)
+    assert (waiting.own_percent, waiting.queued_percent) == (80, 20)

@@ -56,8 +56,11 @@ class Visitor:
         self.problems: list[str] = []
         self.contexts: list[BrowserContext] = []
 
-    def sign_in(self, user: User | None, **options: Any) -> Page:
-        """A page in a fresh browser profile, with the session of `user` (nobody's for None)."""
+    def sign_in(self, user: User | None, *, expected: tuple[str, ...] = (), **options: Any) -> Page:
+        """A page in a fresh browser profile, with the session of `user` (nobody's for None).
+
+        `expected` are parts of console messages that the test itself brings about.
+        """
         from django.conf import settings
         from django.test import Client
 
@@ -72,13 +75,13 @@ class Visitor:
         page = context.new_page()
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: self.problems.append(f"script error: {error}"))
-        page.on("console", lambda message: self._hear(message.type, message.text))
+        page.on("console", lambda message: self._hear(message.type, message.text, expected))
         return page
 
-    def _hear(self, kind: str, text: str) -> None:
+    def _hear(self, kind: str, text: str, expected: tuple[str, ...]) -> None:
         # Refused requests are what some tests are about; they look at what the page then shows.
         refused = "Failed to load resource" in text or "Response Status Error Code" in text
-        if kind in {"error", "warning"} and not refused:
+        if kind in {"error", "warning"} and not refused and not any(part in text for part in expected):
             self.problems.append(f"{kind}: {text}")
 
     def leave(self) -> None:

@@ -135,6 +135,8 @@ def test_every_page_is_accessible_and_fits(visit: Visit, alice: User, scene: dic
         page.set_viewport_size(DESKTOP)
         page.goto(path)
         wrong += [f"{name}: {line}" for line in violations(page) + too_small(page)]
+        if page.locator(".btn.primary:visible").count() > 1:
+            wrong.append(f"{name}: more than one primary button")
         for size in (DESKTOP, PHONE, NARROW):
             page.set_viewport_size(size)
             wrong += [f"{name}: wider than {size['width']} px, {font} font" for font in overflows(page)]

@@ -44,10 +44,12 @@ def home(request: SignedInRequest) -> HttpResponse:
     found = presenters.filtered(listed, q=filters["q"], state=filters["state"])
     page = Paginator(found, WORKSPACES_PER_PAGE).get_page(request.GET.get("page"))
     shown = presenters.cards(user, page.object_list)
+    total = listed.count()
     context: dict[str, Any] = {
         "cards": shown,
         "page": page,
-        "total": listed.count(),
+        "total": total,
+        "had_one": bool(total) or selectors.last_choice(user) is not None,
         "filters": filters,
         "can_see_all": sees_all,
     }

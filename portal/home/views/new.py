@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlencode
+from uuid import uuid4
 
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
+from django_htmx.http import replace_url
 
 from portal.accounts import selectors as accounts
 from portal.catalog import selectors as catalog
-from portal.common.errors import InvalidInput, PortalError
+from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.htmx import wants
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.home.presenters import new_workspace
-from portal.workspaces import services
+from portal.workspaces import selectors, services
 from portal.workspaces.views import to_workspace
+
+ONCE_MAX = 64
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def new(request: SignedInRequest) -> HttpResponse:
-    """Choose what, how big and for whom; the form asks for verdicts as it changes, and starts."""
+    """Choose what, how big and for whom; the form asks for verdicts as it changes, and starts.
+
+    The choice stands in the address. An address whose form has made a workspace leads to that.
+    """
     data = request.POST if request.method == "POST" else request.GET
+    once = storable(data.get("once", ""))[:ONCE_MAX]
+    if once and request.method != "POST" and not request.htmx:
+        made = selectors.made_with(request.user, _key(once))
+        if made is not None:
+            return to_workspace(made)
     chosen = {name: data.get(name, "") for name in ("template", "flavor", "team")}
     error: PortalError | None = None
     if request.method == "POST" and "ask" in data:
         return _to_ask(request, chosen, data.get("name", ""))
     if request.method == "POST" and "check" not in data:
         try:
-            return _create(request, chosen, data.get("name", ""))
+            return _create(request, chosen, data.get("name", ""), once)
         except PortalError as refused:
             error = refused
     choice = new_workspace.choice(request.user, **chosen)
@@ -49,9 +62,13 @@ def new(request: SignedInRequest) -> HttpResponse:
         "name": suggested if rename else name,
         "suggested": suggested,
         "hours": storable(data.get("hours", ""))[:6],
+        "once": once or uuid4().hex,
     }
     if wants(request, "choice"):
-        return render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
+        part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
+        # A reload, a bookmark and the way back show the same choice.
+        kept = {**chosen, "name": "" if rename else name}
+        return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in kept.items() if v})}")
     problems = error.field_errors if error else {}
     context |= {
         "teams": accounts.own_teams(request.user),
@@ -61,18 +78,30 @@ def new(request: SignedInRequest) -> HttpResponse:
     return render(request, "home/new.html", context, status=error.status if error else 200)
 
 
-def _create(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
+def _key(once: str) -> str:
+    """The idempotency key of a form; a program's own keys cannot be the same."""
+    return f"form:{once}"
+
+
+def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: str) -> HttpResponse:
+    """Start it, and go to its page; a form sent again leads to what it made, a changed one makes another."""
     for field in ("template", "flavor", "team"):
         if not chosen[field]:
             raise InvalidInput(Reason(CommonCode.FIRST_CHOICE_MISSING, {"field": field}))
-    workspace = services.create(
-        actor=request.user,
-        team=accounts.team_by_slug(request.user, chosen["team"]),
-        template=catalog.template_by_slug(chosen["template"]),
-        flavor=catalog.flavor_by_slug(chosen["flavor"]),
-        name=name,
-        expected_s=_seconds(request.POST.get("hours", "")),
-    )
+    wanted: dict[str, Any] = {
+        "actor": request.user,
+        "team": accounts.team_by_slug(request.user, chosen["team"]),
+        "template": catalog.template_by_slug(chosen["template"]),
+        "flavor": catalog.flavor_by_slug(chosen["flavor"]),
+        "name": name,
+        "expected_s": _seconds(request.POST.get("hours", "")),
+    }
+    try:
+        workspace = services.create(**wanted, idempotency_key=_key(once) if once else "")
+    except StateConflict as conflict:
+        if conflict.code != "idempotency_key_reused":
+            raise
+        workspace = services.create(**wanted)
     return to_workspace(workspace, opening=True)
 
 

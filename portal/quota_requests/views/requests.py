@@ -251,7 +251,8 @@ def _after(request: SignedInRequest, request_id: UUID, problem: str) -> HttpResp
             given=request.POST.dict() if problem else None,
             focus=True,
         )
-        return render(request, "components/quota_request.html", {"item": item})
+        context = {"item": item, "waiting": selectors.open_count(request.user), "decided": True}
+        return render(request, "components/quota_request.html", context)
     if problem:
         messages.error(request, problem)
     if request.POST.get("next") == "inbox":

@@ -141,8 +141,12 @@ class Bar:
 
     @property
     def scale(self) -> int:
-        """What the whole width stands for."""
-        return max(self.limit or 0, self.nominal or 0, self.used + self.queued, 1)
+        """What the whole width stands for: the quota, or as much as the team could hold now if that is more.
+
+        What others hold of a larger limit is no room: a bar with nothing left is full.
+        """
+        reach = (self.limit or 0) if self.available is None else self.used + self.available
+        return max(reach, self.nominal or 0, self.used + self.queued, 1)
 
     def _percent(self, amount: int) -> int:
         return min(100, round(100 * amount / self.scale))

@@ -1,0 +1,104 @@
+"""In a real browser: the way back from a notebook, a connection that is away, figures that keep up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.inventory.models import Pool
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
+]
+Visit = Callable[..., "Page"]
+Make = Callable[..., Workspace]
+PAGE_OF_WORKSPACE = re.compile(r"/workspaces/[0-9a-f-]{36}/$")
+
+
+def started(page: Page) -> Workspace:
+    """A workspace started from the form, which is ready and has opened its notebook in the same window."""
+
+    def notebook(route: Route) -> None:
+        route.fulfill(status=200, content_type="text/html", body="<!doctype html><h1>Notebook</h1>")
+
+    page.route("**/open/", notebook)
+    page.goto("/workspaces/new/")
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.wait_for_url(re.compile(r"\?open=1$"))
+    made = Workspace.objects.get()
+    Workspace.objects.filter(pk=made.pk).update(state=State.RUNNING, ready_at=timezone.now())
+    page.get_by_role("heading", name="Notebook").wait_for(timeout=20_000)
+    return made
+
+
+def test_back_from_a_notebook_leads_to_its_workspace_and_starts_no_second(
+    visit: Visit, alice: User, team: Team, local_pool: Pool
+) -> None:
+    page = visit(alice)
+    made = started(page)
+    page.go_back()
+    page.get_by_role("heading", name=made.name, exact=True).wait_for()
+    assert PAGE_OF_WORKSPACE.search(page.url), "without ?open=1, which would lead away again"
+    # Browsers may skip a page that nobody touched: the form behind it leads to the same workspace.
+    page.go_back()
+    page.get_by_role("heading", name=made.name, exact=True).wait_for()
+    assert page.url.endswith(f"/workspaces/{made.pk}/")
+    assert Workspace.objects.count() == 1
+
+
+def test_what_cannot_be_sent_says_so_and_recovers(visit: Visit, alice: User, workspace_in: Make) -> None:
+    for name in ("alpha", "beta"):
+        workspace_in("stopped", alice, name=name)
+    page = visit(alice, expected=("htmx:sendError", "htmx:afterRequest", "htmx:sendAbort"))
+    page.goto("/")
+    search = page.get_by_label("Search by name")
+    page.route("**/*q=*", lambda route: route.abort("internetdisconnected"))
+    search.fill("bet")
+    banner = page.get_by_text("Berth cannot be reached. What you entered is kept.")
+    banner.wait_for(state="visible")
+    assert search.input_value() == "bet"
+    page.unroute_all(behavior="wait")
+    page.get_by_role("button", name="Try again").click()
+    page.get_by_role("heading", name="alpha").wait_for(state="detached")
+    banner.wait_for(state="hidden")
+
+
+def test_the_figures_of_a_running_workspace_keep_up_and_the_focus_stays(
+    visit: Visit, alice: User, workspace_in: Make, settings: object
+) -> None:
+    settings.HEARTBEAT_S = 1  # type: ignore[attr-defined]
+    workspace = workspace_in(
+        "running", alice, heartbeat_at=timezone.now(), activity={"kernels": {"count": 1}}
+    )
+    page = visit(alice)
+    page.goto(f"/workspaces/{workspace.pk}/")
+    page.locator("#activity dd", has_text=re.compile("^1$")).wait_for()
+    page.locator("#act-stop").focus()
+    Workspace.objects.filter(pk=workspace.pk).update(activity={"kernels": {"count": 7}})
+    page.locator("#activity dd", has_text=re.compile("^7$")).wait_for()
+    assert page.evaluate("document.activeElement.id") == "act-stop"
+
+
+def test_the_choice_of_a_size_outlives_a_reload(
+    visit: Visit, alice: User, team: Team, local_pool: Pool
+) -> None:
+    page = visit(alice)
+    page.goto("/workspaces/new/")
+    page.get_by_label("Large CPU").check()
+    page.wait_for_url(re.compile(r"flavor=cpu-large"))
+    page.reload()
+    assert page.get_by_label("Large CPU").is_checked()
+    page.goto("/teams/")
+    page.go_back()
+    assert page.get_by_label("Large CPU").is_checked()

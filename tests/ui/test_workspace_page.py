@@ -1,0 +1,198 @@
+"""The page of a workspace and the way to it: what refreshes, what is said, where a repeated start leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.common.actors import SYSTEM
+from portal.events.services import record
+from portal.inventory.models import Pool
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.ui.test_pages import text_of
+
+Browse = Callable[..., Client]
+Make = Callable[..., Workspace]
+CHOICE = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
+
+
+def part(client: Client, path: str, target: str, **query: str) -> str:
+    answer = client.get(path, query, headers={"HX-Request": "true", "HX-Target": target})
+    assert answer.status_code == 200
+    body: str = answer.content.decode()
+    assert "<html" not in body
+    return body
+
+
+# --- One workspace ------------------------------------------------------------------------------------
+
+
+def test_kernels_memory_and_heartbeat_are_a_part_that_is_asked_for_again(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in(
+        "running", alice, heartbeat_at=timezone.now(), activity={"kernels": {"count": 1}}
+    )
+    client = as_user(alice)
+    path = f"/workspaces/{workspace.pk}/"
+    whole = client.get(path).content.decode()
+    activity = whole[whole.index('id="activity"') :].split("</dl>")[0]
+    assert 'hx-trigger="every 15s"' in activity
+    assert "<dd>1</dd>" in activity
+    workspace.activity = {"kernels": {"count": 3, "busy": 2}, "rss_mib": 512}
+    workspace.save(update_fields=["activity"])
+    again = part(client, path, "activity")
+    assert "<dd>3, 2 busy</dd>" in again
+    assert "512 MiB" in again
+    assert "Last heartbeat" in again
+    workspace.state = State.STOPPED
+    workspace.save(update_fields=["state"])
+    assert 'id="activity"' not in client.get(path).content.decode()
+
+
+def test_a_failed_start_offers_another_and_says_how_often_it_was_tried(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("failed", alice, error_message="It ended at once. Try again.")
+    for _ in range(3):
+        record(actor=SYSTEM, kind="workspace.fail", workspace=workspace, message="did not start")
+    client = as_user(alice)
+    body = client.get(f"/workspaces/{workspace.pk}/").content.decode()
+    note = body[body.index('<div class="note bad">') :].split("</form>")[0]
+    assert "tried 3 times" in note
+    assert f'action="/workspaces/{workspace.pk}/start/"' in note
+    assert ">Try again</span>" in note
+    assert body.split("<dialog")[0].count("btn primary") == 1
+
+
+def test_tries_before_it_last_ran_do_not_count(alice: User, as_user: Browse, workspace_in: Make) -> None:
+    workspace = workspace_in("failed", alice, error_message="It ended.")
+    for kind in ("fail", "fail", "ready", "fail"):
+        record(actor=SYSTEM, kind=f"workspace.{kind}", workspace=workspace, message="…")
+    assert "tried once" in text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
+
+
+def test_a_start_that_is_tried_again_by_itself_says_how_often_and_when(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    due = timezone.now() + timedelta(seconds=40)
+    workspace = workspace_in(
+        "provisioning", alice, attempts=2, due_at=due, error_code="busy", error_message="The node is busy."
+    )
+    page = text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
+    assert "The node is busy. Tried 2 times. The next try comes by itself" in page
+
+
+def test_the_log_of_a_deleted_workspace_went_with_it(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("terminated", alice, generation=1)
+    client = as_user(alice)
+    path = f"/workspaces/{workspace.pk}/"
+    for said in (
+        text_of(client.get(path)),
+        text_of(client.get(f"{path}log/")),
+        part(client, f"{path}log/", "log"),
+    ):
+        assert "written nothing" not in said
+        assert "deleted, and its log with it" in said
+    assert "log-refresh" not in client.get(path).content.decode()
+
+
+# --- Home ---------------------------------------------------------------------------------------------
+
+
+def test_when_the_last_workspace_goes_one_primary_button_stays(
+    alice: User, as_user: Browse, workspace_in: Make
+) -> None:
+    client = as_user(alice)
+    assert client.get("/").content.decode().count("btn primary") == 1
+    workspace = workspace_in("running", alice)
+    whole = client.get("/").content.decode()
+    assert whole.count("btn primary") == 1
+    Workspace.objects.filter(pk=workspace.pk).update(state=State.TERMINATED)
+    emptied = part(client, "/", "list")
+    assert "btn primary" not in emptied
+    assert "No workspace now" in emptied
+    assert client.get("/").content.decode().count("btn primary") == 1
+
+
+# --- New ----------------------------------------------------------------------------------------------
+
+
+def test_the_choice_stands_in_the_address(alice: User, team: Team, local_pool: Pool, as_user: Browse) -> None:
+    client = as_user(alice)
+    chosen = {**CHOICE, "flavor": "cpu-large"}
+    answer = client.get(
+        "/workspaces/new/",
+        chosen | {"name": "mine", "suggested": "jupyterlab"},
+        headers={"HX-Request": "true", "HX-Target": "choice"},
+    )
+    address = answer["HX-Replace-Url"]
+    assert address == "/workspaces/new/?template=jupyterlab&flavor=cpu-large&team=vision&name=mine"
+    body = client.get(address).content.decode()
+    assert 'value="cpu-large" checked' in body
+    assert 'value="mine"' in body
+
+
+def test_a_form_sent_twice_makes_one_workspace_and_its_address_leads_there(
+    alice: User, team: Team, local_pool: Pool, as_user: Browse
+) -> None:
+    client = as_user(alice)
+    form = {**CHOICE, "name": "jupyterlab", "once": "a1b2c3"}
+    assert (
+        f'name="once" value="{form["once"]}"' in client.get("/workspaces/new/?once=a1b2c3").content.decode()
+    )
+    first = client.post("/workspaces/new/", form)
+    again = client.post("/workspaces/new/", form)
+    made = Workspace.objects.get()
+    page = f"/workspaces/{made.pk}/"
+    assert (first["Location"], again["Location"]) == (f"{page}?open=1", f"{page}?open=1")
+    # As when one goes back to the form: not another form, and nothing that opens by itself.
+    assert client.get("/workspaces/new/?once=a1b2c3")["Location"] == page
+    changed = client.post("/workspaces/new/", {**form, "name": "another"})
+    assert Workspace.objects.count() == 2
+    assert changed["Location"] != first["Location"]
+    Workspace.objects.all().update(state=State.TERMINATED)
+    assert client.get("/workspaces/new/?once=a1b2c3").status_code == 200
+
+
+def test_somebody_elses_form_leads_nowhere(
+    alice: User, bob: User, team: Team, local_pool: Pool, as_user: Browse
+) -> None:
+    as_user(alice).post("/workspaces/new/", {**CHOICE, "name": "jupyterlab", "once": "a1b2c3"})
+    assert as_user(bob).get("/workspaces/new/?once=a1b2c3").status_code == 200
+
+
+# --- Teams --------------------------------------------------------------------------------------------
+
+
+def test_removing_a_member_says_what_happens_to_what_they_run(
+    alice: User, bob: User, team: Team, as_user: Browse, workspace_in: Make
+) -> None:
+    workspace = workspace_in("running", bob, name="night-run")
+    client = as_user(alice)
+    path = "/teams/vision/members/bob/remove/"
+    body = client.get(path).content.decode()
+    assert "night-run" in body
+    assert "Nothing is stopped by itself: delete them first." in body
+    assert ">Remove bob</span>" not in body
+    assert "/?q=bob&amp;whose=all" in body
+    assert "night-run" in text_of(client.get("/?q=bob&whose=all"))
+    Workspace.objects.filter(pk=workspace.pk).update(state=State.TERMINATED)
+    free = client.get(path).content.decode()
+    assert "night-run" not in free
+    assert ">Remove bob</span>" in free
+
+
+@pytest.mark.parametrize("gone", ["nobody-has-this", "charlie"])
+def test_who_is_not_in_the_team_shows_nothing(
+    alice: User, charlie: User, team: Team, as_user: Browse, gone: str
+) -> None:
+    assert "still has" not in text_of(as_user(alice).get(f"/teams/vision/members/{gone}/remove/"))
