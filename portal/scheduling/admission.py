@@ -235,12 +235,12 @@ def _never(asked: Asked, reasons: blockers.NodeReasons) -> Reason:
     template = asked.template
     if _no_node_has_program(asked):
         return Reason(
-            AdmissionCode.PROGRAM_MISSING,
+            AdmissionCode.NO_NODE_HAS_PROGRAM,
             {"template": template.name, "program": template.program, "install_hint": template.install_hint},
         )
     needs = software_requirements.needs(template, asked.request.accelerators)
     if needs and _fits_without_needs(asked):
-        return Reason(AdmissionCode.SOFTWARE_MISSING, {"template": template.name, "needs": list(needs)})
+        return Reason(AdmissionCode.NO_NODE_HAS_SOFTWARE, {"template": template.name, "needs": list(needs)})
     return blockers.too_large(reasons)
 
 

@@ -60,7 +60,7 @@ def test_the_program_is_missing_everywhere(catalog):
     template = jupyter()
     verdict = assess(template=template, flavor=small())
     assert verdict.outcome is Outcome.IMPOSSIBLE
-    assert verdict.reason.code is AdmissionCode.PROGRAM_MISSING
+    assert verdict.reason.code is AdmissionCode.NO_NODE_HAS_PROGRAM
     assert verdict.message == "JupyterLab needs the program jupyter-lab, which no node has."
     assert verdict.next_action == template.install_hint
 

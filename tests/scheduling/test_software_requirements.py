@@ -64,7 +64,7 @@ def test_a_device_that_cannot_run_it_is_refused_with_the_reason(sites, team, ali
     needs(**fields)
     refused = verdict(team, alice, "t4")
     assert refused.outcome is Outcome.IMPOSSIBLE
-    assert refused.reason.code is AdmissionCode.SOFTWARE_MISSING
+    assert refused.reason.code is AdmissionCode.NO_NODE_HAS_SOFTWARE
     assert word in refused.message and "JupyterLab needs" in refused.message
     assert "update the NVIDIA driver" in refused.next_action
     assert verdict(team, alice, "h100").outcome is Outcome.FITS_NOW

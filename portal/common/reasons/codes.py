@@ -31,8 +31,8 @@ class AdmissionCode(StrEnum):
     LOOKED_AT_AGAIN = "looked_at_again"
     NO_ENABLED_POOL = "no_enabled_pool"
     NO_NODE_REPORTED = "no_node_reported"
-    PROGRAM_MISSING = "program_missing"
-    SOFTWARE_MISSING = "software_missing"
+    NO_NODE_HAS_PROGRAM = "no_node_has_program"
+    NO_NODE_HAS_SOFTWARE = "no_node_has_software"
     NO_NODE_LARGE_ENOUGH = "no_node_large_enough"
 
 
@@ -177,10 +177,10 @@ class RequestCode(StrEnum):
 
 
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
-    PlacementCode, AdmissionCode, WaitBasis, PreemptionCode, CommonCode, AccountCode, InventoryCode,
+    Rule, PlacementCode, AdmissionCode, WaitBasis, PreemptionCode, CommonCode, AccountCode, InventoryCode,
     CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
 )  # fmt: skip
-"""Those of reasons, which have texts; no two share a value. A `Rule` stands beside a reason."""
+"""Those of reasons, which have texts; no two share a value."""
 _BY_VALUE: dict[str, StrEnum] = {code.value: code for each in ENUMERATIONS for code in each}
 
 

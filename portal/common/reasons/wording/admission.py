@@ -99,12 +99,12 @@ TEXTS: dict[StrEnum, Text] = {
         gettext_lazy("No node has reported yet."),
         gettext_lazy("Wait a few seconds; if this stays, an operator looks at the node workers."),
     ),
-    AdmissionCode.PROGRAM_MISSING: Text(
+    AdmissionCode.NO_NODE_HAS_PROGRAM: Text(
         gettext_lazy("%(template)s needs the program %(program)s, which no node has."),
         "%(action)s",
         _program,
     ),
-    AdmissionCode.SOFTWARE_MISSING: Text(
+    AdmissionCode.NO_NODE_HAS_SOFTWARE: Text(
         gettext_lazy("%(template)s needs %(needs)s, which no node with these accelerators has."),
         gettext_lazy("Choose another size or template, or ask an operator to update the NVIDIA driver."),
         _software,
