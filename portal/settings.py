@@ -244,6 +244,7 @@ SPECTACULAR_SETTINGS = {
         "GpuCheckStatusEnum": "portal.gpu_checks.models.CheckStatus",
         "GpuCheckVerdictEnum": "portal.gpu_checks.models.CheckVerdict",
         "ReservationStatusEnum": "portal.reservations.models.ReservationStatus",
+        "PlacementCodeEnum": "portal.common.reasons.codes.PlacementCode",
     },
 }
 

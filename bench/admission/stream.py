@@ -25,11 +25,12 @@ from portal.catalog.models import Flavor, Template
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
 from portal.scheduling import cycle, placing, queue_status, snapshot, snapshot_cache
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
+from portal.scheduling.engine.placement.types import NodeCapacity
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning import messages
-from provisioning.types import NodeCapacity, ResourceRequest
+from provisioning.types import ResourceRequest
 
 BATCH = 2000
 TEAMS = 100

@@ -21,7 +21,7 @@ from bench.placement.traces import (
     renamed,
 )
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, POLICIES
-from provisioning.types import NodeCapacity
+from portal.scheduling.engine.placement.types import NodeCapacity
 
 _MARKS = (80, 90, 95, 100, 110, 120, 130)
 _COMPARED = (95, 100, 130)

@@ -13,7 +13,8 @@ from bench.placement.traces import Workload
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.mix import Shape
 from portal.scheduling.engine.placement.scoring.tables import FragmentationTable
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ from pathlib import Path
 from bench.placement.traces import TraceError, read_nodes, read_workloads
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, POLICIES
-from provisioning.types import NodeCapacity, Placement, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import Placement, ResourceRequest
 
 _CHURN_PERCENT = 90
 

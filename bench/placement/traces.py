@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from provisioning.types import AcceleratorRequest, DeviceCapacity, NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity
+from provisioning.types import AcceleratorRequest, ResourceRequest
 
 ARRIVED = (80, 90, 95, 100, 110, 120, 130)
 _ARRIVALS = re.compile(r"openb_(?P<workload>.+)\.seed(?P<seed>\d+)\.names\.txt(\.gz)?$")

@@ -18,7 +18,6 @@ from portal.inventory.models import Pool, PoolState
 from portal.quotas import resources
 from portal.scheduling import (
     blockers,
-    capacity,
     queue_status,
     snapshot,
     snapshot_cache,
@@ -238,18 +237,26 @@ def _never(asked: Asked, reasons: blockers.NodeReasons) -> Reason:
             AdmissionCode.NO_NODE_HAS_PROGRAM,
             {"template": template.name, "program": template.program, "install_hint": template.install_hint},
         )
-    needs = software_requirements.needs(template, asked.request.accelerators)
-    if needs and _fits_without_needs(asked):
-        return Reason(AdmissionCode.NO_NODE_HAS_SOFTWARE, {"template": template.name, "needs": list(needs)})
+    needed = software_requirements.requirements_of(template, asked.request.accelerators)
+    if (needed.min_cuda or needed.min_compute_capability) and _fits_without_needs(asked):
+        return Reason(
+            AdmissionCode.NO_NODE_HAS_SOFTWARE,
+            {
+                "template": template.name,
+                "min_cuda": needed.min_cuda,
+                "min_compute_capability": needed.min_compute_capability,
+                "model": next(iter(needed.models), ""),
+            },
+        )
     return blockers.too_large(reasons)
 
 
 def _no_node_has_program(asked: Asked) -> bool:
     """Whether no node of the pools that could run it has the template's program."""
-    need = capacity.program_need(asked.template.program)
+    program = asked.template.program
     nodes = [node for each in asked.pools for node in each.nodes]
     simulated = any(each.pool.simulated for each in asked.pools)
-    return bool(nodes) and not simulated and all(need not in node.provides for node in nodes)
+    return bool(nodes) and not simulated and all(program not in node.software.programs for node in nodes)
 
 
 def _fits_without_needs(asked: Asked) -> bool:
@@ -269,7 +276,10 @@ def _not_admitted(verdict: Verdict) -> PortalError:
         )
     return NotPossible(
         verdict.reason,
-        reasons=[{"node": node, "reason": reason} for node, reason in verdict.reasons],
+        reasons=[
+            {"node": node, "reason": message_of(reason), "code": reason.code.value}
+            for node, reason in verdict.reasons
+        ],
     )
 
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
+from portal.scheduling.engine.placement.types import NodeReason
 from portal.scheduling.placement_request import Asked
 from portal.scheduling.snapshot import Site
 
-NodeReasons = tuple[tuple[str, str], ...]
+NodeReasons = tuple[NodeReason, ...]
 MAX_HOLDERS = 3
 OF_NODES = frozenset({Rule.PLACEMENT, Rule.CAPACITY})
 """The rules of which the nodes say more than the numbers."""
@@ -61,14 +62,12 @@ def node_reasons(asked: Asked) -> NodeReasons:
     )
 
 
-def first_node(reasons: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def first_node(reasons: Sequence[NodeReason]) -> dict[str, Any]:
     """The params that name one node's reason: if possible of one that has what is asked for."""
     if not reasons:
-        return {"node": "", "node_reason": "", "more_nodes": 0}
-    node, reason = next(
-        (each for each in reasons if not each[1].startswith(("has no ", "lacks "))), reasons[0]
-    )
-    return {"node": node, "node_reason": reason, "more_nodes": len(reasons) - 1}
+        return {"node": "", "node_reason": None, "more_nodes": 0}
+    node, reason = next((each for each in reasons if each[1].code not in NOT_SUITED), reasons[0])
+    return {"node": node, "node_reason": reason.as_json(), "more_nodes": len(reasons) - 1}
 
 
 def as_data(blocker: Blocker) -> dict[str, Any]:

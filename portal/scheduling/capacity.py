@@ -15,29 +15,30 @@ from uuid import UUID
 from django.db.models import Case, Q, Sum, When
 
 from portal.catalog.models import Template
+from portal.common.reasons.codes import MAY_PASS, PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
 from portal.quotas import resources
 from portal.scheduling import software_requirements
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.engine import Cluster, emptied
+from portal.scheduling.engine.placement.types import (
+    DeviceCapacity,
+    NodeCapacity,
+    NodeReason,
+    NodeSoftware,
+    TemplateRequest,
+    Version,
+)
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
-    DeviceCapacity,
     DeviceGrant,
     DeviceKind,
-    NodeCapacity,
     NodePlacement,
     Placement,
     ResourceRequest,
 )
 
-OFFLINE = "is offline"
-CORDONED = "is cordoned by an operator"
-UNREACHABLE = "cannot be reached: its pool does not answer"
-CHECKING = "is being checked"
-DISABLED = "is in a pool that is switched off"
-PASSING = frozenset({OFFLINE, CORDONED, UNREACHABLE})
-"""Why a node takes nothing now though it may later."""
 FEW = 200
 DEVICE_COLUMNS = (
     "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
@@ -46,12 +47,7 @@ DEVICE_COLUMNS = (
 )  # fmt: skip
 
 
-def program_need(program: str) -> str:
-    """What a request needs of a node that has to have a program; reasons read “lacks the program …”."""
-    return f"the program {program}"
-
-
-Reasons = tuple[tuple[str, str], ...]
+Reasons = tuple[NodeReason, ...]
 
 
 @dataclass(slots=True)
@@ -63,7 +59,7 @@ class PoolNodes:
     _now: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
-    _models: dict[str, set[str]] = field(default_factory=dict, repr=False)
+    _models: dict[Version, set[str]] = field(default_factory=dict, repr=False)
 
     @property
     def cluster(self) -> Cluster:
@@ -76,13 +72,14 @@ class PoolNodes:
         """Whether it would fit if nothing ran here and every node and device came back."""
         found = self._ever.get(request)
         if found is None:
-            fitting = (node for node in self.nodes if not filters.reason(_at_best(node), request))
+            fitting = (node for node in self.nodes if filters.reason(_at_best(node), request) is None)
             found = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
         return found
 
     def reasons_at_best(self, request: ResourceRequest) -> Reasons:
         """Why no node could ever take the request, node by node."""
-        return tuple((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
+        found = ((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)
+        return tuple((name, reason) for name, reason in found if reason is not None)
 
     def reasons(self, request: ResourceRequest) -> Reasons:
         """Why no node takes the request now, node by node; the same is not worked out twice."""
@@ -108,33 +105,44 @@ class PoolNodes:
         if self.pool.simulated:
             return request
         wanted = request.accelerators
-        needs = (
-            *request.needs,
-            program_need(template.program),
-            *software_requirements.needs(template, wanted),
-        )
-        version = template.min_compute_capability
-        if wanted.count and version and not wanted.model:
+        software = software_requirements.requirements_of(template, wanted)
+        least = software.min_compute_capability
+        if least is not None and not wanted.model:
             # Of the models that would do, those that can run it; with none of them no node provides it.
-            can = self._capable(version)
+            can = self._capable(least)
             if models := tuple(sorted(can & set(wanted.models) if wanted.models else can)):
                 wanted = replace(wanted, models=models)
             else:
-                needs += tuple(software_requirements.on(version, model) for model in wanted.models[:1])
-        return replace(request, needs=needs, accelerators=wanted)
+                software = replace(software, models=wanted.models[:1])
+        return TemplateRequest(
+            cpu_milli=request.cpu_milli,
+            memory_mib=request.memory_mib,
+            disk_mib=request.disk_mib,
+            nodes=request.nodes,
+            accelerators=wanted,
+            labels=request.labels,
+            needs=request.needs,
+            software=software,
+        )
 
-    def _capable(self, version: str) -> set[str]:
+    def _capable(self, least: Version) -> set[str]:
         """The models of this pool that have the compute capability."""
-        found = self._models.get(version)
+        found = self._models.get(least)
         if found is None:
-            names = {name for node in self.nodes for name in node.provides}
-            found = self._models[version] = software_requirements.capable(version, names)
+            found = self._models[least] = {
+                model
+                for node in self.nodes
+                for model, version in node.software.compute_capabilities
+                if version >= least
+            }
         return found
 
 
 def _at_best(node: NodeCapacity) -> NodeCapacity:
-    node = emptied(replace(node, unusable="") if node.unusable in PASSING else node)
-    return replace(node, devices=tuple(replace(device, unusable="") for device in node.devices))
+    back = node.unusable is not None and node.unusable.code in MAY_PASS
+    node = emptied(replace(node, unusable=None) if back else node)
+    devices = tuple(replace(device, unusable=None) for device in node.devices)
+    return replace(node, devices=devices)
 
 
 def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
@@ -156,7 +164,7 @@ def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
     out = False
     for pool, node in _read(by_key, Q(pk__in=list(nodes), pool__in=list(by_key))):
         pools[pool].replace(node)
-        out |= bool(node.unusable) or any(device.unusable for device in node.devices)
+        out |= node.unusable is not None or any(device.unusable for device in node.devices)
     return out
 
 
@@ -189,7 +197,11 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0))))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
     for node in nodes:
-        software = software_requirements.provided(node.cuda_version, frozenset(capabilities.get(node.pk, ())))
+        software = software_requirements.node_software(
+            node.cuda_version,
+            frozenset(name for name, path in node.programs.items() if path),
+            frozenset(capabilities.get(node.pk, ())),
+        )
         taken_of = used.get(node.pk, (0, 0, 0))
         state = _node(node, pools[node.pool_id], devices.get(node.pk, ()), taken_of, software)
         yield node.pool_id, state
@@ -198,13 +210,13 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
 def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceCapacity:
     _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
     healthy, note, cordoned, reason, checking, _ = health
-    unusable = ""
+    unusable: Reason | None = None
     if cordoned:
-        unusable = f"cordoned: {reason}" if reason else "cordoned"
+        unusable = Reason(PlacementCode.DEVICE_CORDONED, {"note": reason})
     elif not healthy:
-        unusable = f"unhealthy: {note}" if note else "unhealthy"
+        unusable = Reason(PlacementCode.DEVICE_UNHEALTHY, {"note": note})
     elif checking:
-        unusable = CHECKING
+        unusable = Reason(PlacementCode.DEVICE_CHECKING)
     return DeviceCapacity(
         uuid=uuid,
         model=model,
@@ -227,27 +239,26 @@ def _node(
     pool: Pool,
     devices: Sequence[DeviceCapacity],
     used: tuple[int, int, int],
-    software: tuple[str, ...],
+    software: NodeSoftware,
 ) -> NodeCapacity:
-    unusable = ""
-    if not node.online:
-        unusable = OFFLINE
-    elif node.cordoned:
-        unusable = CORDONED
-    elif pool.state == PoolState.UNREACHABLE:
-        unusable = UNREACHABLE
+    code: PlacementCode | None = None
     if not pool.enabled:
-        unusable = DISABLED
+        code = PlacementCode.POOL_DISABLED
+    elif not node.online:
+        code = PlacementCode.NODE_OFFLINE
+    elif node.cordoned:
+        code = PlacementCode.NODE_CORDONED
+    elif pool.state == PoolState.UNREACHABLE:
+        code = PlacementCode.POOL_UNREACHABLE
     # What is wrong with a GPU is wrong with its instances.
     bad = {each.uuid: each.unusable for each in devices if each.unusable and each.mig_mode}
     if bad:
         devices = [
-            replace(each, unusable=f"its GPU is out: {bad[each.parent_uuid]}")
+            replace(each, unusable=Reason(PlacementCode.PARENT_UNUSABLE, bad[each.parent_uuid].as_json()))
             if each.parent_uuid in bad and not each.unusable
             else each
             for each in devices
         ]
-    programs = () if pool.simulated else (program_need(name) for name, path in node.programs.items() if path)
     return NodeCapacity(
         name=node.name,
         cpu_milli=node.cpu_milli,
@@ -257,9 +268,10 @@ def _node(
         free_memory_mib=node.memory_mib - used[1],
         free_disk_mib=node.disk_mib - used[2],
         devices=tuple(devices),
-        unusable=unusable,
+        unusable=Reason(code) if code is not None else None,
         labels=tuple(sorted(node.labels.items())),
-        provides=(*node.provides, *programs, *software),
+        provides=tuple(node.provides),
+        software=software,
         rack=node.rack,
         block=node.block,
     )

@@ -12,10 +12,13 @@ from typing import Any
 from uuid import UUID
 
 from portal.catalog.models import Flavor, Template
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.quotas import resources
 from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine.placement.types import NodeReason
 from provisioning import messages
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -41,7 +44,7 @@ class Asked:
     request: ResourceRequest
     pools: tuple[PoolNodes, ...]
     variants: tuple[Variant, ...]
-    refusals: tuple[tuple[str, str], ...] = field(default=())
+    refusals: tuple[NodeReason, ...] = field(default=())
 
 
 def request_of(data: Mapping[str, Any]) -> ResourceRequest:
@@ -79,7 +82,8 @@ class Asking:
         for each in candidate_pools(flavor, self._pools):
             refusal = self._refused(each.pool, template, request)
             if refusal:
-                refusals.append((each.pool.name, refusal))
+                reason = Reason(PlacementCode.REFUSED_BY_DRIVER, {"message": refusal})
+                refusals.append((each.pool.name, reason))
             else:
                 pools.append(each)
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))

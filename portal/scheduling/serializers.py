@@ -9,8 +9,10 @@ from typing import Any
 from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
-from portal.common.reasons.codes import Rule
+from portal.common.reasons.codes import PlacementCode, Rule
+from portal.common.reasons.wording import message_of
 from portal.scheduling import admission
+from portal.scheduling.engine.placement.types import NodeReason
 
 
 class PreviewSerializer(StrictSerializer):
@@ -24,6 +26,9 @@ class PreviewSerializer(StrictSerializer):
 class NodeReasonSerializer(serializers.Serializer[Any]):
     node = serializers.CharField()
     reason = serializers.CharField()
+    code = serializers.ChoiceField(
+        [(item.value, item.name) for item in PlacementCode], help_text="The same as a code."
+    )
 
 
 class HolderSerializer(serializers.Serializer[Any]):
@@ -72,6 +77,13 @@ class VerdictSerializer(serializers.Serializer[Any]):
     )
 
 
+def reasons_data(reasons: Sequence[NodeReason]) -> list[dict[str, str]]:
+    """Each node's reason as text and code."""
+    return [
+        {"node": node, "reason": message_of(reason), "code": reason.code.value} for node, reason in reasons
+    ]
+
+
 def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "outcome": verdict.outcome.value,
@@ -79,7 +91,7 @@ def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()
         "next_action": verdict.next_action,
         "pool": verdict.pool.slug if verdict.pool else None,
         "nodes": [item.node for item in verdict.placement.nodes] if verdict.placement else [],
-        "reasons": [{"node": node, "reason": reason} for node, reason in verdict.reasons],
+        "reasons": reasons_data(verdict.reasons),
         "position": verdict.position,
         "eta": verdict.eta_at,
         "eta_basis": verdict.basis,

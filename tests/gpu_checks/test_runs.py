@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
+from portal.common.reasons.codes import PlacementCode
 from portal.events.models import Event, Notification
 from portal.gpu_checks import lost_runs, results, runs, selectors
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
@@ -68,7 +69,7 @@ def test_a_check_is_sent_to_its_node_and_keeps_everybody_else_off(gpu, olga, sen
     assert (command.uuid, command.level, command.run) == (gpu.uuid, "standard", str(run.pk))
     state = next(iter(capacity.load().values())).nodes[0]
     unusable = {device.uuid: device.unusable for device in state.devices}
-    assert unusable[gpu.uuid] == capacity.CHECKING
+    assert unusable[gpu.uuid].code is PlacementCode.DEVICE_CHECKING
     assert kinds(gpu) == ["device.check_asked"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from portal.catalog import selectors as catalog_selectors
 from portal.catalog.models import Flavor, Template
-from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.codes import AdmissionCode, PlacementCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.inventory.models import PoolState
 from portal.scheduling import capacity, offers
@@ -83,7 +83,9 @@ def test_too_large_for_every_node(local_pool):
     assert verdict.reason.code is AdmissionCode.NO_NODE_LARGE_ENOUGH
     assert verdict.message == "No node is large enough: node-1: 8 of 8 CPU cores free, needs 9."
     assert verdict.next_action == "Choose a smaller flavor."
-    assert verdict.reasons == (("node-1", "8 of 8 CPU cores free, needs 9"),)
+    assert verdict.reasons == (
+        ("node-1", Reason(PlacementCode.CPU_SHORT, {"free": 8000, "total": 8000, "needed": 9000})),
+    )
 
 
 def test_an_accelerator_that_nobody_has(local_pool):

@@ -5,17 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.scheduling.engine.placement.engine import emptied, place
-from provisioning.types import (
-    AcceleratorRequest,
-    DeviceCapacity,
-    NodeCapacity,
-    Placed,
-    ResourceRequest,
-    Unplaceable,
-)
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, Placed, Unplaceable
+from provisioning.types import AcceleratorRequest, ResourceRequest
 
 H100, A10 = "NVIDIA H100", "NVIDIA A10"
+OFFLINE = Reason(PlacementCode.NODE_OFFLINE)
 
 
 def device(uuid: str, free: int = 1000, model: str = H100, memory_mib: int = 80_000) -> DeviceCapacity:
@@ -60,7 +58,7 @@ def reasons(nodes, request) -> list[str]:
     decision = place(nodes, request)
     assert isinstance(decision, Unplaceable), decision
     assert [name for name, _ in decision.reasons] == [item.name for item in nodes]
-    return [reason for _, reason in decision.reasons]
+    return [message_of(reason) for _, reason in decision.reasons]
 
 
 def test_no_nodes_no_place():
@@ -109,7 +107,7 @@ def test_all_nodes_at_once_or_none():
 
 
 def test_every_reason():
-    assert reasons([node("a", unusable="is offline")], wants()) == ["is offline"]
+    assert reasons([node("a", unusable=OFFLINE)], wants()) == ["is offline"]
     assert reasons([node("a", cpu=500)], wants(cpu=1500)) == ["0.5 of 8 CPU cores free, needs 1.5"]
     assert reasons([node("a", memory=512)], wants(memory=2048)) == ["0.5 of 16 GiB memory free, needs 2"]
     assert reasons([node("a", disk=0)], wants(disk=2048)) == ["0 GiB disk free, needs 2"]
@@ -121,11 +119,11 @@ def test_every_reason():
 
 
 def test_an_emptied_node_has_everything_free():
-    full = node("a", device("x", free=0), cpu=0, memory=0, disk=0, unusable="is offline")
+    full = node("a", device("x", free=0), cpu=0, memory=0, disk=0, unusable=OFFLINE)
     empty = emptied(full)
     assert (empty.free_cpu_milli, empty.free_memory_mib, empty.free_disk_mib) == (8000, 16_384, 1000)
     assert [item.free_milli for item in empty.devices] == [1000]
-    assert empty.unusable == "is offline"
+    assert empty.unusable == OFFLINE
 
 
 devices = st.builds(
@@ -145,7 +143,7 @@ nodes_ = st.builds(
     free_memory_mib=st.integers(-10, 16_384),
     free_disk_mib=st.integers(-10, 1000),
     devices=st.lists(devices, max_size=4).map(tuple),
-    unusable=st.sampled_from(["", "", "", "is offline"]),
+    unusable=st.sampled_from([None, None, None, OFFLINE]),
 )
 requests = st.builds(
     ResourceRequest,

@@ -10,6 +10,7 @@ from portal.common.reasons.codes import AdmissionCode
 from portal.inventory.models import AllocatedDevice, Pool
 from portal.scheduling import software_requirements
 from portal.scheduling.admission import Outcome, assess
+from portal.scheduling.engine.placement.types import NodeSoftware, SoftwareRequirements
 from portal.workspaces.lifecycle import State
 from provisioning.types import AcceleratorRequest, DeviceInfo
 from tests.factories import FlavorFactory, local_pool_with, node_info
@@ -91,16 +92,28 @@ def test_on_a_node_with_both_the_device_counts_and_not_the_node(catalog, make, a
 
 
 def test_a_node_that_does_not_tell_its_driver_promises_nothing():
-    assert software_requirements.provided("", frozenset()) == ()
-    assert software_requirements.provided("unknown", frozenset({("X", "")})) == ()
-    assert software_requirements.cuda("12.2") in software_requirements.provided("12.2", frozenset())
-    assert software_requirements.cuda("12.3") not in software_requirements.provided("12.2", frozenset())
-    assert software_requirements.cuda("11.8") in software_requirements.provided("12.2", frozenset())
+    nothing = software_requirements.node_software("", frozenset(), frozenset())
+    assert nothing == NodeSoftware()
+    unknown = software_requirements.node_software("unknown", frozenset(), frozenset({("X", "")}))
+    assert unknown == NodeSoftware()
+    assert not nothing.meets(SoftwareRequirements(min_cuda=(11, 0)))
+    assert not nothing.meets(SoftwareRequirements(min_compute_capability=(7, 5)))
+
+
+def test_versions_are_compared_as_numbers():
+    has = software_requirements.node_software("12.10", frozenset(), frozenset({(H100, "9.0"), (T4, "10.3")}))
+    assert has.meets(SoftwareRequirements(min_cuda=(12, 10)))
+    assert has.meets(SoftwareRequirements(min_cuda=(12, 9)))
+    assert has.meets(SoftwareRequirements(min_cuda=(11, 80)))
+    assert not has.meets(SoftwareRequirements(min_cuda=(12, 11)))
+    assert has.meets(SoftwareRequirements(min_compute_capability=(9, 5)))
+    assert not has.meets(SoftwareRequirements(min_compute_capability=(9, 5), models=(H100,)))
+    assert not has.meets(SoftwareRequirements(program="jupyter-lab"))
 
 
 def test_without_accelerators_nothing_is_needed():
     template = Template(min_cuda="12.4", min_compute_capability="9.0")
-    assert software_requirements.needs(template, AcceleratorRequest()) == ()
+    assert not software_requirements.requirements_of(template, AcceleratorRequest())
 
 
 @pytest.mark.parametrize(

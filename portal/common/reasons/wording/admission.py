@@ -10,8 +10,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from portal.common.formatting import format_amount, format_clock, format_duration, format_resource_amount
-from portal.common.reasons.codes import AdmissionCode, Rule
+from portal.common.reasons.codes import AdmissionCode, PlacementCode, Rule
+from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import Params, Text
+from portal.common.reasons.wording.placement import format_requirements, joined
 
 _WAIT = gettext_lazy("Start it anyway and it queues, or choose a smaller flavor.")
 _ASK = gettext_lazy("Ask for more: it starts by itself when approved.")
@@ -73,8 +75,7 @@ def _first_node(params: Params) -> str:
     node, reason, more = params["node"], params["node_reason"], params["more_nodes"]
     if not node:
         return _("there are no nodes")
-    colon = "" if reason.startswith(("is ", "has ", "lacks ", "cannot ")) else ":"
-    text = f"{node}{colon} {reason}"
+    text = joined(node, Reason(PlacementCode(reason["code"]), reason["params"]))
     if more:
         text += ngettext(", and %(count)s more node", ", and %(count)s more nodes", more) % {"count": more}
     return text
@@ -85,7 +86,8 @@ def _program(params: Params) -> Params:
 
 
 def _software(params: Params) -> Params:
-    return {**params, "needs": _(" and ").join(params["needs"])}
+    needs = format_requirements(params["min_cuda"], params["min_compute_capability"], params.get("model", ""))
+    return {**params, "needs": needs}
 
 
 TEXTS: dict[StrEnum, Text] = {

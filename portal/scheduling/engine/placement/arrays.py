@@ -16,11 +16,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from provisioning.types import WHOLE_DEVICE_MILLI, DeviceCapacity, DeviceKind, NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, NodeSoftware, software_of
+from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, ResourceRequest
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Traits = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
+Traits = tuple[tuple[tuple[str, str], ...], tuple[str, ...], NodeSoftware]
 
 
 def digest(name: str) -> bytes:
@@ -125,7 +126,7 @@ class NodeArrays:
         self.free_memory[row] = node.free_memory_mib
         self.free_disk[row] = node.free_disk_mib
         least = min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib)
-        self.usable[row] = not node.unusable and least >= 0
+        self.usable[row] = node.unusable is None and least >= 0
         current = {device.uuid: device for device in node.devices}
         for column, known in enumerate(self.devices[row]):
             device = self.devices[row][column] = current[known.uuid]
@@ -158,7 +159,7 @@ class NodeArrays:
                 raise ValueError(f"{node.name}: more than is free, or more given back than the node has")
         for rest, (free, _, _) in zip(left, moves, strict=True):
             free[row] = rest
-        self.usable[row] = not node.unusable and min(left) >= 0
+        self.usable[row] = node.unusable is None and min(left) >= 0
 
     def take_device(self, row: int, column: int, milli: int, memory_mib: int) -> None:
         """Subtract a share of a device (or add it back); raises ValueError beyond the bounds."""
@@ -215,11 +216,14 @@ class NodeArrays:
 
     def labels_mask(self, request: ResourceRequest) -> Bools:
         """Which combinations of traits carry the request's labels."""
-        return np.array([set(request.labels) <= set(labels) for labels, _ in self.traits], np.bool_)
+        return np.array([set(request.labels) <= set(labels) for labels, _, _ in self.traits], np.bool_)
 
     def needs_mask(self, request: ResourceRequest) -> Bools:
         """Which combinations of traits provide what the request needs."""
-        return np.array([set(request.needs) <= set(provides) for _, provides in self.traits], np.bool_)
+        needs, software = set(request.needs), software_of(request)
+        return np.array(
+            [needs <= set(provides) and has.meets(software) for _, provides, has in self.traits], np.bool_
+        )
 
     def eligible(self, rows: Ints, request: ResourceRequest) -> Bools:
         """Which devices have room for their part of the request. A share of none asks for none."""
@@ -255,7 +259,7 @@ def _class(device: DeviceCapacity) -> tuple[int, str]:
 
 
 def _traits(node: NodeCapacity) -> Traits:
-    return (tuple(sorted(node.labels)), tuple(sorted(node.provides)))
+    return (tuple(sorted(node.labels)), tuple(sorted(node.provides)), node.software)
 
 
 def _has_mig(node: NodeCapacity) -> bool:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement import filters, mig
 from portal.scheduling.engine.placement.arrays import Ints, NodeArrays
 from portal.scheduling.engine.placement.filters import Filter
@@ -22,15 +24,13 @@ from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, policy_na
 from portal.scheduling.engine.placement.scoring.base import LEVEL_BITS
 from portal.scheduling.engine.placement.scoring.fragmentation import sigmoid_thresholds
 from portal.scheduling.engine.placement.topology import tightest
+from portal.scheduling.engine.placement.types import NodeCapacity, Placed, Unplaceable
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
-    NodeCapacity,
     NodePlacement,
-    Placed,
     Placement,
     ResourceRequest,
-    Unplaceable,
     Within,
 )
 
@@ -103,13 +103,9 @@ class Cluster:
         """Why the request goes nowhere, node by node in the snapshot's order."""
         states = self.snapshot()
         reasons = [(state.name, filters.reason(state, request)) for state in states]
-        fit = sum(1 for _, reason in reasons if not reason)
-        return Unplaceable(
-            tuple(
-                (name, reason or f"fits, but {request.nodes} nodes are needed and {fit} fit")
-                for name, reason in reasons
-            )
-        )
+        fitting = sum(1 for _, reason in reasons if reason is None)
+        too_few = Reason(PlacementCode.NODES_SHORT, {"needed": request.nodes, "fitting": fitting})
+        return Unplaceable(tuple((name, reason or too_few) for name, reason in reasons))
 
     def commit(self, placement: Placement, request: ResourceRequest) -> None:
         """Take what `placement` grants. Raises ValueError, and takes nothing, where it is not free."""

@@ -8,7 +8,8 @@ from dataclasses import replace
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.placement.mix import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY
-from provisioning.types import WHOLE_DEVICE_MILLI, NodeCapacity, Placed, ResourceRequest, Unplaceable
+from portal.scheduling.engine.placement.types import NodeCapacity, Placed, Unplaceable
+from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
 __all__ = ["DEFAULT_MIX", "DEFAULT_POLICY", "Cluster", "RequestMix", "emptied", "place"]
 

@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from portal.scheduling.engine.placement.arrays import mig_parents
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     AcceleratorRequest,
-    DeviceCapacity,
     DeviceGrant,
     DeviceKind,
     MigRepartition,
     MigSlice,
-    NodeCapacity,
 )
 
 Weights = tuple[tuple[str, int], ...]

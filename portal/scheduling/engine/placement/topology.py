@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from portal.scheduling.engine.placement.arrays import Bools
-from provisioning.types import DeviceCapacity, Within
+from portal.scheduling.engine.placement.types import DeviceCapacity
+from provisioning.types import Within
 
 TIGHTEST_FIRST = (Within.ISLAND, Within.NUMA, Within.NODE)
 

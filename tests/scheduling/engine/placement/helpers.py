@@ -6,20 +6,16 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.scheduling.engine.placement.engine import place
-from provisioning.types import (
-    AcceleratorRequest,
-    DeviceCapacity,
-    DeviceKind,
-    NodeCapacity,
-    Placed,
-    Placement,
-    ResourceRequest,
-    Unplaceable,
-    Within,
-)
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, Placed, Unplaceable
+from provisioning.types import AcceleratorRequest, DeviceKind, Placement, ResourceRequest, Within
 
 H100, A10 = "H100", "A10"
+FAILED = Reason(PlacementCode.DEVICE_UNHEALTHY, {"note": "failed its check"})
+OFFLINE = Reason(PlacementCode.NODE_OFFLINE)
 MEMORY = {H100: 80_000, A10: 24_000}
 
 
@@ -71,7 +67,7 @@ def reasons(nodes, request, **options) -> list[str]:
     decision = place(nodes, request, **options)
     assert isinstance(decision, Unplaceable), decision
     assert [name for name, _ in decision.reasons] == [item.name for item in nodes]
-    return [reason for _, reason in decision.reasons]
+    return [message_of(reason) for _, reason in decision.reasons]
 
 
 @st.composite
@@ -91,7 +87,7 @@ def _node(draw, name: str, *, bonds: bool, instances: bool) -> NodeCapacity:
             model,
             island=draw(st.sampled_from(["", "x", "y"])) if bonded else "",
             numa=draw(st.sampled_from([-1, 0, 1])) if bonded else -1,
-            unusable=draw(st.sampled_from(["", "", "", "failed its check"])),
+            unusable=draw(st.sampled_from([None, None, None, FAILED])),
         )
         for index, model in enumerate(models)
     ]
@@ -102,7 +98,7 @@ def _node(draw, name: str, *, bonds: bool, instances: bool) -> NodeCapacity:
         *devices,
         cpu=draw(st.sampled_from([0, 4000, 16_000, 64_000])),
         memory=draw(st.sampled_from([1024, 65_536, 262_144])),
-        unusable=draw(st.sampled_from(["", "", "", "is offline"])),
+        unusable=draw(st.sampled_from([None, None, None, OFFLINE])),
         labels=draw(st.sampled_from([(), (("zone", "a"),)])),
         provides=draw(st.sampled_from([(), ("rdma",)])),
         rack=draw(st.sampled_from(["", "r1", "r2"])),

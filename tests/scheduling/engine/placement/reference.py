@@ -7,7 +7,8 @@ import math
 from portal.scheduling.engine.placement.arrays import is_plain, mig_parents
 from portal.scheduling.engine.placement.mix import RequestMix, Shape
 from portal.scheduling.engine.placement.scoring.fragmentation import LEVELS
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 Devices = list[tuple[str, int]]
 

@@ -8,9 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portal.common.reasons.codes import PlacementCode
 from portal.scheduling.engine.placement.engine import Cluster, place
-from provisioning.types import DeviceGrant, NodePlacement, Placed, Placement
-from tests.scheduling.engine.placement.helpers import carrier, gpu, gpus, node, nodes_, requests_, wants
+from portal.scheduling.engine.placement.types import Placed
+from provisioning.types import DeviceGrant, NodePlacement, Placement
+from tests.scheduling.engine.placement.helpers import (
+    FAILED,
+    OFFLINE,
+    carrier,
+    gpu,
+    gpus,
+    node,
+    nodes_,
+    requests_,
+    wants,
+)
 
 POLICIES = st.sampled_from(["fragmentation", "best_fit", "spread"])
 
@@ -101,9 +113,12 @@ def test_a_node_can_be_cordoned_and_come_back():
     state = node("a", gpu("g"))
     cluster = Cluster([state, node("b")])
     assert cluster.find(wants(1)) is not None
-    cluster.update(replace(state, unusable="is cordoned"))
+    cluster.update(replace(state, unusable=OFFLINE))
     assert cluster.find(wants(1)) is None
-    assert cluster.explain(wants(1)).reasons == (("a", "is cordoned"), ("b", "has no accelerator"))
+    assert [(name, reason.code) for name, reason in cluster.explain(wants(1)).reasons] == [
+        ("a", PlacementCode.NODE_OFFLINE),
+        ("b", PlacementCode.MODEL_MISSING),
+    ]
     cluster.update(state)
     assert cluster.find(wants(1)) is not None
 
@@ -114,13 +129,13 @@ def test_a_device_that_fails_in_use_is_not_given_again_until_it_is_well():
     assert placement is not None
     cluster.commit(placement, wants(1))
     (busy,) = cluster.snapshot()
-    cluster.update(replace(busy, devices=(replace(busy.devices[0], unusable="failed its check"),)))
+    cluster.update(replace(busy, devices=(replace(busy.devices[0], unusable=FAILED),)))
     cluster.release(placement, wants(1))
     assert cluster.find(wants(1)) is None
     assert cluster.find(wants(1, share_milli=1)) is None
     (idle,) = cluster.snapshot()
     assert idle.devices[0].free_milli == 1000
-    cluster.update(replace(idle, devices=(replace(idle.devices[0], unusable=""),)))
+    cluster.update(replace(idle, devices=(replace(idle.devices[0], unusable=None),)))
     assert cluster.find(wants(1)) == placement
 
 

@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.mig import choose, fragmentation, geometry
-from provisioning.types import AcceleratorRequest, DeviceKind, MigRepartition, MigSlice, Placed
-from tests.scheduling.engine.placement.helpers import H100, carrier, node, placement_of, reasons, wants, where
+from portal.scheduling.engine.placement.types import Placed
+from provisioning.types import AcceleratorRequest, DeviceKind, MigRepartition, MigSlice
+from tests.scheduling.engine.placement.helpers import (
+    FAILED,
+    H100,
+    carrier,
+    node,
+    placement_of,
+    reasons,
+    wants,
+    where,
+)
 
 SMALL, MEDIUM, LARGE = "1g.10gb", "2g.20gb", "3g.40gb"
 LAYOUT = geometry(H100, 80_000)
@@ -76,7 +86,7 @@ def test_the_gpu_that_is_broken_into_already():
 
 
 def test_instances_of_a_gpu_out_of_service_are_not_given():
-    state = node("a", *carrier("p", (SMALL, 0, True), unusable="uncorrectable memory errors"))
+    state = node("a", *carrier("p", (SMALL, 0, True), unusable=FAILED))
     assert reasons([state], wants(1, mig_profile=SMALL)) == ["0 of 1 × 1g.10gb free, needs 1 on one node"]
 
 

@@ -16,7 +16,7 @@ from portal.scheduling.engine.placement.scoring.fragmentation import (
     Fragmentation,
     sigmoid_thresholds,
 )
-from provisioning.types import Placed
+from portal.scheduling.engine.placement.types import Placed
 from tests.scheduling.engine.placement import reference
 from tests.scheduling.engine.placement.helpers import A10, H100, gpus, node, nodes_, requests_, wants
 

@@ -1,15 +1,16 @@
 """Predicates: whether a node can take a request, and if not, why. One predicate a file.
 
-Each module offers the same three functions. `applies(request)` says whether the predicate has a say;
-`mask(nodes, rows, request)` answers for many nodes at once; `reason(node, request)` says in words why
-one node fails, or returns the empty string. The last two give the same verdict. FILTERS is the order in
-which reasons are looked for: the first one found is told.
+Each module offers the same three functions. `applies(request)`: whether the predicate has a say;
+`mask(nodes, rows, request)`: the answer for many nodes at once; `reason(node, request)`: why one node
+fails, or None. The last two give the same verdict. FILTERS is the order in which reasons are looked for:
+the first one found is the node's. Kubernetes calls these filter plugins.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.filters import (
     bonds,
@@ -22,7 +23,8 @@ from portal.scheduling.engine.placement.filters import (
     needs,
     usable,
 )
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 
 class Filter(Protocol):
@@ -32,7 +34,7 @@ class Filter(Protocol):
 
     def mask(self, nodes: NodeArrays, rows: Ints, request: ResourceRequest, /) -> Bools: ...
 
-    def reason(self, node: NodeCapacity, request: ResourceRequest, /) -> str: ...
+    def reason(self, node: NodeCapacity, request: ResourceRequest, /) -> Reason | None: ...
 
 
 MIG: Filter = mig
@@ -44,6 +46,6 @@ def applying(request: ResourceRequest) -> tuple[Filter, ...]:
     return tuple(each for each in FILTERS if each.applies(request))
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
-    """The first reason why the node does not fit, or the empty string."""
-    return next((found for each in applying(request) if (found := each.reason(node, request))), "")
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
+    """The first reason why the node does not fit, or None."""
+    return next((found for each in applying(request) if (found := each.reason(node, request))), None)

@@ -6,13 +6,13 @@ from collections import Counter
 
 import numpy as np
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays, is_plain, mig_parents
-from portal.scheduling.engine.placement.filters.devices import has_room
+from portal.scheduling.engine.placement.filters.devices import has_room, models_of
 from portal.scheduling.engine.placement.topology import bond_of, largest_group
-from portal.scheduling.engine.placement.wording import device_label
-from provisioning.types import NodeCapacity, ResourceRequest, Within
-
-_NAMES = {Within.NUMA: "NUMA node", Within.ISLAND: "NVLink island"}
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest, Within
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -32,7 +32,7 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     )
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     wanted = request.accelerators
     parents = mig_parents(node)
     models = frozenset(wanted.allowed_models)
@@ -44,8 +44,15 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> str:
         and has_room(device, wanted)
         and (bond := bond_of(device, wanted.within)) is not None
     )
-    most = max(groups.values(), default=0)
-    if most >= wanted.count:
-        return ""
-    name = _NAMES[wanted.within]
-    return f"{most} × {device_label(wanted)} free in one {name}, needs {wanted.count}"
+    free = max(groups.values(), default=0)
+    if free >= wanted.count:
+        return None
+    return Reason(
+        PlacementCode.BONDED_DEVICES_SHORT,
+        {
+            "free": free,
+            "needed": wanted.count,
+            "within": wanted.within.value,
+            "models": models_of(wanted),
+        },
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from portal.scheduling.engine.placement.wording import cores
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -16,10 +18,10 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return enough
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     if node.free_cpu_milli >= request.cpu_milli:
-        return ""
-    return (
-        f"{cores(node.free_cpu_milli)} of {cores(node.cpu_milli)} CPU cores free, "
-        f"needs {cores(request.cpu_milli)}"
+        return None
+    return Reason(
+        PlacementCode.CPU_SHORT,
+        {"free": node.free_cpu_milli, "total": node.cpu_milli, "needed": request.cpu_milli},
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import (
     Bools,
     Ints,
@@ -10,14 +12,8 @@ from portal.scheduling.engine.placement.arrays import (
     is_plain,
     mig_parents,
 )
-from portal.scheduling.engine.placement.wording import device_label, gib
-from provisioning.types import (
-    WHOLE_DEVICE_MILLI,
-    AcceleratorRequest,
-    DeviceCapacity,
-    NodeCapacity,
-    ResourceRequest,
-)
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity
+from provisioning.types import WHOLE_DEVICE_MILLI, AcceleratorRequest, ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -29,30 +25,40 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return enough
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     wanted = request.accelerators
-    label = device_label(wanted)
+    named = {"models": models_of(wanted)}
     parents = mig_parents(node)
     models = frozenset(wanted.allowed_models)
     of_model = [device for device in node.devices if not models or device.model in models]
     plain = [device for device in of_model if is_plain(device, parents)]
     if not plain:
-        if of_model:
-            return f"has {label} only as MIG instances"
-        return f"has no {label}"
+        code = PlacementCode.ONLY_AS_MIG if of_model else PlacementCode.MODEL_MISSING
+        return Reason(code, named)
     suitable = [device for device in plain if device.memory_mib >= wanted.memory_mib]
     if not suitable:
         largest = max(device.memory_mib for device in plain)
-        return f"has {label} with at most {gib(largest)} GiB, needs {gib(wanted.memory_mib)}"
+        return Reason(
+            PlacementCode.DEVICE_MEMORY_SHORT, {**named, "largest": largest, "needed": wanted.memory_mib}
+        )
     free = sum(1 for device in suitable if has_room(device, wanted))
     if free >= wanted.count:
-        return ""
-    text = f"{free} of {len(suitable)} × {label} free, needs {wanted.count} on one node"
+        return None
+    params = {
+        **named,
+        "free": free,
+        "total": len(suitable),
+        "needed": wanted.count,
+        "unusable": sum(1 for device in suitable if device.unusable),
+    }
     if wanted.share_milli < WHOLE_DEVICE_MILLI:
-        share = f"{wanted.share_milli / 10:g} % free"
-        text = f"{free} of {len(suitable)} × {label} with {share}, needs {wanted.count} on one node"
-    broken = sum(1 for device in suitable if device.unusable)
-    return f"{text} ({broken} out of service)" if broken else text
+        return Reason(PlacementCode.DEVICE_SHARES_SHORT, {**params, "share_milli": wanted.share_milli})
+    return Reason(PlacementCode.DEVICES_SHORT, params)
+
+
+def models_of(wanted: AcceleratorRequest) -> list[str]:
+    """The models that will do, as a reason names them; empty: any."""
+    return list(dict.fromkeys(wanted.allowed_models))
 
 
 def has_room(device: DeviceCapacity, wanted: AcceleratorRequest) -> bool:

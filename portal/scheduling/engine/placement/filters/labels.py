@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -14,6 +17,9 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return nodes.labels_mask(request)[nodes.trait[rows]]
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     missing = sorted(set(request.labels) - set(node.labels))
-    return f"lacks the label {missing[0][0]}={missing[0][1]}" if missing else ""
+    if not missing:
+        return None
+    name, value = missing[0]
+    return Reason(PlacementCode.LABEL_MISSING, {"name": name, "value": value})

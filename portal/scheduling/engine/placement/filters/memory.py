@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from portal.scheduling.engine.placement.wording import gib
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -16,10 +18,10 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return enough
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     if node.free_memory_mib >= request.memory_mib:
-        return ""
-    return (
-        f"{gib(node.free_memory_mib)} of {gib(node.memory_mib)} GiB memory free, "
-        f"needs {gib(request.memory_mib)}"
+        return None
+    return Reason(
+        PlacementCode.MEMORY_SHORT,
+        {"free": node.free_memory_mib, "total": node.memory_mib, "needed": request.memory_mib},
     )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.mig import choose, instances, is_idle
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
@@ -24,17 +27,17 @@ def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     )
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     wanted = request.accelerators
     if choose(node, wanted, ()) is not None:
-        return ""
+        return None
     every = instances(node, wanted)
     free = sum(1 for device in every if is_idle(node, device))
-    text = f"has no MIG instance {wanted.mig_profile}"
-    if every:
-        text = f"{free} of {len(every)} × {wanted.mig_profile} free, needs {wanted.count} on one node"
+    params: dict[str, object] = {"profile": wanted.mig_profile}
     plan = choose(node, wanted, (), repartition=True)
     if plan is not None:
-        gpus = ", ".join(change.parent_uuid for change in plan.repartitions)
-        text += f"; another MIG layout of {gpus} would make room"
-    return text
+        params["repartition"] = [change.parent_uuid for change in plan.repartitions]
+    if not every:
+        return Reason(PlacementCode.MIG_PROFILE_MISSING, params)
+    params |= {"free": free, "total": len(every), "needed": wanted.count}
+    return Reason(PlacementCode.MIG_INSTANCES_SHORT, params)

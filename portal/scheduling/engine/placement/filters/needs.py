@@ -1,19 +1,34 @@
-"""The node provides what the request needs: RDMA, DPU offload, a memory tier, a licence."""
+"""The node provides what the request needs: a feature (RDMA, a memory tier, a licence) and software."""
 
 from __future__ import annotations
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity, software_of
+from provisioning.types import ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
-    return bool(request.needs)
+    return bool(request.needs or software_of(request))
 
 
 def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
     return nodes.needs_mask(request)[nodes.trait[rows]]
 
 
-def reason(node: NodeCapacity, request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
+    needed = software_of(request)
+    if needed.min_cuda is not None and node.software.cuda < needed.min_cuda:
+        return Reason(PlacementCode.CUDA_TOO_OLD, {"version": list(needed.min_cuda)})
+    if needed.min_compute_capability is not None and not node.software.has_capability(needed):
+        return Reason(
+            PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
+            {"version": list(needed.min_compute_capability), "model": next(iter(needed.models), "")},
+        )
     missing = sorted(set(request.needs) - set(node.provides))
-    return f"lacks {missing[0]}" if missing else ""
+    if missing:
+        return Reason(PlacementCode.FEATURE_MISSING, {"name": missing[0]})
+    if needed.program and needed.program not in node.software.programs:
+        return Reason(PlacementCode.PROGRAM_MISSING, {"program": needed.program})
+    return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
-from provisioning.types import NodeCapacity, ResourceRequest
+from portal.scheduling.engine.placement.types import NodeCapacity
+from provisioning.types import ResourceRequest
 
 
 def applies(_request: ResourceRequest) -> bool:
@@ -15,7 +18,7 @@ def mask(nodes: NodeArrays, rows: Ints, _request: ResourceRequest) -> Bools:
     return usable
 
 
-def reason(node: NodeCapacity, _request: ResourceRequest) -> str:
+def reason(node: NodeCapacity, _request: ResourceRequest) -> Reason | None:
     if not node.unusable and min(node.free_cpu_milli, node.free_memory_mib, node.free_disk_mib) < 0:
-        return "has given away more than it has"
+        return Reason(PlacementCode.NODE_OVERCOMMITTED)
     return node.unusable
