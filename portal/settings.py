@@ -218,7 +218,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["portal.accounts.authentication.HasScope"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_PAGINATION_CLASS": "portal.common.pagination.CursorPagination",
+    "DEFAULT_PAGINATION_CLASS": "portal.common.pagination.Pages",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "portal.common.problems.exception_handler",

@@ -22,8 +22,21 @@ from portal.accounts.serializers import (
     TokenCreateSerializer,
     TokenSerializer,
 )
-from portal.common.api import ApiView, ListView, UserRequest, WhoeverSignedIn, operation, routes
-from portal.common.errors import InvalidInput, NotFound
+from portal.common.api import (
+    ApiView,
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    WhoeverSignedIn,
+    body_of,
+    documented,
+    operation,
+    routes,
+)
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 
 
@@ -46,6 +59,8 @@ USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description=
 
 
 class Me(ApiView):
+    """Who asks, whatever the token: no resource."""
+
     permission_classes = [WhoeverSignedIn]
 
     @operation("Who am I", responses={200: MeSerializer})
@@ -64,26 +79,24 @@ class Me(ApiView):
         return Response(MeSerializer(data).data)
 
 
-def _team_data(actor: User, team: Team) -> Any:
-    team = selectors.teams_for(actor).get(pk=team.pk)
-    return TeamSerializer(team, context={"roles": selectors.roles_of(actor)}).data
-
-
-class TeamList(ListView):
-    scopes = TEAM_SCOPES
+@documented(list="List the teams that you may see", retrieve="Read a team")
+class TeamViewSet(ReadViewSet):
+    queryset = Team.objects.none()
     serializer_class = TeamSerializer
+    scopes = TEAM_SCOPES
     ordering = ("slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
 
     def get_queryset(self) -> QuerySet[Team]:
-        return Team.objects.none() if self.documenting() else selectors.teams_for(self.request.user)
+        return selectors.teams_for(self.request.user)
+
+    def get_object(self) -> Team:
+        team = selectors.team_by_slug(self.request.user, self.kwargs["slug"])
+        return self.get_queryset().get(pk=team.pk)
 
     def get_serializer_context(self) -> dict[str, Any]:
-        roles = {} if self.documenting() else selectors.roles_of(self.request.user)
-        return {**super().get_serializer_context(), "roles": roles}
-
-    @operation("List the teams that you may see", responses={200: TeamSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+        return {**super().get_serializer_context(), "roles": selectors.roles_of(self.request.user)}
 
     @operation(
         "Create a team",
@@ -92,57 +105,42 @@ class TeamList(ListView):
         responses={201: TeamSerializer},
         errors=[400, 415],
     )
-    def post(self, request: UserRequest) -> Response:
-        body = TeamCreateSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, TeamCreateSerializer)
         team = services.create_team(
             actor=request.user,
             slug=given["slug"],
             name=given.get("name", ""),
             owner=_user(given["owner"]) if given.get("owner") else None,
         )
-        location = reverse("api:team", args=[team.slug])
-        return Response(_team_data(request.user, team), status=201, headers={"Location": location})
+        location = reverse("api:team-detail", args=[team.slug])
+        return self.answer(self.get_queryset().get(pk=team.pk), status=201, Location=location)
 
 
 def _user(username: str) -> User:
     user = User.objects.filter(username=username.strip().lower(), is_active=True).first()
     if user is None:
         raise InvalidInput(
-            f"There is no user “{username}”.",
-            next_action="Check the spelling.",
+            Reason(AccountCode.NO_SUCH_USER, {"username": username}),
             errors={"owner": ["No user has this name."]},
         )
     return user
 
 
-class TeamDetail(ApiView):
-    scopes = TEAM_SCOPES
-
-    @operation("Read a team", responses={200: TeamSerializer}, errors=[404])
-    def get(self, request: UserRequest, slug: str) -> Response:
-        return Response(_team_data(request.user, selectors.team_by_slug(request.user, slug)))
-
-
-class MemberList(ListView):
-    scopes = TEAM_SCOPES
+@documented(list="List a team's members", errors=[404])
+class MemberViewSet(ListViewSet):
+    queryset = Membership.objects.none()
     serializer_class = MemberSerializer
+    scopes = TEAM_SCOPES
     ordering = ("joined_at", "id")
+    lookup_field = "username"
+    lookup_value_converter = "username"
+
+    def _team(self) -> Team:
+        return selectors.team_by_slug(self.request.user, self.kwargs["slug"])
 
     def get_queryset(self) -> QuerySet[Membership]:
-        if self.documenting():
-            return Membership.objects.none()
-        team = selectors.team_by_slug(self.request.user, self.kwargs["slug"])
-        return team.memberships.select_related("user")
-
-    @operation("List a team's members", responses={200: MemberSerializer(many=True)}, errors=[400, 404])
-    def get(self, request: UserRequest, slug: str) -> Response:
-        return self.list(request)
-
-
-class MemberDetail(ApiView):
-    scopes = TEAM_SCOPES
+        return self._team().memberships.select_related("user")
 
     @operation(
         "Add a member or change the role",
@@ -152,16 +150,11 @@ class MemberDetail(ApiView):
         parameters=[USERNAME],
         errors=[400, 404, 409, 415],
     )
-    def put(self, request: UserRequest, slug: str, username: str) -> Response:
-        body = MemberSetSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        membership = services.set_member(
-            actor=request.user,
-            team=selectors.team_by_slug(request.user, slug),
-            username=username,
-            role=body.validated_data["role"],
+    def update(self, request: UserRequest, slug: str, username: str) -> Response:
+        role = body_of(request, MemberSetSerializer)["role"]
+        return self.answer(
+            services.set_member(actor=request.user, team=self._team(), username=username, role=role)
         )
-        return Response(MemberSerializer(membership).data)
 
     @operation(
         "Take a member out of a team",
@@ -170,24 +163,23 @@ class MemberDetail(ApiView):
         parameters=[USERNAME],
         errors=[404, 409],
     )
-    def delete(self, request: UserRequest, slug: str, username: str) -> Response:
-        services.remove_member(
-            actor=request.user, team=selectors.team_by_slug(request.user, slug), username=username
-        )
+    def destroy(self, request: UserRequest, slug: str, username: str) -> Response:
+        services.remove_member(actor=request.user, team=self._team(), username=username)
         return Response(status=204)
 
 
-class TokenList(ListView):
-    scopes = TOKEN_SCOPES
+@documented(list="List your tokens", retrieve="Read one of your tokens")
+class TokenViewSet(ReadViewSet):
+    queryset = ApiToken.objects.none()
     serializer_class = TokenSerializer
+    scopes = TOKEN_SCOPES
     ordering = ("-created_at", "-id")
+    missing = AccountCode.NO_SUCH_TOKEN
+    lookup_url_kwarg = "token_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[ApiToken]:
-        return ApiToken.objects.none() if self.documenting() else selectors.tokens_of(self.request.user)
-
-    @operation("List your tokens", responses={200: TokenSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+        return selectors.tokens_of(self.request.user)
 
     @operation(
         "Create a token",
@@ -196,10 +188,8 @@ class TokenList(ListView):
         responses={201: NewTokenSerializer},
         errors=[400, 415],
     )
-    def post(self, request: UserRequest) -> Response:
-        body = TokenCreateSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, TokenCreateSerializer)
         parent = request.auth if isinstance(request.auth, ApiToken) else None
         made = services.create_token(
             actor=request.user,
@@ -212,29 +202,14 @@ class TokenList(ListView):
         data = NewTokenSerializer(made.token, context={"secret": made.secret}).data
         return Response(data, status=201, headers={"Cache-Control": "no-store"})
 
-
-class TokenDetail(ApiView):
-    scopes = TOKEN_SCOPES
-
-    @operation("Read one of your tokens", responses={200: TokenSerializer}, errors=[404])
-    def get(self, request: UserRequest, token_id: UUID) -> Response:
-        token = selectors.tokens_of(request.user).filter(pk=token_id).first()
-        if token is None:
-            raise NotFound("There is no such token of yours.", next_action="Look at your list of tokens.")
-        return Response(TokenSerializer(token).data)
-
     @operation("Revoke a token", description="At once.", responses={204: None}, errors=[404])
-    def delete(self, request: UserRequest, token_id: UUID) -> Response:
+    def destroy(self, request: UserRequest, token_id: UUID) -> Response:
         services.revoke_token(actor=request.user, token_id=token_id)
         return Response(status=204)
 
 
-urlpatterns = [
-    *routes("me", Me, "me"),
-    *routes("teams", TeamList, "teams"),
-    *routes("teams/<slug:slug>", TeamDetail, "team"),
-    *routes("teams/<slug:slug>/members", MemberList, "members"),
-    *routes("teams/<slug:slug>/members/<username:username>", MemberDetail, "member"),
-    *routes("tokens", TokenList, "tokens"),
-    *routes("tokens/<uuid:token_id>", TokenDetail, "token"),
-]
+router = Router()
+router.register("teams", TeamViewSet)
+router.register("teams/<slug:slug>/members", MemberViewSet)
+router.register("tokens", TokenViewSet, basename="token")
+urlpatterns = [*routes("me", Me, "me"), *router.urls]

@@ -1,36 +1,41 @@
-"""What every endpoint of the REST API shares: the base view, pages, filters, problems, documentation."""
+"""What every endpoint of the REST API shares: the base views, routes, problems, documentation."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import SuspiciousOperation
-from django.core.exceptions import ValidationError as DjangoValidationError
 from django.core.signals import got_request_exception
-from django.db import DataError
 from django.http import HttpRequest, JsonResponse
 from django.urls import URLPattern, path
 from django.views.decorators.csrf import csrf_exempt
 from django_filters import rest_framework as filters  # type: ignore[import-untyped]
-from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework import exceptions, generics, mixins, renderers, serializers
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import generics, mixins, renderers, serializers, viewsets
+from rest_framework.metadata import SimpleMetadata
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
+
+from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.pagination import Pages
+from portal.common.problems import CONTENT_TYPE, document, plain_response
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import next_action_of
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import _User as User
 
-from portal.common.errors import InvalidInput, PortalError
-from portal.common.pagination import CursorPagination
-from portal.common.problems import CONTENT_TYPE, document, plain_response
-
 log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 
 SESSION_OR_TOKEN = (401, 403)
 
@@ -53,6 +58,13 @@ class PreconditionFailed(PortalError):
     title = "Changed meanwhile"
 
 
+class ReasonSerializer(serializers.Serializer[Any]):
+    """The refusal for programs: compare `code`, read `params`."""
+
+    code = serializers.CharField()
+    params = serializers.DictField(help_text="Names, and amounts in base units.")
+
+
 class ProblemSerializer(serializers.Serializer[Any]):
     """A problem (RFC 9457)."""
 
@@ -62,6 +74,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
     code = serializers.CharField(help_text="Stable; for programs.")
     detail = serializers.CharField(help_text="A sentence for people.")
     next_action = serializers.CharField(required=False, help_text="What to do about it.")
+    reason = ReasonSerializer(required=False, help_text="Finer than `code`, where there is more to know.")
     instance = serializers.CharField(required=False)
     request_id = serializers.CharField(required=False, help_text="Tell it to an operator.")
     errors = serializers.DictField(  # type: ignore[assignment]
@@ -86,44 +99,27 @@ class StrictSerializer(serializers.Serializer[Any]):
         return super().to_internal_value(data)
 
 
-class Pages(CursorPagination):
-    """Cursor pages that refuse what they do not understand."""
-
-    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
-        try:
-            return super().paginate_queryset(queryset, request, view)
-        except exceptions.NotFound:
-            raise _bad_cursor() from None
-        except (ValueError, TypeError, OverflowError, DataError, DjangoValidationError) as error:
-            if self.cursor_query_param in request.query_params:
-                raise _bad_cursor() from error
-            raise
-
-    def get_page_size(self, request: Request) -> int | None:
-        given = request.query_params.get(self.page_size_query_param or "")
-        if given is None:
-            return self.page_size
-        if given.isascii() and given.isdigit() and len(given) < 5 and 1 <= int(given) <= self.max_page_size:
-            return int(given)
-        sentence = f"Choose a number from 1 to {self.max_page_size}."
-        raise InvalidInput(
-            "The page size is not valid.", next_action=sentence, errors={"page_size": [sentence]}
-        )
+def body_of(request: Request, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:
+    """The request's body as `serializer` understands it. Raises DRF's `ValidationError`."""
+    body = serializer(data=request.data)
+    body.is_valid(raise_exception=True)
+    given: dict[str, Any] = body.validated_data
+    return given
 
 
-def _bad_cursor() -> InvalidInput:
-    return InvalidInput(
-        "This cursor is not valid.",
-        next_action="Follow the “next” link of a page, or begin without a cursor.",
-        errors={"cursor": ["Take it from a “next” or “previous” link."]},
-    )
+class Metadata(SimpleMetadata):
+    """OPTIONS says what is accepted and answered; the fields are in the OpenAPI document."""
+
+    def determine_actions(self, request: Request, view: Any) -> dict[str, Any]:
+        return {}
 
 
 class ApiView(APIView):
     """One endpoint. `scopes` says which scope a token needs; `query_params` which parameters exist."""
 
     scopes: ClassVar[Mapping[str, str]]
-    query_params: ClassVar[frozenset[str]] = frozenset()
+    query_params: frozenset[str] = frozenset()
+    metadata_class = Metadata
     request: UserRequest
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -131,12 +127,9 @@ class ApiView(APIView):
         known = self.known_params()
         unknown = [name for name in request.query_params if name not in known]
         if unknown:
-            words = f"Known: {', '.join(sorted(known))}." if known else "There are none here."
-            raise InvalidInput(
-                "There is no such query parameter.",
-                next_action=words,
-                errors={name[:60]: [f"Unknown parameter. {words}"] for name in unknown[:10]},
-            )
+            reason = Reason(CommonCode.UNKNOWN_PARAMETER, {"known": sorted(known)})
+            sentence = f"Unknown parameter. {next_action_of(reason)}"
+            raise InvalidInput(reason, errors={name[:60]: [sentence] for name in unknown[:10]})
 
     def known_params(self) -> frozenset[str]:
         return self.query_params
@@ -159,6 +152,50 @@ class ApiView(APIView):
             )
 
 
+class ApiViewSet(ApiView, viewsets.GenericViewSet[Any]):
+    """The endpoints of one resource. `get_queryset` has the rows that the actor may see and no others.
+
+    `queryset` only tells the model to the documentation. `ordering` begins with a field of the row itself and
+    ends with a unique one. `missing` is the code of the refusal where there is no such row. Who may write is
+    decided by the services, once, for pages and programs alike.
+    """
+
+    pagination_class = Pages
+    filterset_class: type[filters.FilterSet] | None = None
+    ordering: ClassVar[tuple[str, ...]]
+    missing: ClassVar[StrEnum]
+
+    def known_params(self) -> frozenset[str]:
+        if self.action != "list":
+            return self.query_params
+        names = self.filterset_class.base_filters.keys() if self.filterset_class else ()
+        return self.query_params | {"cursor", "page_size", *names}
+
+    def get_object(self) -> Any:
+        """The row that the path names. Raises `NotFound` with a text, unlike DRF's own."""
+        row = self.get_queryset().filter(**{self.lookup_field: self.kwargs[self._lookup]}).first()
+        if row is None:
+            raise NotFound(Reason(self.missing))
+        self.check_object_permissions(self.request, row)
+        return row
+
+    @property
+    def _lookup(self) -> str:
+        return self.lookup_url_kwarg or self.lookup_field
+
+    def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
+        """`row` as the serializer of this action shows it."""
+        return Response(self.get_serializer(row).data, status=status, headers=headers)
+
+
+class ListViewSet(mixins.ListModelMixin, ApiViewSet):
+    """A resource that can only be listed, in cursor pages."""
+
+
+class ReadViewSet(mixins.RetrieveModelMixin, ListViewSet):
+    """A resource that can be listed and read."""
+
+
 class ListView(ApiView, mixins.ListModelMixin, generics.GenericAPIView[Any]):
     """A list in cursor pages. `ordering` begins with a field of the row itself and ends with a unique one."""
 
@@ -169,17 +206,6 @@ class ListView(ApiView, mixins.ListModelMixin, generics.GenericAPIView[Any]):
         filterset: type[filters.FilterSet] | None = getattr(self, "filterset_class", None)
         names = filterset.base_filters.keys() if filterset else ()
         return self.query_params | {"cursor", "page_size", *names}
-
-    def filter_queryset(self, queryset: Any) -> Any:
-        return super().filter_queryset(queryset).order_by(*self.ordering)
-
-    @property
-    def paginator(self) -> Any:
-        if not hasattr(self, "_paginator"):
-            pages: Any = self.pagination_class()
-            pages.ordering = self.ordering
-            self._paginator = pages
-        return self._paginator
 
     def documenting(self) -> bool:
         """Whether the OpenAPI generator asks, without a user."""
@@ -198,8 +224,8 @@ def _problem(status: int, code: str, detail: str, request: Request, **extra: Any
 
 
 # Nothing is done here, so nothing needs protection; and 404 is the answer to a POST too.
-@login_not_required
 @csrf_exempt
+@login_not_required
 def unknown_endpoint(request: HttpRequest, **_: Any) -> JsonResponse:
     """404 in the API's form for every path below /api/ that is none of its own."""
     return plain_response(
@@ -211,8 +237,24 @@ def unknown_endpoint(request: HttpRequest, **_: Any) -> JsonResponse:
     )
 
 
+class Router(SimpleRouter):
+    """Routes of Django's own converters, each with and without a slash at its end; only the latter is
+    documented."""
+
+    def __init__(self) -> None:
+        super().__init__(trailing_slash=False, use_regex_path=False)
+
+    def get_urls(self) -> list[Any]:
+        return [twin for url in super().get_urls() for twin in (url, self._with_slash(url))]
+
+    def _with_slash(self, url: Any) -> URLPattern:
+        view = url.callback
+        twin = view.cls.as_view(dict(view.actions), **{**view.initkwargs, "schema": None})
+        return path(f"{url.pattern}/", twin)
+
+
 def routes(route: str, view: type[APIView], name: str) -> list[URLPattern]:
-    """The endpoint with and without a slash at its end; only the latter is documented."""
+    """An endpoint that is no resource, as `Router` has them: with and without a slash at its end."""
     return [
         path(route, view.as_view(), name=name),
         path(f"{route}/", view.as_view(schema=None)),
@@ -239,6 +281,24 @@ def operation(
         parameters=list(parameters),
         **more,
     )
+
+
+def documented(
+    *, list: str, retrieve: str = "", of: str = "", errors: Iterable[int] = ()
+) -> Callable[[V], V]:
+    """Document the reading of a resource: summaries, `of` as the list's description."""
+
+    def document_view(view: V) -> V:
+        resource: Any = view
+        shown = resource.serializer_class
+        operations = {
+            "list": operation(list, description=of, responses={200: shown(many=True)}, errors=[400, *errors])
+        }
+        if retrieve:
+            operations["retrieve"] = operation(retrieve, responses={200: shown}, errors=[404])
+        return extend_schema_view(**operations)(view)
+
+    return document_view
 
 
 class PlainTextRenderer(renderers.BaseRenderer):

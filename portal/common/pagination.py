@@ -2,11 +2,59 @@
 
 from __future__ import annotations
 
-from rest_framework.pagination import CursorPagination as BaseCursorPagination
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import DataError
+from rest_framework import exceptions
+from rest_framework.pagination import CursorPagination
+from rest_framework.request import Request
+
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import next_action_of
 
 
-class CursorPagination(BaseCursorPagination):
+class Pages(CursorPagination):
+    """Pages in the view's `ordering`, that refuse what they do not understand."""
+
     page_size = 50
     max_page_size = 200
     page_size_query_param = "page_size"
-    ordering = "-id"
+
+    def get_ordering(self, request: Request, queryset: Any, view: Any) -> tuple[str, ...]:
+        return tuple(view.ordering)
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
+        try:
+            return super().paginate_queryset(queryset, request, view)
+        except exceptions.NotFound:
+            raise _bad_cursor() from None
+        except (ValueError, TypeError, OverflowError, DataError, ValidationError) as error:
+            if self.cursor_query_param in request.query_params:
+                raise _bad_cursor() from error
+            raise
+
+    def get_page_size(self, request: Request) -> int | None:
+        given = request.query_params.get(self.page_size_query_param)
+        if given is None:
+            return self.page_size
+        return whole_number(
+            given, CommonCode.PAGE_SIZE_INVALID, field=self.page_size_query_param, maximum=self.max_page_size
+        )
+
+
+def whole_number(given: str, code: CommonCode, *, field: str, maximum: int) -> int:
+    """A number from 1 to `maximum` out of a query parameter. Raises `InvalidInput` with `code`."""
+    if given.isascii() and given.isdigit() and len(given) < 8 and 1 <= int(given) <= maximum:
+        return int(given)
+    reason = Reason(code, {"maximum": maximum})
+    raise InvalidInput(reason, errors={field: [next_action_of(reason)]})
+
+
+def _bad_cursor() -> InvalidInput:
+    return InvalidInput(
+        Reason(CommonCode.CURSOR_INVALID),
+        errors={"cursor": ["Take it from a “next” or “previous” link."]},
+    )

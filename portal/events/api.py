@@ -6,9 +6,10 @@ from typing import Any
 
 from django.db.models import QuerySet
 from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
+from portal.common.api import ListViewSet, Router, UserRequest, documented, filters, operation
 from portal.common.scopes import Scope
 from portal.events import selectors, services
 from portal.events.models import Notification
@@ -36,24 +37,18 @@ class NotificationFilter(filters.FilterSet):
     kind = filters.CharFilter(label="Exactly this kind.", max_length=60)
 
 
-class NotificationList(ListView):
-    scopes = SCOPES
+@documented(list="List your notices")
+class NotificationViewSet(ListViewSet):
+    queryset = Notification.objects.none()
     serializer_class = NotificationSerializer
     filterset_class = NotificationFilter
+    scopes = SCOPES
     ordering = ("-id",)
+    lookup_url_kwarg = "notification_id"
+    lookup_value_converter = "int"
 
     def get_queryset(self) -> QuerySet[Notification]:
-        if self.documenting():
-            return Notification.objects.none()
         return selectors.notifications_of(self.request.user)
-
-    @operation("List your notices", responses={200: NotificationSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
-
-
-class NotificationRead(ApiView):
-    scopes = SCOPES
 
     @operation(
         "Mark a notice as read",
@@ -61,28 +56,22 @@ class NotificationRead(ApiView):
         responses={200: NotificationSerializer},
         errors=[404],
     )
-    def post(self, request: UserRequest, notification_id: int) -> Response:
+    @action(detail=True, methods=["post"])
+    def read(self, request: UserRequest, notification_id: int) -> Response:
         selectors.notification_by_id(request.user, notification_id)
         services.mark_read(actor=request.user, notification_id=notification_id)
-        return Response(
-            NotificationSerializer(selectors.notification_by_id(request.user, notification_id)).data
-        )
-
-
-class NotificationReadAll(ApiView):
-    scopes = SCOPES
+        return self.answer(selectors.notification_by_id(request.user, notification_id))
 
     @operation(
         "Mark all your notices as read",
         responses={200: ReadSerializer},
         operation_id="notifications_read_all",
     )
-    def post(self, request: UserRequest) -> Response:
+    @action(detail=False, methods=["post"], url_path="read")
+    def read_all(self, request: UserRequest) -> Response:
         return Response({"read": services.mark_read(actor=request.user)})
 
 
-urlpatterns = [
-    *routes("notifications", NotificationList, "notifications"),
-    *routes("notifications/read", NotificationReadAll, "notifications-read"),
-    *routes("notifications/<int:notification_id>/read", NotificationRead, "notification-read"),
-]
+router = Router()
+router.register("notifications", NotificationViewSet)
+urlpatterns = router.urls

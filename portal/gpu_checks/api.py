@@ -10,12 +10,25 @@ from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample
 from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import ApiToken
-from portal.common.api import ApiView, ListView, StrictSerializer, UserRequest, filters, operation, routes
+from portal.common.api import (
+    ApiView,
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+    routes,
+)
 from portal.common.errors import NotFound
 from portal.common.scopes import Scope
 from portal.events import live, stream
@@ -93,18 +106,33 @@ class GpuCheckFilter(filters.FilterSet):
     verdict = filters.ChoiceFilter(choices=CheckVerdict.choices, label="How it ended.")
 
 
-class GpuCheckList(ListView):
-    scopes = SCOPES
+def _version(run: GpuCheckRun) -> int:
+    """Changes with each thing that is learnt about the run; in milliseconds, for `Last-Event-ID`."""
+    if run.finished_at is not None:
+        return int(run.finished_at.timestamp() * 1000)
+    at = run.lease_expires_at or run.created_at
+    return int(at.timestamp() * 1000)
+
+
+@documented(list="List GPU checks")
+class GpuCheckViewSet(ReadViewSet):
+    queryset = GpuCheckRun.objects.none()
     serializer_class = GpuCheckSerializer
     filterset_class = GpuCheckFilter
+    scopes = SCOPES
     ordering = ("-created_at", "id")
+    lookup_url_kwarg = "check_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[GpuCheckRun]:
         return selectors.checks().defer("report")
 
-    @operation("List GPU checks", responses={200: GpuCheckSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def get_object(self) -> GpuCheckRun:
+        return selectors.check_by_id(self.kwargs["check_id"])
+
+    @operation("Read a GPU check", responses={200: GpuCheckDetailSerializer}, errors=[404])
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return Response(GpuCheckDetailSerializer(self.get_object()).data)
 
     @operation(
         "Have a device checked, or scrubbed",
@@ -117,29 +145,14 @@ class GpuCheckList(ListView):
             OpenApiExample("a quick check", {"device": "GPU-8f6d7c1e-…", "level": "quick"}, request_only=True)
         ],
     )
-    def post(self, request: UserRequest) -> Response:
-        body = GpuCheckCreateSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        device = selectors.device_by_name(body.validated_data["device"])
-        if body.validated_data["kind"] == CheckKind.SCRUB:
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, GpuCheckCreateSerializer)
+        device = selectors.device_by_name(given["device"])
+        if given["kind"] == CheckKind.SCRUB:
             run = runs.request_scrub(actor=request.user, device_id=device.pk)
         else:
-            run = runs.request_check(
-                actor=request.user, device_id=device.pk, level=body.validated_data["level"]
-            )
-        return Response(GpuCheckSerializer(selectors.check_by_id(run.pk)).data, status=202)
-
-
-class GpuCheckDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a GPU check", responses={200: GpuCheckDetailSerializer}, errors=[404])
-    def get(self, request: UserRequest, check_id: UUID) -> Response:
-        return Response(GpuCheckDetailSerializer(selectors.check_by_id(check_id)).data)
-
-
-class GpuCheckCancel(ApiView):
-    scopes = SCOPES
+            run = runs.request_check(actor=request.user, device_id=device.pk, level=given["level"])
+        return self.answer(selectors.check_by_id(run.pk), status=202)
 
     @operation(
         "Take back a GPU check that has not begun",
@@ -148,22 +161,10 @@ class GpuCheckCancel(ApiView):
         responses={200: GpuCheckSerializer},
         errors=[404, 409],
     )
-    def post(self, request: UserRequest, check_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: UserRequest, check_id: UUID) -> Response:
         runs.cancel_check(actor=request.user, run_id=check_id)
-        return Response(GpuCheckSerializer(selectors.check_by_id(check_id)).data)
-
-
-def _version(run: GpuCheckRun) -> int:
-    """Changes with each thing that is learnt about the run; in milliseconds, for `Last-Event-ID`."""
-    if run.finished_at is not None:
-        return int(run.finished_at.timestamp() * 1000)
-    at = run.lease_expires_at or run.created_at
-    return int(at.timestamp() * 1000)
-
-
-class GpuCheckStream(ApiView):
-    scopes = SCOPES
-    renderer_classes = [stream.EventStreamRenderer, JSONRenderer]
+        return self.answer(self.get_object())
 
     @operation(
         "Follow a GPU check",
@@ -172,7 +173,8 @@ class GpuCheckStream(ApiView):
         responses={(200, stream.MEDIA_TYPE): OpenApiTypes.STR},
         errors=[404, 429],
     )
-    def get(self, request: UserRequest, check_id: UUID) -> Any:
+    @action(detail=True, renderer_classes=[stream.EventStreamRenderer, JSONRenderer])
+    def stream(self, request: UserRequest, check_id: UUID) -> Any:
         selectors.check_by_id(check_id)
         user = request.user
         token = request.auth if isinstance(request.auth, ApiToken) else None
@@ -193,6 +195,8 @@ class GpuCheckStream(ApiView):
 
 
 class GpuCheckSchema(ApiView):
+    """A document, not a resource of rows."""
+
     scopes = SCOPES
 
     @operation(
@@ -221,6 +225,8 @@ class PoolChecksSerializer(StrictSerializer):
 
 
 class PoolChecks(ApiView):
+    """One setting of each pool, which is always there."""
+
     scopes = SCOPES
 
     @operation("Read when a pool's devices are checked", responses={200: PoolChecksSerializer}, errors=[404])
@@ -235,17 +241,15 @@ class PoolChecks(ApiView):
         errors=[400, 404, 415],
     )
     def put(self, request: UserRequest, slug: str) -> Response:
-        body = PoolChecksSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        pool = settings.set_checks(actor=request.user, slug=slug, **body.validated_data)
+        given = body_of(request, PoolChecksSerializer)
+        pool = settings.set_checks(actor=request.user, slug=slug, **given)
         return Response(PoolChecksSerializer(pool).data)
 
 
+router = Router()
+router.register("gpu-checks", GpuCheckViewSet, basename="gpu-check")
 urlpatterns = [
     *routes("pools/<slug:slug>/checks", PoolChecks, "pool-checks"),
-    *routes("gpu-checks", GpuCheckList, "gpu-checks"),
-    *routes("gpu-checks/<uuid:check_id>", GpuCheckDetail, "gpu-check"),
-    *routes("gpu-checks/<uuid:check_id>/cancel", GpuCheckCancel, "gpu-check-cancel"),
-    *routes("gpu-checks/<uuid:check_id>/stream", GpuCheckStream, "gpu-check-stream"),
+    *router.urls,
     *routes("schemas/gpu-check", GpuCheckSchema, "gpu-check-schema"),
 ]

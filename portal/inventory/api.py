@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
-from portal.common.errors import NotFound
+from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
+from portal.common.reasons.codes import InventoryCode
 from portal.common.scopes import Scope
 from portal.inventory import cordons, selectors, services
 from portal.inventory.device_states import LOOKS, DeviceState
 from portal.inventory.models import Device, Node, Pool
-from portal.inventory.serializers import (
-    CordonSerializer,
-    DeviceSerializer,
-    NodeSerializer,
-    PoolSerializer,
-)
+from portal.inventory.serializers import CordonSerializer, DeviceSerializer, NodeSerializer, PoolSerializer
 
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
 
-class PoolList(ListView):
-    scopes = SCOPES
+def reason_of(request: UserRequest) -> str:
+    return str(body_of(request, CordonSerializer).get("reason", ""))
+
+
+@documented(list="List pools", retrieve="Read a pool")
+class PoolViewSet(ReadViewSet):
+    queryset = Pool.objects.none()
     serializer_class = PoolSerializer
+    scopes = SCOPES
     ordering = ("slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
 
     def get_queryset(self) -> QuerySet[Pool]:
         return selectors.pools()
 
-    @operation("List pools", responses={200: PoolSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
-
-
-class PoolDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a pool", responses={200: PoolSerializer}, errors=[404])
-    def get(self, request: UserRequest, slug: str) -> Response:
-        return Response(PoolSerializer(selectors.pool_by_slug(slug)).data)
+    def get_object(self) -> Pool:
+        return selectors.pool_by_slug(self.kwargs["slug"])
 
 
 class NodeFilter(filters.FilterSet):
@@ -53,54 +47,28 @@ class NodeFilter(filters.FilterSet):
     cordoned = filters.BooleanFilter(label="Whether an operator has taken it out of placement.")
 
 
-class NodeList(ListView):
-    scopes = SCOPES
+@documented(list="List nodes", retrieve="Read a node")
+class NodeViewSet(ReadViewSet):
+    queryset = Node.objects.none()
     serializer_class = NodeSerializer
     filterset_class = NodeFilter
+    scopes = SCOPES
     ordering = ("name", "id")
+    missing = InventoryCode.NO_SUCH_NODE
+    lookup_url_kwarg = "node_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Node]:
         return selectors.nodes()
 
-    @operation("List nodes", responses={200: NodeSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
-
-
-def _node(node_id: UUID) -> Any:
-    node = selectors.nodes().filter(pk=node_id).first()
-    if node is None:
-        raise NotFound("There is no such node.", next_action="Look at the list of nodes.")
-    return NodeSerializer(node).data
-
-
-class NodeDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a node", responses={200: NodeSerializer}, errors=[404])
-    def get(self, request: UserRequest, node_id: UUID) -> Response:
-        return Response(_node(node_id))
-
-
-def reason_of(request: UserRequest) -> str:
-    body = CordonSerializer(data=request.data)
-    body.is_valid(raise_exception=True)
-    return str(body.validated_data.get("reason", ""))
-
-
-class _SetCordon(ApiView):
-    scopes = SCOPES
-    cordoned: bool
-
-    def set_cordon(self, request: UserRequest, node_id: UUID) -> Response:
+    def _set_cordon(self, cordoned: bool) -> Response:
         services.set_cordon(
-            actor=request.user, node_id=node_id, cordoned=self.cordoned, reason=reason_of(request)
+            actor=self.request.user,
+            node_id=self.kwargs["node_id"],
+            cordoned=cordoned,
+            reason=reason_of(self.request),
         )
-        return Response(_node(node_id))
-
-
-class NodeCordon(_SetCordon):
-    cordoned = True
+        return self.answer(self.get_object())
 
     @operation(
         "Take a node out of placement",
@@ -109,12 +77,9 @@ class NodeCordon(_SetCordon):
         responses={200: NodeSerializer},
         errors=[400, 404, 415],
     )
-    def post(self, request: UserRequest, node_id: UUID) -> Response:
-        return self.set_cordon(request, node_id)
-
-
-class NodeUncordon(_SetCordon):
-    cordoned = False
+    @action(detail=True, methods=["post"])
+    def cordon(self, request: UserRequest, node_id: UUID) -> Response:
+        return self._set_cordon(True)
 
     @operation(
         "Put a node back into placement",
@@ -123,8 +88,9 @@ class NodeUncordon(_SetCordon):
         responses={200: NodeSerializer},
         errors=[400, 404, 415],
     )
-    def post(self, request: UserRequest, node_id: UUID) -> Response:
-        return self.set_cordon(request, node_id)
+    @action(detail=True, methods=["post"])
+    def uncordon(self, request: UserRequest, node_id: UUID) -> Response:
+        return self._set_cordon(False)
 
 
 class DeviceFilter(filters.FilterSet):
@@ -145,37 +111,19 @@ class DeviceFilter(filters.FilterSet):
         return found.filter(selectors.devices_in(DeviceState(state), timezone.now()))
 
 
-class DeviceList(ListView):
-    scopes = SCOPES
+@documented(list="List devices", retrieve="Read a device")
+class DeviceViewSet(ReadViewSet):
+    queryset = Device.objects.none()
     serializer_class = DeviceSerializer
     filterset_class = DeviceFilter
+    scopes = SCOPES
     ordering = ("uuid",)
+    missing = InventoryCode.NO_SUCH_DEVICE
+    lookup_url_kwarg = "device_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Device]:
         return selectors.devices_with_state()
-
-    @operation("List devices", responses={200: DeviceSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
-
-
-def _device(device_id: UUID) -> Any:
-    device = selectors.devices_with_state().filter(pk=device_id).first()
-    if device is None:
-        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
-    return DeviceSerializer(device).data
-
-
-class DeviceDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a device", responses={200: DeviceSerializer}, errors=[404])
-    def get(self, request: UserRequest, device_id: UUID) -> Response:
-        return Response(_device(device_id))
-
-
-class DeviceCordon(ApiView):
-    scopes = SCOPES
 
     @operation(
         "Take a device out of placement",
@@ -184,13 +132,10 @@ class DeviceCordon(ApiView):
         responses={200: DeviceSerializer},
         errors=[400, 404, 415],
     )
-    def post(self, request: UserRequest, device_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def cordon(self, request: UserRequest, device_id: UUID) -> Response:
         cordons.cordon_device(actor=request.user, device_id=device_id, reason=reason_of(request))
-        return Response(_device(device_id))
-
-
-class DeviceUncordon(ApiView):
-    scopes = SCOPES
+        return self.answer(self.get_object())
 
     @operation(
         "Put a device back into placement",
@@ -200,20 +145,14 @@ class DeviceUncordon(ApiView):
         responses={200: DeviceSerializer},
         errors=[400, 404, 415],
     )
-    def post(self, request: UserRequest, device_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def uncordon(self, request: UserRequest, device_id: UUID) -> Response:
         cordons.lift_cordon(actor=request.user, device_id=device_id, reason=reason_of(request))
-        return Response(_device(device_id))
+        return self.answer(self.get_object())
 
 
-urlpatterns = [
-    *routes("pools", PoolList, "pools"),
-    *routes("pools/<slug:slug>", PoolDetail, "pool"),
-    *routes("nodes", NodeList, "nodes"),
-    *routes("nodes/<uuid:node_id>", NodeDetail, "node"),
-    *routes("nodes/<uuid:node_id>/cordon", NodeCordon, "node-cordon"),
-    *routes("nodes/<uuid:node_id>/uncordon", NodeUncordon, "node-uncordon"),
-    *routes("devices", DeviceList, "devices"),
-    *routes("devices/<uuid:device_id>", DeviceDetail, "device"),
-    *routes("devices/<uuid:device_id>/cordon", DeviceCordon, "device-cordon"),
-    *routes("devices/<uuid:device_id>/uncordon", DeviceUncordon, "device-uncordon"),
-]
+router = Router()
+router.register("pools", PoolViewSet)
+router.register("nodes", NodeViewSet)
+router.register("devices", DeviceViewSet)
+urlpatterns = router.urls

@@ -14,6 +14,9 @@ from rest_framework.response import Response
 
 from portal.common.api import ApiView, UserRequest, operation, routes
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.reasons.codes import CommonCode, InventoryCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import next_action_of
 from portal.common.scopes import Scope
 from portal.inventory import selectors, series
 from portal.inventory.series import Point, Series
@@ -84,6 +87,8 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 class DeviceSamples(ApiView):
+    """A series, not a resource of rows."""
+
     scopes = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
     query_params = frozenset({"span"})
 
@@ -96,11 +101,11 @@ class DeviceSamples(ApiView):
     def get(self, request: UserRequest, device_id: UUID) -> Response:
         span = request.query_params.get("span", series.HOUR)
         if span not in series.SPANS:
-            words = f"Choose {' or '.join(series.SPANS)}."
-            raise InvalidInput("There is no such span.", next_action=words, errors={"span": [words]})
+            reason = Reason(CommonCode.SPAN_UNKNOWN, {"known": list(series.SPANS)})
+            raise InvalidInput(reason, errors={"span": [next_action_of(reason)]})
         device = selectors.devices().filter(pk=device_id).first()
         if device is None:
-            raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+            raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
         now = timezone.now()
         found: Series = series.device_series(device, span, now=now)
         body = {

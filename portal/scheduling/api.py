@@ -6,10 +6,21 @@ from typing import Any
 
 from django.db.models import QuerySet
 from rest_framework import serializers
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.catalog import selectors as catalog
-from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
+from portal.common.api import (
+    ApiView,
+    ListViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+    routes,
+)
 from portal.common.scopes import Scope
 from portal.scheduling import offers, selectors
 from portal.scheduling.serializers import PreviewSerializer, VerdictSerializer, verdict_data
@@ -48,25 +59,24 @@ class QueueFilter(filters.FilterSet):
     resource = filters.CharFilter(field_name="blocker__resource", label="The resource that is short.")
 
 
-class Queue(ListView):
-    scopes = {"*": Scope.QUOTAS_READ}
+@documented(
+    list="List what waits",
+    of="Oldest first, over all pools; `position` is the order in which it is looked at.",
+)
+class QueueViewSet(ListViewSet):
+    queryset = Workspace.objects.none()
     serializer_class = QueueEntrySerializer
     filterset_class = QueueFilter
+    scopes = {"*": Scope.QUOTAS_READ}
     ordering = ("requested_at", "id")
 
     def get_queryset(self) -> QuerySet[Workspace]:
-        return selectors.waiting().order_by("requested_at", "pk")
+        return selectors.waiting()
 
-    @operation(
-        "List what waits",
-        description="Oldest first, over all pools; `position` is the order in which it is looked at.",
-        responses={200: QueueEntrySerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
-        rows = [_data(entry) for entry in selectors.entries(request.user, list(page or ()))]
-        return self.get_paginated_response(QueueEntrySerializer(rows, many=True).data)
+        rows = [_data(entry) for entry in selectors.entries(self.request.user, page or [])]
+        return self.get_paginated_response(self.get_serializer(rows, many=True).data)
 
 
 def _data(entry: selectors.QueueEntry) -> dict[str, Any]:
@@ -92,6 +102,8 @@ def _data(entry: selectors.QueueEntry) -> dict[str, Any]:
 
 
 class AdmissionPreview(ApiView):
+    """A question about a request, of which nothing is kept."""
+
     scopes = {"*": Scope.CATALOG_READ}
 
     @operation(
@@ -102,9 +114,7 @@ class AdmissionPreview(ApiView):
         errors=[400, 415],
     )
     def post(self, request: UserRequest) -> Response:
-        body = PreviewSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+        given = body_of(request, PreviewSerializer)
         team = team_named(request.user, given.get("team", ""))
         policies.require_create(request.user, team)
         found = offers.flavor_offers(catalog.template_by_slug(given["template"]), team, request.user)
@@ -114,7 +124,6 @@ class AdmissionPreview(ApiView):
         return Response(VerdictSerializer(verdict_data(verdict, alternatives=nearest)).data)
 
 
-urlpatterns = [
-    *routes("queue", Queue, "queue"),
-    *routes("admission/preview", AdmissionPreview, "admission-preview"),
-]
+router = Router()
+router.register("queue", QueueViewSet, basename="queue")
+urlpatterns = [*router.urls, *routes("admission/preview", AdmissionPreview, "admission-preview")]

@@ -6,9 +6,10 @@ from typing import Any
 from uuid import UUID
 
 from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.common.api import ApiView, UserRequest, operation, routes
+from portal.common.api import ApiViewSet, Router, UserRequest, operation
 from portal.inventory.api import SCOPES, reason_of
 from portal.inventory.serializers import CordonSerializer
 from portal.scheduling import drains
@@ -31,8 +32,11 @@ DRAIN_SAYS = (
 )
 
 
-class NodeDrain(ApiView):
+class NodeDrainViewSet(ApiViewSet):
+    serializer_class = DrainSerializer
     scopes = SCOPES
+    lookup_url_kwarg = "node_id"
+    lookup_value_converter = "uuid"
 
     @operation(
         "Drain a node",
@@ -41,13 +45,17 @@ class NodeDrain(ApiView):
         responses={200: DrainSerializer},
         errors=[400, 404, 415],
     )
-    def post(self, request: UserRequest, node_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def drain(self, request: UserRequest, node_id: UUID) -> Response:
         drain = drains.drain_node(actor=request.user, node_id=node_id, reason=reason_of(request))
-        return Response(DrainSerializer(drain).data)
+        return self.answer(drain)
 
 
-class DeviceDrain(ApiView):
+class DeviceDrainViewSet(ApiViewSet):
+    serializer_class = DrainSerializer
     scopes = SCOPES
+    lookup_url_kwarg = "device_id"
+    lookup_value_converter = "uuid"
 
     @operation(
         "Drain a device",
@@ -56,12 +64,13 @@ class DeviceDrain(ApiView):
         responses={200: DrainSerializer},
         errors=[400, 404, 415],
     )
-    def post(self, request: UserRequest, device_id: UUID) -> Response:
+    @action(detail=True, methods=["post"])
+    def drain(self, request: UserRequest, device_id: UUID) -> Response:
         drain = drains.drain_device(actor=request.user, device_id=device_id, reason=reason_of(request))
-        return Response(DrainSerializer(drain).data)
+        return self.answer(drain)
 
 
-urlpatterns = [
-    *routes("nodes/<uuid:node_id>/drain", NodeDrain, "node-drain"),
-    *routes("devices/<uuid:device_id>/drain", DeviceDrain, "device-drain"),
-]
+router = Router()
+router.register("nodes", NodeDrainViewSet, basename="node-drain")
+router.register("devices", DeviceDrainViewSet, basename="device-drain")
+urlpatterns = router.urls

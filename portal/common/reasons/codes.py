@@ -110,6 +110,16 @@ class CommonCode(StrEnum):
     FIRST_CHOICE_MISSING = "first_choice_missing"
     HOURS_NOT_UNDERSTOOD = "hours_not_understood"
     NO_SUCH_NOTICE = "no_such_notice"
+    UNKNOWN_PARAMETER = "unknown_parameter"
+    PAGE_SIZE_INVALID = "page_size_invalid"
+    CURSOR_INVALID = "cursor_invalid"
+    LINES_INVALID = "lines_invalid"
+    SPAN_UNKNOWN = "span_unknown"
+    LAST_EVENT_ID_INVALID = "last_event_id_invalid"
+    IDEMPOTENCY_KEY_INVALID = "idempotency_key_invalid"
+    VERSION_CHANGED = "version_changed"
+    TEAM_MISSING = "team_missing"
+    IN_NO_TEAM = "in_no_team"
 
 
 class EventCode(StrEnum):

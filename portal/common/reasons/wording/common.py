@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.reasons.codes import CommonCode
-from portal.common.reasons.wording import Text, listed
+from portal.common.reasons.wording import Params, Text, listed
 
 _CHOICES = {
     "template": _("Choose a template first."),
     "flavor": _("Choose a flavor first."),
     "team": _("Choose a team first."),
 }
+
+
+def _parameters(params: Params) -> Params:
+    names = ", ".join(params["known"])
+    known = gettext("Known: %(names)s.") % {"names": names} if names else gettext("There are none here.")
+    return {"known": known}
+
 
 TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
@@ -27,5 +35,40 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.HOURS_NOT_UNDERSTOOD: Text(_("Say in hours how long you need it, such as 8 or 0.5.")),
     CommonCode.NO_SUCH_NOTICE: Text(
         _("There is no such notice of yours."), _("Look at your list of notices.")
+    ),
+    CommonCode.UNKNOWN_PARAMETER: Text(
+        _("There is no such query parameter."), "%(known)s", prepare=_parameters
+    ),
+    CommonCode.PAGE_SIZE_INVALID: Text(
+        _("The page size is not valid."), _("Choose a number from 1 to %(maximum)d.")
+    ),
+    CommonCode.CURSOR_INVALID: Text(
+        _("This cursor is not valid."), _("Follow the “next” link of a page, or begin without a cursor.")
+    ),
+    CommonCode.LINES_INVALID: Text(
+        _("The number of lines is not valid."), _("Choose a number from 1 to %(maximum)d.")
+    ),
+    CommonCode.SPAN_UNKNOWN: Text(
+        _("There is no such span."),
+        _("Choose %(known)s."),
+        prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
+    ),
+    CommonCode.LAST_EVENT_ID_INVALID: Text(
+        _("The Last-Event-ID is not one of ours."),
+        _("Send the id of an event of this workspace, or leave it out."),
+    ),
+    CommonCode.IDEMPOTENCY_KEY_INVALID: Text(
+        _("The Idempotency-Key is not valid."),
+        _("Use 1 to 120 letters, digits and signs without spaces, for example a UUID."),
+    ),
+    CommonCode.VERSION_CHANGED: Text(
+        _("%(name)s has changed since you looked: it is %(label)s now."), _("Read it again and decide anew.")
+    ),
+    CommonCode.TEAM_MISSING: Text(
+        _("Say which team pays."), _("Choose one of: %(known)s."), prepare=listed("known")
+    ),
+    CommonCode.IN_NO_TEAM: Text(
+        _("You are in no team, and every workspace is charged to one."),
+        _("Ask an owner of a team to add you."),
     ),
 }
