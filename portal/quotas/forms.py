@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from portal.common.errors import InvalidInput
 from portal.common.formatting import parse_input, units_per_whole
+from portal.common.reasons.codes import QuotaCode
+from portal.common.reasons.reason import Reason
 
 
 def parse_amount(text: str, resource: str, field: str) -> int:
@@ -21,5 +23,5 @@ def parse_number(text: str, units: int, field: str) -> int:
     try:
         return parse_input(text, units)
     except ValueError:
-        sentence = "Type a number from 0 on, such as 4 or 1.5."
-        raise InvalidInput(sentence, errors={field: [sentence]}) from None
+        reason = Reason(QuotaCode.NUMBER_NOT_UNDERSTOOD)
+        raise InvalidInput(reason, errors={field: [reason]}) from None

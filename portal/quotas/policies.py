@@ -10,6 +10,10 @@ from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_member, is_owner
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, NotFound
+from portal.common.reasons.codes import AccountCode, QuotaCode
+from portal.common.reasons.reason import Reason
+
+MAX_OWNERS_NAMED = 3
 
 
 def may_view_team(actor: User | SystemActor, team: Team) -> bool:
@@ -25,9 +29,7 @@ def sees_every_team(actor: User | SystemActor) -> bool:
 def require_view_team(actor: User | SystemActor, team: Team) -> None:
     """Raises `NotFound`: who may not see a team may not learn that it exists."""
     if not may_view_team(actor, team):
-        raise NotFound(
-            f"There is no team “{team.slug}” that you may see.", next_action="Choose one of your teams."
-        )
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": team.slug}))
 
 
 def may_split(actor: User | SystemActor, team: Team) -> bool:
@@ -37,13 +39,9 @@ def may_split(actor: User | SystemActor, team: Team) -> bool:
 
 def require_split(actor: User | SystemActor, team: Team) -> None:
     if not may_split(actor, team):
-        owners = ", ".join(
-            team.memberships.filter(role=Role.OWNER).values_list("user__username", flat=True)[:3]
-        )
-        raise NotAllowed(
-            f"Only an owner of {team.name} splits its quota among the members.",
-            next_action=f"Ask {owners}." if owners else "Ask an operator.",
-        )
+        owners = team.memberships.filter(role=Role.OWNER).values_list("user__username", flat=True)
+        params = {"team": team.name, "owners": list(owners[:MAX_OWNERS_NAMED])}
+        raise NotAllowed(Reason(QuotaCode.ONLY_OWNERS_SPLIT, params))
 
 
 def may_set_limits(actor: User | SystemActor) -> bool:
@@ -53,7 +51,7 @@ def may_set_limits(actor: User | SystemActor) -> bool:
 
 def require_set_limits(actor: User | SystemActor) -> None:
     if not may_set_limits(actor):
-        raise NotAllowed("Only an operator sets quotas and limits.", next_action="Ask for more instead.")
+        raise NotAllowed(Reason(QuotaCode.ONLY_OPERATORS_SET_LIMITS))
 
 
 def may_decide(actor: User | SystemActor) -> bool:
@@ -63,7 +61,7 @@ def may_decide(actor: User | SystemActor) -> bool:
 
 def require_decide(actor: User | SystemActor) -> None:
     if not may_decide(actor):
-        raise NotAllowed("Only an approver decides requests for more.", next_action="Ask an approver.")
+        raise NotAllowed(Reason(QuotaCode.ONLY_APPROVERS_DECIDE))
 
 
 def may_book(actor: User | SystemActor) -> bool:
@@ -73,9 +71,7 @@ def may_book(actor: User | SystemActor) -> bool:
 
 def require_book(actor: User | SystemActor) -> None:
     if not may_book(actor):
-        raise NotAllowed(
-            "Only an approver or an operator decides about reservations.", next_action="Ask an approver."
-        )
+        raise NotAllowed(Reason(QuotaCode.ONLY_APPROVERS_BOOK))
 
 
 def may_reserve(actor: User | SystemActor, team: Team) -> bool:
@@ -87,7 +83,4 @@ def require_reserve(actor: User | SystemActor, team: Team) -> None:
     """Raises `NotFound` where the actor may not see the team, `NotAllowed` where he only sees it."""
     require_view_team(actor, team)
     if not may_reserve(actor, team):
-        raise NotAllowed(
-            f"Only an owner of {team.name} reserves capacity for it.",
-            next_action="Ask an owner of the team.",
-        )
+        raise NotAllowed(Reason(QuotaCode.ONLY_OWNERS_RESERVE, {"team": team.name}))

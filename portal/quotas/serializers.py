@@ -9,8 +9,8 @@ from rest_framework import serializers
 from portal.common.api import StrictSerializer
 from portal.common.formatting import format_resource, unit_symbol, units_per_whole
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
-from portal.quotas.services.cohorts import WEIGHT_AT_MOST
-from portal.quotas.services.limits import AMOUNT_AT_MOST, RATE_AT_MOST
+from portal.quotas.services.cohorts import MAX_WEIGHT_MILLI
+from portal.quotas.services.limits import MAX_AMOUNT, MAX_RATE_MILLI
 
 RESOURCE_HELP = (
     "`gpu:h100` (thousandths of a GPU of a model), `mig:1g.10gb` (thousandths of an instance), `gpu`"
@@ -22,7 +22,7 @@ class Amount(serializers.IntegerField):
     """An amount in base units, from zero on."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(min_value=0, max_value=AMOUNT_AT_MOST, **options)
+        super().__init__(min_value=0, max_value=MAX_AMOUNT, **options)
 
 
 def _notes() -> serializers.ListField:
@@ -86,7 +86,7 @@ class CohortSerializer(serializers.ModelSerializer[Cohort]):
 class _Weight(serializers.IntegerField):
     def __init__(self, **options: Any) -> None:
         super().__init__(
-            min_value=1, max_value=WEIGHT_AT_MOST, default=1000, help_text="Thousandths.", **options
+            min_value=1, max_value=MAX_WEIGHT_MILLI, default=1000, help_text="Thousandths.", **options
         )
 
 
@@ -235,4 +235,4 @@ class RateSerializer(serializers.ModelSerializer[ResourceRate]):
 
 
 class RateChangeSerializer(StrictSerializer):
-    rate_milli = serializers.IntegerField(min_value=0, max_value=RATE_AT_MOST, help_text="Thousandths.")
+    rate_milli = serializers.IntegerField(min_value=0, max_value=MAX_RATE_MILLI, help_text="Thousandths.")

@@ -10,14 +10,17 @@ from django.db import transaction
 from django.http import HttpResponse, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team, User
 from portal.common.errors import InvalidInput, NotFound, PortalError
-from portal.common.formatting import format_resource, format_resource_amount
+from portal.common.formatting import format_resource, format_resource_amount, format_thousandths
 from portal.common.htmx import wants
+from portal.common.reasons.codes import AccountCode, QuotaCode
+from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.quotas import policies
@@ -39,24 +42,28 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
     team = accounts.team_by_slug(request.user, slug)
     policies.require_split(request.user, team)
     username = storable(request.POST.get("user", ""))
+    who = username or _("each member")
     try:
         user = User.objects.filter(username=username).first() if username else None
         if username and user is None:
-            raise InvalidInput(f"There is no user “{username}”.")
+            raise InvalidInput(Reason(AccountCode.NO_SUCH_USER, {"username": username}))
         resource = limits.clean_resource(storable(request.POST.get("resource", "")))
         if request.POST.get("remove"):
             done = limits.remove_member_cap(actor=request.user, team=team, user=user, resource=resource)
-            words = "is removed"
+            words = _("The cap of %(who)s is removed.") % {"who": who}
         else:
             amount = parse_amount(request.POST.get("amount", ""), resource, "amount")
             done = limits.set_member_cap(
                 actor=request.user, team=team, user=user, resource=resource, amount=amount
             )
-            words = f"is {format_resource_amount(resource, amount)}"
+            words = _("The cap of %(who)s is %(amount)s.") % {
+                "who": who,
+                "amount": format_resource_amount(resource, amount),
+            }
     except PortalError as error:
-        messages.error(request, " ".join(filter(None, (error.message, error.next_action))))
+        messages.error(request, error.sentence)
     else:
-        messages.success(request, f"The cap of {username or 'each member'} {words}.")
+        messages.success(request, words)
         for note in done.notes:
             messages.warning(request, note)
     return redirect(f"{reverse('home:team', args=[slug])}#caps")
@@ -74,9 +81,8 @@ def board(request: SignedInRequest) -> HttpResponse:
         with transaction.atomic():
             done, words = _done(request.user, data)
     except PortalError as error:
-        sentence = " ".join(filter(None, (error.message, error.next_action)))
         # What was typed stays in the row that is being edited.
-        shown = board_of(data, problem=sentence, typed=data)
+        shown = board_of(data, problem=error.sentence, typed=data)
         return _render(request, shown, status=200 if wants(request, "board") else 400)
     if not wants(request, "board"):
         (messages.success if done.changed else messages.info)(request, words)
@@ -118,7 +124,7 @@ def _done(actor: User, data: QueryDict) -> tuple[Changed, str]:
     }
     act = actions.get(data.get("action", ""))
     if act is None:
-        raise InvalidInput("This form is not known.", next_action="Reload the page.")
+        raise InvalidInput(Reason(QuotaCode.NO_SUCH_FORM))
     return act(actor, data)
 
 
@@ -131,7 +137,7 @@ def _row(data: QueryDict) -> Team | Cohort:
     model: Any = {"team": Team, "cohort": Cohort}.get(kind)
     found = model.objects.filter(slug=slug).first() if model else None
     if found is None:
-        raise NotFound("This row is no longer there.", next_action="Reload the page.")
+        raise NotFound(Reason(QuotaCode.ROW_GONE))
     row: Team | Cohort = found
     return row
 
@@ -145,7 +151,7 @@ def _cohort(slug: str) -> Cohort | None:
         return None
     cohort = Cohort.objects.filter(slug=storable(slug)).first()
     if cohort is None:
-        raise NotFound("That cohort is no longer there.", next_action="Choose another one.")
+        raise NotFound(Reason(QuotaCode.COHORT_GONE))
     return cohort
 
 
@@ -174,9 +180,8 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
     label = format_resource(resource)
     if nominal is None and borrowing is None and lending is None:
         done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
-        return Changed(done.changed or moved, done.notes), (
-            f"{row.name} has no quota of {label}." if done.changed else _placed(row, moved)
-        )
+        words = _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
+        return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
     done = limits.set_quota(
         actor=actor,
         **_owner(row),
@@ -185,12 +190,14 @@ def _save(actor: User, data: QueryDict) -> tuple[Changed, str]:
         borrowing_limit=borrowing,
         lending_limit=lending,
     )
-    words = f"{row.name} has a quota of {format_resource_amount(resource, nominal or 0)}."
-    return Changed(done.changed or moved, done.notes), words if done.changed else _placed(row, moved)
+    amount = format_resource_amount(resource, nominal or 0)
+    words = _("%(row)s has a quota of %(amount)s.") % {"row": row.name, "amount": amount}
+    return Changed(done.changed or moved, done.reasons), words if done.changed else _placed(row, moved)
 
 
 def _placed(row: Team | Cohort, moved: bool) -> str:
-    return f"{row.name} is changed." if moved else f"{row.name} was so already."
+    words = _("%(row)s is changed.") if moved else _("%(row)s was so already.")
+    return words % {"row": row.name}
 
 
 def _place(row: Team | Cohort) -> tuple[Any, ...]:
@@ -203,7 +210,8 @@ def _place(row: Team | Cohort) -> tuple[Any, ...]:
 def _remove(actor: User, data: QueryDict) -> tuple[Changed, str]:
     row, resource = _row(data), _resource(data)
     done = limits.remove_quota(actor=actor, **_owner(row), resource=resource)
-    return done, f"{row.name} has no quota of {format_resource(resource)}."
+    label = format_resource(resource)
+    return done, _("%(row)s has no quota of %(resource)s.") % {"row": row.name, "resource": label}
 
 
 def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
@@ -213,15 +221,16 @@ def _create_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
         name=data.get("name", ""),
         parent=_cohort(data.get("cohort", "")),
     )
-    return Changed(True), f"The cohort {made.name} is there. Put teams into it by editing their rows."
+    words = _("The cohort %(name)s is there. Put teams into it by editing their rows.")
+    return Changed(True), words % {"name": made.name}
 
 
 def _delete_cohort(actor: User, data: QueryDict) -> tuple[Changed, str]:
     row = _row(data)
     if isinstance(row, Team):
-        raise InvalidInput("Only cohorts are deleted here.")
+        raise InvalidInput(Reason(QuotaCode.ONLY_COHORTS_DELETED))
     cohorts.delete_cohort(actor=actor, cohort=row)
-    return Changed(True), f"The cohort {row.name} is deleted."
+    return Changed(True), _("The cohort %(name)s is deleted.") % {"name": row.name}
 
 
 def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
@@ -229,9 +238,11 @@ def _site(actor: User, data: QueryDict) -> tuple[Changed, str]:
     amount = parse_amount_or_none(data.get("amount", ""), resource, "amount")
     if amount is None:
         done = limits.remove_site_limit(actor=actor, resource=resource)
-        return done, f"The site has no limit of {format_resource(resource)}."
+        words = _("The site has no limit of %(resource)s.")
+        return done, words % {"resource": format_resource(resource)}
     done = limits.set_site_limit(actor=actor, resource=resource, amount=amount)
-    return done, f"The site's limit is {format_resource_amount(resource, amount)}."
+    words = _("The site's limit is %(amount)s.")
+    return done, words % {"amount": format_resource_amount(resource, amount)}
 
 
 def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
@@ -240,7 +251,8 @@ def _rate(actor: User, data: QueryDict) -> tuple[Changed, str]:
     given = data.get("rate", "")
     if not given.strip():
         done = limits.remove_rate(actor=actor, resource=resource)
-        return done, f"An hour of {label} costs one GPU-hour."
+        return done, _("An hour of %(resource)s costs one GPU-hour.") % {"resource": label}
     rate = parse_number(given, 1000, "rate")
     done = limits.set_rate(actor=actor, resource=resource, rate_milli=rate)
-    return done, f"An hour of {label} costs {rate / 1000:g} GPU-hours."
+    words = _("An hour of %(resource)s costs %(rate)s GPU-hours.")
+    return done, words % {"resource": label, "rate": format_thousandths(rate, 3)}

@@ -131,7 +131,7 @@ def test_circles_of_cohorts_are_refused(olga):
 
 def test_cohorts_nest_only_so_deep(olga):
     parent = None
-    for number in range(cohorts.DEPTH_AT_MOST):
+    for number in range(cohorts.MAX_DEPTH):
         parent = cohorts.create_cohort(actor=olga, slug=f"c{number}", parent=parent)
     with pytest.raises(InvalidInput, match="deep"):
         cohorts.create_cohort(actor=olga, slug="deeper", parent=parent)

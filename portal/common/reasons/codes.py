@@ -106,6 +106,7 @@ class CommonCode(StrEnum):
     """Refusals that any room may make."""
 
     CHOOSE_ONE_OF = "choose_one_of"
+    CHOOSE_WHAT_TO_DO = "choose_what_to_do"
     DRIVER_REPORT = "driver_report"
     FIRST_CHOICE_MISSING = "first_choice_missing"
     HOURS_NOT_UNDERSTOOD = "hours_not_understood"
@@ -229,7 +230,43 @@ class CheckCode(StrEnum):
 
 
 class QuotaCode(StrEnum):
-    """Refusals about limits."""
+    """Refusals about limits, and notes on what a new limit means."""
+
+    AMOUNT_OUT_OF_RANGE = "amount_out_of_range"
+    CAP_ABOVE_TEAM = "cap_above_team"
+    CAP_EXCEEDED = "cap_exceeded"
+    CAP_EXISTS = "cap_exists"
+    CAP_FOR_NO_MEMBER = "cap_for_no_member"
+    COHORTS_TOO_DEEP = "cohorts_too_deep"
+    COHORT_GONE = "cohort_gone"
+    COHORT_INSIDE_ITSELF = "cohort_inside_itself"
+    COHORT_IN_USE = "cohort_in_use"
+    COHORT_NAMELESS = "cohort_nameless"
+    COHORT_NAME_LENGTH = "cohort_name_length"
+    COHORT_NOT_VALID = "cohort_not_valid"
+    CAP_OF_ALL_EXISTS = "cap_of_all_exists"
+    NOT_BOTH_OWNERS = "not_both_owners"
+    NO_SUCH_COHORT = "no_such_cohort"
+    NO_SUCH_FORM = "no_such_form"
+    NO_SUCH_RESOURCE = "no_such_resource"
+    NUMBER_NOT_UNDERSTOOD = "number_not_understood"
+    ONLY_APPROVERS_BOOK = "only_approvers_book"
+    ONLY_APPROVERS_DECIDE = "only_approvers_decide"
+    ONLY_COHORTS_DELETED = "only_cohorts_deleted"
+    ONLY_OPERATORS_SET_LIMITS = "only_operators_set_limits"
+    ONLY_OWNERS_RESERVE = "only_owners_reserve"
+    ONLY_OWNERS_SPLIT = "only_owners_split"
+    OWNER_GONE = "owner_gone"
+    QUOTA_EXISTS = "quota_exists"
+    RATE_OF_NO_ACCELERATOR = "rate_of_no_accelerator"
+    RATE_OUT_OF_RANGE = "rate_out_of_range"
+    RESOURCE_NAME_LENGTH = "resource_name_length"
+    RESOURCE_NAME_TOO_LONG = "resource_name_too_long"
+    ROW_GONE = "row_gone"
+    SHORT_NAME_TAKEN = "short_name_taken"
+    SITE_LIMIT_EXCEEDED = "site_limit_exceeded"
+    TEAM_LIMIT_EXCEEDED = "team_limit_exceeded"
+    WEIGHT_OUT_OF_RANGE = "weight_out_of_range"
 
 
 class LedgerCode(StrEnum):

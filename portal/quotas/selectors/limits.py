@@ -18,6 +18,8 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.common.errors import NotFound
 from portal.common.formatting import format_amount, format_resource
+from portal.common.reasons.codes import AccountCode, QuotaCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.inventory.models import Allocation
 from portal.quotas import limit_tree, policies, resources, types
@@ -59,9 +61,7 @@ def team_for(actor: User, slug: str) -> Team:
     """The team if the actor may see its quota. Raises `NotFound`."""
     team = Team.objects.filter(slug=storable(slug)).first()
     if team is None or not policies.may_view_team(actor, team):
-        raise NotFound(
-            f"There is no team “{slug}” that you may see.", next_action="Choose one of your teams."
-        )
+        raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
     return team
 
 
@@ -324,7 +324,7 @@ def cohort_by_slug(actor: User, slug: str) -> Cohort:
     """The cohort, or `NotFound`."""
     cohort = cohorts_for(actor).filter(slug=storable(slug)).first()
     if cohort is None:
-        raise NotFound(f"There is no cohort “{slug}”.", next_action="Look at the list of cohorts.")
+        raise NotFound(Reason(QuotaCode.NO_SUCH_COHORT, {"slug": slug}))
     return cohort
 
 

@@ -9,15 +9,19 @@ from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.formatting import format_thousandths
+from portal.common.reasons.codes import QuotaCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.quotas import policies
 from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.models import WEIGHT_ONE, Cohort, TeamShare
 
-DEPTH_AT_MOST = 8
-WEIGHT_AT_MOST = 1_000_000
-NAMED_AT_MOST = 5
+MAX_DEPTH = 8
+MAX_WEIGHT_MILLI = 1_000_000
+MAX_NAMED = 5
+MAX_NAME = 80
 
 
 @transaction.atomic
@@ -42,14 +46,14 @@ def create_cohort(
     try:
         cohort.full_clean(exclude=["parent"])
     except ValidationError as error:
-        raise InvalidInput("The cohort cannot be made like this.", errors=error.message_dict) from error
+        raise InvalidInput(Reason(QuotaCode.COHORT_NOT_VALID), errors=error.message_dict) from error
     _check_place(cohort, parent, everything)
     try:
         with transaction.atomic():
             cohort.save()
     except IntegrityError:
-        sentence = "This short name is taken."
-        raise InvalidInput(sentence, errors={"slug": [sentence]}) from None
+        taken = Reason(QuotaCode.SHORT_NAME_TAKEN)
+        raise InvalidInput(taken, errors={"slug": [taken]}) from None
     where = f" in {parent.name}" if parent else ""
     events.record(
         actor=actor,
@@ -70,11 +74,12 @@ def change_cohort(
     _check_weight(weight_milli)
     everything = _locked()
     name = storable(name).strip()
-    if not name or len(name) > 80:
-        raise InvalidInput("A cohort needs a name.", errors={"name": ["From 1 to 80 characters."]})
+    if not name or len(name) > MAX_NAME:
+        length = Reason(QuotaCode.COHORT_NAME_LENGTH, {"max": MAX_NAME})
+        raise InvalidInput(Reason(QuotaCode.COHORT_NAMELESS), errors={"name": [length]})
     found = everything.get(cohort.pk)
     if found is None:
-        raise NotFound(f"{cohort.name} is no longer there.", next_action="Reload the page.")
+        raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
     _check_place(found, parent, everything)
     changes = []
     if found.name != name:
@@ -117,12 +122,8 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort) -> None:
     inside = [each.name for each in everything.values() if each.parent_id == cohort.pk]
     if teams or inside:
         who = [*(f"the cohort {name}" for name in inside), *teams]
-        more = f" and {len(who) - NAMED_AT_MOST} more" if len(who) > NAMED_AT_MOST else ""
-        raise StateConflict(
-            f"{cohort.name} is in use by {', '.join(who[:NAMED_AT_MOST])}{more}.",
-            next_action="Put them elsewhere first.",
-            code="cohort_in_use",
-        )
+        params = {"name": cohort.name, "names": who[:MAX_NAMED], "more": max(0, len(who) - MAX_NAMED)}
+        raise StateConflict(Reason(QuotaCode.COHORT_IN_USE, params), code="cohort_in_use")
     quotas = list(cohort.quotas.values("resource", "nominal", "borrowing_limit", "lending_limit"))
     name, slug = cohort.name, cohort.slug
     everything[cohort.pk].delete()
@@ -149,7 +150,7 @@ def set_share(
     _check_weight(weight_milli)
     everything = _locked()
     if cohort is not None and cohort.pk not in everything:
-        raise NotFound(f"{cohort.name} is no longer there.", next_action="Reload the page.")
+        raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": cohort.name}))
     Team.objects.select_for_update().get(pk=team.pk)
     share, _ = TeamShare.objects.get_or_create(team=team)
     old = everything[share.cohort_id].name if share.cohort_id in everything and share.cohort_id else "none"
@@ -190,18 +191,16 @@ def _check_place(cohort: Cohort, parent: Cohort | None, everything: dict[object,
     at = parent.pk if parent else None
     while at is not None:
         if at not in everything:
-            raise NotFound("That cohort is no longer there.", next_action="Reload the page.")
+            raise NotFound(Reason(QuotaCode.COHORT_GONE))
         above.append(everything[at])
         if at == cohort.pk:
-            way = " → ".join(each.name for each in reversed(above))
-            sentence = f"{cohort.name} would be inside itself: {way} → {cohort.name}."
-            if parent is not None and parent.pk == cohort.pk:
-                sentence = f"{cohort.name} cannot be inside itself."
-            raise InvalidInput(sentence, next_action="Choose another cohort.", errors={"parent": [sentence]})
+            way = [each.name for each in reversed(above)]
+            circle = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": cohort.name, "way": way})
+            raise InvalidInput(circle, errors={"parent": [circle]})
         at = everything[at].parent_id
-    if len(above) + _height(cohort, everything) > DEPTH_AT_MOST:
-        sentence = f"Cohorts can be nested {DEPTH_AT_MOST} deep."
-        raise InvalidInput(sentence, errors={"parent": [sentence]})
+    if len(above) + _height(cohort, everything) > MAX_DEPTH:
+        too_deep = Reason(QuotaCode.COHORTS_TOO_DEEP, {"max": MAX_DEPTH})
+        raise InvalidInput(too_deep, errors={"parent": [too_deep]})
 
 
 def _height(cohort: Cohort, everything: dict[object, Cohort]) -> int:
@@ -214,10 +213,10 @@ def _height(cohort: Cohort, everything: dict[object, Cohort]) -> int:
 
 
 def _check_weight(weight_milli: int) -> None:
-    if not 1 <= weight_milli <= WEIGHT_AT_MOST:
-        sentence = "Choose a weight from 0.001 to 1000."
-        raise InvalidInput(sentence, errors={"weight_milli": [sentence]})
+    if not 1 <= weight_milli <= MAX_WEIGHT_MILLI:
+        wrong = Reason(QuotaCode.WEIGHT_OUT_OF_RANGE)
+        raise InvalidInput(wrong, errors={"weight_milli": [wrong]})
 
 
 def _weight(milli: int) -> str:
-    return f"{milli / 1000:g}"
+    return format_thousandths(milli, 3)

@@ -15,23 +15,32 @@ from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, StateConflict
-from portal.common.formatting import format_amount, format_resource, format_resource_amount
+from portal.common.formatting import format_amount, format_resource, format_thousandths
+from portal.common.reasons.codes import QuotaCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.quotas import policies, resources
 from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
 from portal.quotas.selectors import limits
 
-AMOUNT_AT_MOST = 10**15
-RATE_AT_MOST = 1_000_000
+MAX_AMOUNT = 10**15
+MAX_NAME = 80
+MAX_RATE_MILLI = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a write did: `changed` is false where all was so before; `notes` are for who did it."""
+    """What a write did: `changed` is false where all was so before; `reasons` are notes for who did it."""
 
     changed: bool
-    notes: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes in sentences."""
+        return tuple(message_of(each) for each in self.reasons)
 
 
 def clean_resource(resource: str) -> str:
@@ -39,20 +48,24 @@ def clean_resource(resource: str) -> str:
     name = resource.strip().lower()
     try:
         resources.validate_resource(name)
-    except ValidationError as error:
-        sentence = error.messages[0]
-        raise InvalidInput(sentence, errors={"resource": [sentence]}) from None
-    if len(name) > 80:
-        raise InvalidInput("This name is too long.", errors={"resource": ["At most 80 characters."]})
+    except ValidationError:
+        raise _invalid("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name})) from None
+    if len(name) > MAX_NAME:
+        length = Reason(QuotaCode.RESOURCE_NAME_LENGTH, {"max": MAX_NAME})
+        raise InvalidInput(Reason(QuotaCode.RESOURCE_NAME_TOO_LONG), errors={"resource": [length]})
     return name
 
 
 def clean_amount(field: str, amount: int) -> int:
     """An amount in base units, from zero on. Raises `InvalidInput`."""
-    if not 0 <= amount <= AMOUNT_AT_MOST:
-        sentence = "Choose an amount from 0 to a quadrillion."
-        raise InvalidInput(sentence, errors={field: [sentence]})
+    if not 0 <= amount <= MAX_AMOUNT:
+        raise _invalid(field, Reason(QuotaCode.AMOUNT_OUT_OF_RANGE))
     return amount
+
+
+def _invalid(field: str, reason: Reason) -> InvalidInput:
+    """A refusal that stands at one field."""
+    return InvalidInput(reason, errors={field: [reason]})
 
 
 # --- quota --------------------------------------------------------------------------------------------
@@ -84,7 +97,7 @@ def set_quota(
     _lock(owner)
     quota = Quota.objects.filter(team=team, cohort=cohort, resource=resource).first()
     if quota is not None and only_new:
-        raise _there_is_one(f"{owner.name} has a quota of {format_resource(resource)} already.")
+        raise _there_is_one(Reason(QuotaCode.QUOTA_EXISTS, {"owner": owner.name, "resource": resource}))
     before = (quota.nominal, quota.borrowing_limit, quota.lending_limit) if quota else None
     if before == wanted:
         return Changed(False)
@@ -129,8 +142,8 @@ def remove_quota(
     return Changed(True, _notes_on_use(team, resource) if team is not None else ())
 
 
-def _there_is_one(sentence: str) -> StateConflict:
-    return StateConflict(sentence, next_action="Change that one.", code="already_set")
+def _there_is_one(reason: Reason) -> StateConflict:
+    return StateConflict(reason, code="already_set")
 
 
 def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:
@@ -138,14 +151,13 @@ def _owner(team: Team | None, cohort: Cohort | None) -> Team | Cohort:
         return team
     if cohort is not None and team is None:
         return cohort
-    sentence = "Name a team or a cohort, and not both."
-    raise InvalidInput(sentence, errors={"team": [sentence]})
+    raise _invalid("team", Reason(QuotaCode.NOT_BOTH_OWNERS))
 
 
 def _lock(owner: Team | Cohort) -> None:
     """Two who write at once do it one after the other. Raises `NotFound` for what has just gone."""
     if not type(owner)._default_manager.select_for_update().filter(pk=owner.pk).exists():
-        raise NotFound(f"{owner.name} is no longer there.", next_action="Reload the page.")
+        raise NotFound(Reason(QuotaCode.OWNER_GONE, {"name": owner.name}))
 
 
 Triple = tuple[int, int | None, int | None]
@@ -159,14 +171,14 @@ def _named(values: Triple | None) -> dict[str, int | None] | None:
 def _difference(resource: str, before: Triple | None, after: Triple) -> str:
     parts = []
     for index, word in enumerate(("quota", "may borrow", "lends")):
-        new = _said(resource, after[index])
-        old = _said(resource, before[index]) if before else ("none" if index == 0 else "all")
+        new = _format(resource, after[index])
+        old = _format(resource, before[index]) if before else ("none" if index == 0 else "all")
         if old != new:
             parts.append(f"{word} {old} → {new}")
-    return ", ".join(parts) or f"quota none → {_said(resource, after[0])}"
+    return ", ".join(parts) or f"quota none → {_format(resource, after[0])}"
 
 
-def _said(resource: str, amount: int | None) -> str:
+def _format(resource: str, amount: int | None) -> str:
     return "all" if amount is None else format_amount(resource, amount)
 
 
@@ -178,16 +190,13 @@ def _data(team: Team | None, cohort: Cohort | None, resource: str) -> dict[str, 
     }
 
 
-def _notes_on_use(team: Team, resource: str) -> tuple[str, ...]:
+def _notes_on_use(team: Team, resource: str) -> tuple[Reason, ...]:
     """What the new limit means for what runs already."""
     bar = limits.bar_of(team, resource)
     if bar is None or bar.over == 0:
         return ()
-    return (
-        f"{team.name} uses {format_resource_amount(resource, bar.used)},"
-        f" {format_amount(resource, bar.over)} over what it may. What runs goes on; nothing new starts"
-        " until it is below.",
-    )
+    params = {"team": team.name, "resource": resource, "amount": bar.used, "over": bar.over}
+    return (Reason(QuotaCode.TEAM_LIMIT_EXCEEDED, params),)
 
 
 # --- caps of members ----------------------------------------------------------------------------------
@@ -213,11 +222,15 @@ def set_member_cap(
     clean_amount("amount", amount)
     _lock(team)
     if user is not None and not team.memberships.filter(user=user).exists():
-        sentence = f"{user.username} is not in {team.name}."
-        raise InvalidInput(sentence, next_action="Add them to the team first.", errors={"user": [sentence]})
+        params = {"username": user.username, "team": team.name}
+        raise _invalid("user", Reason(QuotaCode.CAP_FOR_NO_MEMBER, params))
     cap = MemberCap.objects.filter(team=team, user=user, resource=resource).first()
     if cap is not None and only_new:
-        raise _there_is_one(f"{user.username if user else 'Each member'} has a cap on this already.")
+        raise _there_is_one(
+            Reason(QuotaCode.CAP_EXISTS, {"username": user.username})
+            if user
+            else Reason(QuotaCode.CAP_OF_ALL_EXISTS)
+        )
     before = cap.amount if cap else None
     if before == amount:
         return Changed(False)
@@ -225,7 +238,7 @@ def set_member_cap(
         cap = MemberCap(team=team, user=user, resource=resource)
     cap.amount = amount
     cap.save()
-    _tell_cap(actor, team, user, resource, before, amount)
+    _record_cap(actor, team, user, resource, before, amount)
     return Changed(True, _notes_on_cap(team, user, resource, amount))
 
 
@@ -242,11 +255,11 @@ def remove_member_cap(
         return Changed(False)
     before = cap.amount
     cap.delete()
-    _tell_cap(actor, team, user, resource, before, None)
+    _record_cap(actor, team, user, resource, before, None)
     return Changed(True)
 
 
-def _tell_cap(
+def _record_cap(
     actor: User | SystemActor,
     team: Team,
     user: User | None,
@@ -272,19 +285,15 @@ def _tell_cap(
     emit(LimitsChanged())
 
 
-def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> tuple[str, ...]:
+def _notes_on_cap(team: Team, user: User | None, resource: str, amount: int) -> tuple[Reason, ...]:
     notes = []
     bar = limits.bar_of(team, resource, actor=user)
     if bar is not None and bar.limit is not None and amount > bar.limit:
-        notes.append(
-            f"This is more than {team.name} may have of it at all"
-            f" ({format_resource_amount(resource, bar.limit)}). The team's own limit holds."
-        )
+        params = {"team": team.name, "resource": resource, "amount": bar.limit}
+        notes.append(Reason(QuotaCode.CAP_ABOVE_TEAM, params))
     if user is not None and bar is not None and bar.mine > amount:
-        notes.append(
-            f"{user.username} holds {format_resource_amount(resource, bar.mine)} now. What runs goes on;"
-            " nothing new starts until it is below."
-        )
+        params = {"username": user.username, "resource": resource, "amount": bar.mine}
+        notes.append(Reason(QuotaCode.CAP_EXCEEDED, params))
     return tuple(notes)
 
 
@@ -302,17 +311,11 @@ def set_site_limit(*, actor: User | SystemActor, resource: str, amount: int) -> 
     if before == amount:
         return Changed(False)
     SiteLimit.objects.update_or_create(resource=resource, defaults={"amount": amount})
-    _tell_site(actor, resource, before, amount)
+    _record_site(actor, resource, before, amount)
     used = limits.site_use().get(resource, 0)
     if used > amount:
-        return Changed(
-            True,
-            (
-                f"{format_resource_amount(resource, used)} are in use,"
-                f" {format_amount(resource, used - amount)} over this limit."
-                " What runs goes on; nothing new starts until it is below.",
-            ),
-        )
+        params = {"resource": resource, "amount": used, "over": used - amount}
+        return Changed(True, (Reason(QuotaCode.SITE_LIMIT_EXCEEDED, params),))
     return Changed(True)
 
 
@@ -326,11 +329,11 @@ def remove_site_limit(*, actor: User | SystemActor, resource: str) -> Changed:
         return Changed(False)
     before = limit.amount
     limit.delete()
-    _tell_site(actor, resource, before, None)
+    _record_site(actor, resource, before, None)
     return Changed(True)
 
 
-def _tell_site(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
+def _record_site(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
     old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
     events.record(
         actor=actor,
@@ -346,15 +349,14 @@ def set_rate(*, actor: User | SystemActor, resource: str, rate_milli: int) -> Ch
     """What one of an accelerator costs in GPU-hours for each hour, in thousandths. Operators only."""
     policies.require_set_limits(actor)
     resource = _priced(resource)
-    if not 0 <= rate_milli <= RATE_AT_MOST:
-        sentence = "Choose a rate from 0 to 1000."
-        raise InvalidInput(sentence, errors={"rate_milli": [sentence]})
+    if not 0 <= rate_milli <= MAX_RATE_MILLI:
+        raise _invalid("rate_milli", Reason(QuotaCode.RATE_OUT_OF_RANGE))
     rate = ResourceRate.objects.select_for_update().filter(resource=resource).first()
     before = rate.rate_milli if rate else None
     if before == rate_milli:
         return Changed(False)
     ResourceRate.objects.update_or_create(resource=resource, defaults={"rate_milli": rate_milli})
-    _tell_rate(actor, resource, before, rate_milli)
+    _record_rate(actor, resource, before, rate_milli)
     return Changed(True)
 
 
@@ -368,20 +370,19 @@ def remove_rate(*, actor: User | SystemActor, resource: str) -> Changed:
         return Changed(False)
     before = rate.rate_milli
     rate.delete()
-    _tell_rate(actor, resource, before, None)
+    _record_rate(actor, resource, before, None)
     return Changed(True)
 
 
 def _priced(resource: str) -> str:
     resource = clean_resource(resource)
     if not resources.is_accelerator(resource):
-        sentence = "Only accelerators have a rate, such as gpu:h100 or mig:1g.10gb."
-        raise InvalidInput(sentence, errors={"resource": [sentence]})
+        raise _invalid("resource", Reason(QuotaCode.RATE_OF_NO_ACCELERATOR))
     return resource
 
 
-def _tell_rate(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
-    old, new = (f"{(1000 if rate is None else rate) / 1000:g}" for rate in (before, after))
+def _record_rate(actor: User | SystemActor, resource: str, before: int | None, after: int | None) -> None:
+    old, new = (format_thousandths(1000 if rate is None else rate, 3) for rate in (before, after))
     events.record(
         actor=actor,
         kind="quota.rate_removed" if after is None else "quota.rate_set",

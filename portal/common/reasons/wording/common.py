@@ -25,6 +25,7 @@ def _parameters(params: Params) -> Params:
 
 TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
+    CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),
     # A driver's report keeps the driver's own sentence (see provisioning.errors).
     CommonCode.DRIVER_REPORT: Text("%(message)s"),
     CommonCode.FIRST_CHOICE_MISSING: Text(
