@@ -18,7 +18,10 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     run = instance.run_dir
     passwords = {user: secrets[f"redis_{user}"] for user in ("control", "node")}
     routes = traefik_routes(
-        domain=instance.domain, web_url=instance.web_url, gateway_secret=secrets["gateway_secret"]
+        domain=instance.domain,
+        web_url=instance.web_url,
+        outage_url=instance.outage_url,
+        gateway_secret=secrets["gateway_secret"],
     )
     write_file(run / "redis.conf", redis_conf(instance))
     write_file(run / "redis.acl", redis_acl(passwords))
@@ -113,8 +116,11 @@ def traefik_static(instance: Instance, *, gateway_secret: str) -> str:
     return _json(config)
 
 
-def traefik_routes(*, domain: str, web_url: str, gateway_secret: str) -> str:
-    """The portal's routes: the gateway's, an answer of Traefik's own, and a smaller front door."""
+def traefik_routes(*, domain: str, web_url: str, outage_url: str, gateway_secret: str) -> str:
+    """The portal's routes: the gateway's, an answer of Traefik's own, and a smaller front door.
+
+    `outage_url` answers where web does not (`portal.embedded.outage`).
+    """
     config = traefik.dynamic_config(web_url=web_url, domain=domain, secret=gateway_secret)
     routers, middlewares = config["http"]["routers"], config["http"]["middlewares"]
     routers["health"] = {
@@ -124,7 +130,12 @@ def traefik_routes(*, domain: str, web_url: str, gateway_secret: str) -> str:
     }
     # Agents come by loopback, as Traefik's own questions do, never through the front door.
     routers["portal"]["rule"] += " && !PathPrefix(`/agent/`)"
-    routers["portal"]["middlewares"] = ["portal-compress"]
+    for name in ("ws-gateway", "ws-fallback", "portal"):
+        routers[name]["middlewares"] = ["portal-outage"]
+    routers["portal"]["middlewares"].append("portal-compress")
+    config["http"]["services"]["outage"] = {"loadBalancer": {"servers": [{"url": outage_url}]}}
+    # The statuses of Traefik itself; the portal's own 503 has a page already.
+    middlewares["portal-outage"] = {"errors": {"status": ["502", "504"], "service": "outage", "query": "/"}}
     middlewares["portal-compress"] = {"compress": {"excludedContentTypes": ["text/event-stream"]}}
     return _json(config)
 

@@ -48,6 +48,7 @@ class Instance:
     port: int
     web_port: int
     redis_port: int
+    outage_port: int
     bind: str
     domain: str
     public_url: str
@@ -63,6 +64,8 @@ class Instance:
         port = _port(environ, "BERTH_PORT", 8000)
         web_port = _port(environ, "BERTH_WEB_PORT", port + 1)
         redis_port = _port(environ, "BERTH_REDIS_PORT", port + 2)
+        # Four further, as a database of one's own often takes the third.
+        outage_port = _port(environ, "BERTH_OUTAGE_PORT", min(port + 4, 65535))
         if len({port, web_port, redis_port}) < 3:
             raise Problem(
                 f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}) and BERTH_REDIS_PORT ({redis_port}) "
@@ -82,6 +85,7 @@ class Instance:
             port=port,
             web_port=web_port,
             redis_port=redis_port,
+            outage_port=outage_port,
             bind=environ.get("BERTH_BIND") or "127.0.0.1",
             domain=domain,
             public_url=public_url,
@@ -117,6 +121,11 @@ class Instance:
         """The web process itself, past the proxy."""
         return f"http://127.0.0.1:{self.web_port}"
 
+    @property
+    def outage_url(self) -> str:
+        """What answers for the web process while it is away."""
+        return f"http://127.0.0.1:{self.outage_port}"
+
     def redis_url(self, user: str, password: str) -> str:
         return f"redis://{user}:{password}@127.0.0.1:{self.redis_port}/0"
 
@@ -127,6 +136,7 @@ class Instance:
             "BERTH_PORT": str(self.port),
             "BERTH_WEB_PORT": str(self.web_port),
             "BERTH_REDIS_PORT": str(self.redis_port),
+            "BERTH_OUTAGE_PORT": str(self.outage_port),
             "BERTH_DOMAIN": self.domain,
             "BERTH_PUBLIC_URL": self.public_url,
             "BERTH_NODE_NAME": self.node_name,

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from portal.embedded import configs, instance_lock, preflight, processes
+from portal.embedded import configs, instance_lock, outage, preflight, processes
 from portal.embedded.console import Console, Problem
 from portal.embedded.environment import ROOT, Instance, ensure_secrets
 from portal.embedded.notebook import Builder
@@ -114,6 +114,18 @@ class Up:
         data.rename(aside)
         return f"Its data was set aside ({aside}); nothing in it is needed."
 
+    async def _outage_page(self) -> asyncio.Server | None:
+        """The server of what Traefik shows while web is away; None where its port is taken."""
+        try:
+            return await outage.serve(self._instance.outage_port)
+        except OSError as error:
+            port = self._instance.outage_port
+            self._console.say(
+                f"  · no page for outages: port {port} is not free ({error.strerror}); "
+                "BERTH_OUTAGE_PORT sets another"
+            )
+            return None
+
     async def _serve(self, wanted: tuple[Program, ...]) -> int:
         console, loop = self._console, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, *_KEEP_SIGNALS):
@@ -128,6 +140,7 @@ class Up:
             changed=self._publish,
             said=lambda line: console.say(f"  · {line}"),
         )
+        outage_page = await self._outage_page()
         self._supervisor.start()
         ready = asyncio.create_task(self._announce())
         await self._stop.wait()
@@ -139,6 +152,8 @@ class Up:
         with console.step("Services") as step:
             step.update("stopping")
             await self._supervisor.stop()
+            if outage_page is not None:
+                outage_page.close()
             step.result = "stopped"
         kept = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
         console.say(f"Berth is stopped.{kept}")

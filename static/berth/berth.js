@@ -296,16 +296,18 @@
     showUnsent();
   }
 
-  document.addEventListener("htmx:sendError", (event) => {
+  function keep(event) {
     const elt = event.detail.elt, config = event.detail.requestConfig;
     const cause = config.triggeringEvent;
     const submitter = cause && cause.detail && cause.detail.submitter || cause && cause.submitter;
     unsent.set(elt, { verb: config.verb, path: config.path, submitter: submitter });
     unsay(elt);
     showUnsent();
-  });
+  }
+  document.addEventListener("htmx:sendError", keep);
   document.addEventListener("htmx:afterOnLoad", (event) => {
     unsay(event.detail.elt);
+    if (!event.detail.successful) return;
     if (unsent.delete(event.detail.elt)) showUnsent();
     if (unsent.size) sendAgain(false);
   });
@@ -316,6 +318,8 @@
     const status = event.detail.xhr.status;
     // What the page shows is gone, or no longer the reader's to see: the whole page says so.
     if (status === 403 || status === 404) location.reload();
+    // The proxy answers, and nobody behind it.
+    else if (status === 502 || status === 504) keep(event);
     else say("This part of the page could not be refreshed.");
   });
   settle(document.body);

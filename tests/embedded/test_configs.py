@@ -77,7 +77,10 @@ def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
 def test_the_routes_of_the_portal() -> None:
     routes = json.loads(
         configs.traefik_routes(
-            domain="gpu.example.org", web_url="http://127.0.0.1:8001", gateway_secret="path-secret"
+            domain="gpu.example.org",
+            web_url="http://127.0.0.1:8001",
+            outage_url="http://127.0.0.1:8004",
+            gateway_secret="path-secret",
         )
     )["http"]
     routers = routes["routers"]

@@ -24,7 +24,8 @@ def compose() -> dict[str, Any]:
 
 
 def test_every_process_of_the_embedded_mode_is_there(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == CONTROL_PLANE | {"node", "redis", "traefik", "postgres", "render"}
+    others = {"node", "redis", "traefik", "postgres", "render", "outage"}
+    assert set(compose["services"]) == CONTROL_PLANE | others
 
 
 def test_only_the_control_plane_has_the_database_and_the_secrets(compose: dict[str, Any]) -> None:

@@ -57,13 +57,23 @@ def test_back_from_a_notebook_leads_to_its_workspace_and_starts_no_second(
     assert Workspace.objects.count() == 1
 
 
-def test_what_cannot_be_sent_says_so_and_recovers(visit: Visit, alice: User, workspace_in: Make) -> None:
+@pytest.mark.parametrize("away", ["offline", "no web process"])
+def test_what_cannot_be_sent_says_so_and_recovers(
+    visit: Visit, alice: User, workspace_in: Make, away: str
+) -> None:
     for name in ("alpha", "beta"):
         workspace_in("stopped", alice, name=name)
     page = visit(alice, expected=("htmx:sendError", "htmx:afterRequest", "htmx:sendAbort"))
     page.goto("/")
     search = page.get_by_label("Search by name")
-    page.route("**/*q=*", lambda route: route.abort("internetdisconnected"))
+
+    def gone(route: Route) -> None:
+        if away == "offline":
+            route.abort("internetdisconnected")
+        else:
+            route.fulfill(status=502, body="Bad Gateway")
+
+    page.route("**/*q=*", gone)
     search.fill("bet")
     banner = page.get_by_text("Berth cannot be reached. What you entered is kept.")
     banner.wait_for(state="visible")
