@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
-from django.utils import timezone
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
@@ -13,7 +13,7 @@ from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documen
 from portal.common.reasons.codes import InventoryCode
 from portal.common.scopes import Scope
 from portal.inventory import cordons, selectors, services
-from portal.inventory.device_states import LOOKS, DeviceState
+from portal.inventory.device_states import FORMER_CODES, LOOKS, DeviceState
 from portal.inventory.models import Device, Node, Pool
 from portal.inventory.serializers import CordonSerializer, DeviceSerializer, NodeSerializer, PoolSerializer
 
@@ -102,13 +102,16 @@ class DeviceFilter(filters.FilterSet):
     cordoned = filters.BooleanFilter(label="Whether it has been taken out of placement.")
     checking = filters.BooleanFilter(label="Whether a check or a scrub is on it.")
     state = filters.ChoiceFilter(
-        choices=[(each.value, LOOKS[each].word) for each in DeviceState],
+        choices=[
+            *((each.value, LOOKS[each].word) for each in DeviceState),
+            *((former, LOOKS[each].word) for former, each in FORMER_CODES.items()),
+        ],
         method="in_state",
-        label="In this state, as the device's own `state` says.",
+        label="In this state, as the device's own `state` says; `gone` is the former name of `offline`.",
     )
 
-    def in_state(self, found: QuerySet[Device], _: str, state: str) -> QuerySet[Device]:
-        return found.filter(selectors.devices_in(DeviceState(state), timezone.now()))
+    def in_state(self, found: QuerySet[Any], _: str, state: str) -> QuerySet[Any]:
+        return found.filter(state=FORMER_CODES.get(state, state))
 
 
 @documented(list="List devices", retrieve="Read a device")

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from django.utils import timezone
+from typing import Any
+
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
-from portal.inventory import selectors
+from portal.inventory import counting
+from portal.inventory.counting import Counts
 from portal.inventory.device_states import DeviceState
 from portal.inventory.models import CordonCause, Device, Node, Pool, PoolState
+
+
+class CountSerializer(serializers.Serializer[Any]):
+    """How much there is of one resource; a split GPU is not counted beside its MIG instances."""
+
+    resource = serializers.CharField(help_text="`gpu:h100`, `gpu`, `mig:1g.10gb`, `cpu_milli`, …")
+    total = serializers.IntegerField(
+        help_text="In base units: thousandths of a device or core, MiB. Whatever its state."
+    )
+    in_service = serializers.IntegerField(help_text="Neither failed nor cordoned nor offline.")
+    allocated = serializers.IntegerField(help_text="Held by workspaces.")
+    free = serializers.IntegerField(help_text="In service, under no check, held by nobody.")
+
+
+def count_rows(counts: Counts) -> list[dict[str, Any]]:
+    """Counts as `CountSerializer` shows them, by name of the resource."""
+    return [
+        {
+            "resource": name,
+            "total": count.total,
+            "in_service": count.in_service,
+            "allocated": count.allocated,
+            "free": count.free,
+        }
+        for name, count in sorted(counts.items())
+    ]
 
 
 class PoolSerializer(serializers.ModelSerializer[Pool]):
@@ -19,29 +47,44 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
     capabilities = serializers.ListField(child=serializers.CharField())
     node_count = serializers.IntegerField()
     online_count = serializers.IntegerField()
-    device_count = serializers.IntegerField()
+    device_count = serializers.IntegerField(help_text="A split GPU counts as its MIG instances.")
+    resources = serializers.SerializerMethodField()
 
     class Meta:
         model = Pool
         fields = [
             *("slug", "name", "driver", "simulated", "enabled", "state", "state_message", "capabilities"),
-            *("node_count", "online_count", "device_count", "inventory_at", "created_at"),
+            *("node_count", "online_count", "device_count", "resources", "inventory_at", "created_at"),
         ]
         read_only_fields = fields
+
+    @extend_schema_field(CountSerializer(many=True))
+    def get_resources(self, pool: Pool) -> list[dict[str, Any]]:
+        # The pools of an answer are counted together.
+        context: dict[str, Any] = self.context  # type: ignore[assignment]
+        if "counts" not in context:
+            shown: Any = self.root.instance
+            pools = [shown] if isinstance(shown, Pool) else shown
+            context["counts"] = counting.by_pool(Node.objects.filter(pool__in=[each.pk for each in pools]))
+        return count_rows(context["counts"].get(pool.pk, {}))
 
 
 class DeviceSerializer(serializers.ModelSerializer[Device]):
     """An accelerator. `used_milli` says how much of 1000 is held by workspaces.
 
-    `state` is the worst that can be said of it, in one word. `idle`: it is held and was measured to do
-    nothing for a quarter of an hour; what is not measured counts as used.
+    `state` is the worst that can be said of it, in one word. `idle`: it is allocated and was measured to do
+    nothing for a quarter of an hour; what is not measured counts as used. `offline`: its node does not see
+    it, or is offline, or its pool does not answer or is switched off.
     """
 
     pool = serializers.CharField(source="node.pool.slug")
     node = serializers.CharField(source="node.name")
     simulated = serializers.BooleanField(source="node.pool.simulated")
     used_milli = serializers.SerializerMethodField()
-    state = serializers.SerializerMethodField()
+    state = serializers.ChoiceField([state.value for state in DeviceState])
+    partitioned = serializers.BooleanField(
+        help_text="It is split into MIG instances: these are allocated and counted, it is not."
+    )
     cordon_cause = serializers.ChoiceField(
         CordonCause.choices, allow_blank=True, help_text="Who took it out of placement."
     )
@@ -61,17 +104,14 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
         fields = [
             *("id", "uuid", "pool", "node", "index", "model", "memory_mib", "kind", "parent_uuid"),
             *("state", "healthy", "health_note", "present", "simulated", "used_milli"),
-            *("cordoned", "cordon_reason", "cordon_cause", "recovery", "warning", "checking", "passed_at"),
+            *("partitioned", "cordoned", "cordon_reason", "cordon_cause", "recovery", "warning"),
+            *("checking", "passed_at"),
             *("mig_mode", "mig_profile", "mig_start", "compute_capability", "numa", "island", "facts"),
         ]
         read_only_fields = fields
 
     def get_used_milli(self, device: Device) -> int:
         return getattr(device, "used_milli", None) or 0
-
-    @extend_schema_field(serializers.ChoiceField([state.value for state in DeviceState]))
-    def get_state(self, device: Device) -> str:
-        return selectors.state_with(device, timezone.now()).value
 
 
 class NodeSerializer(serializers.ModelSerializer[Node]):
@@ -84,6 +124,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     used_cpu_milli = serializers.SerializerMethodField()
     used_memory_mib = serializers.SerializerMethodField()
     devices = serializers.SerializerMethodField(help_text="UUIDs of the accelerators present.")
+    resources = serializers.SerializerMethodField()
     accelerator_state = serializers.CharField(help_text="`ok`, `no_driver`, `gpu_lost`, …; empty: not told.")
     provides = serializers.ListField(
         child=serializers.CharField(), help_text="What requests may need: `rdma`, `memory_tier:cxl`, …"
@@ -97,9 +138,13 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             *("id", "name", "pool", "online", "cordoned", "cordon_reason", "cpu_milli", "used_cpu_milli"),
             *("memory_mib", "used_memory_mib", "disk_mib", "devices", "isolation", "limits", "programs"),
             *("driver_version", "cuda_version", "accelerator_state", "accelerator_note", "warnings"),
-            *("provides", "labels", "rack", "block", "facts", "simulated", "seen_at"),
+            *("provides", "labels", "rack", "block", "facts", "simulated", "resources", "seen_at"),
         ]
         read_only_fields = fields
+
+    @extend_schema_field(CountSerializer(many=True))
+    def get_resources(self, node: Node) -> list[dict[str, Any]]:
+        return count_rows(counting.of_node(node))
 
     def get_programs(self, node: Node) -> list[str]:
         return sorted(name for name, where in node.programs.items() if where)
@@ -111,7 +156,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         return getattr(node, "used_memory_mib", None) or 0
 
     def get_devices(self, node: Node) -> list[str]:
-        return [device.uuid for device in node.devices.all()]
+        return [device.uuid for device in node.devices.all() if device.present]
 
 
 class CordonSerializer(StrictSerializer):

@@ -15,13 +15,14 @@ from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 
 from portal.common.formatting import units_per_whole
+from portal.inventory import counting
+from portal.inventory.counting import Counts
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.inventory.series import GpuUse, gpu_uses
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import QuotaRequest, RequestKind, RequestStatus
 from portal.quotas import resources
-from portal.quotas.models import Cohort, Grant, Quota, TeamShare
-from portal.quotas.sizes import site_sizes
+from portal.quotas.models import Cohort, Grant, Quota, SiteLimit, TeamShare
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -60,8 +61,9 @@ class Evidence:
 
     `of_user` says that use is the requester's own (a cap) rather than the team's. `quota` is nominal and
     grants of the team, None without a quota; `cohort_left` what its cohort has left now, None outside of one;
-    `size` what works at the site now, None where nothing counts it; `use` what came of the GPUs that the team
-    held, None where the request is about something else.
+    `size` what is in service at the site now and `free` what of it nobody
+    holds, both None where nothing counts it; `use` what came of the GPUs that the team held, None where the
+    request is about something else.
     """
 
     request: QuotaRequest
@@ -118,13 +120,24 @@ class _World:
     cohorts_in: dict[UUID, set[UUID]] = field(default_factory=dict)
     reclaims: dict[UUID, bool] = field(default_factory=dict)
     names: dict[UUID, str] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+    site_limits: dict[str, int] = field(default_factory=dict)
 
     def quota(self, team: UUID, resource: str) -> int | None:
         key = (team, resource)
         if key not in self.nominal and key not in self.granted:
             return None
         return self.nominal.get(key, 0) + self.granted.get(key, 0)
+
+    def left_of(self, resource: str) -> tuple[int | None, int | None]:
+        """What is in service of it and what of that is free, neither more than the site's limit allows."""
+        count, limit = self.counts.get(resource), self.site_limits.get(resource)
+        if count is None:
+            return None, None
+        if limit is None:
+            return count.in_service, count.free
+        used = sum(amount for (_, name), amount in self.used.items() if name == resource)
+        return min(count.in_service, limit), max(0, min(count.free, limit - used))
 
     def peers(self, team: UUID) -> list[UUID]:
         """Teams of the same cohort tree, itself among them."""
@@ -165,10 +178,8 @@ def _one(
     team, user = request.team_id, request.requester_id
     resource = resources.GPU if request.resource == resources.GPU_HOURS else request.resource
     own = request.kind == RequestKind.MEMBER_CAP
-    size = world.sizes.get(resource)
-    used_by_all = sum(amount for (_, name), amount in world.used.items() if name == resource)
+    size, free = world.left_of(resource)
     root = world.roots.get(world.root_of[team]) if team in world.root_of else None
-    free = max(0, size - used_by_all) if size is not None else None
     raises_quota = request.kind == RequestKind.QUOTA
     return Evidence(
         request=request,
@@ -246,7 +257,11 @@ _gpu = lru_cache(maxsize=256)(resources.gpu)
 
 
 def _world() -> _World:
-    world = _World(timezone.now(), sizes=site_sizes(usable=True))
+    world = _World(
+        timezone.now(),
+        counts=counting.site(),
+        site_limits=dict(SiteLimit.objects.values_list("resource", "amount")),
+    )
     for team, owner, amounts in _charged():
         for resource, amount in amounts.items():
             world.used[team, resource] = world.used.get((team, resource), 0) + amount

@@ -213,7 +213,7 @@ def lines(evidence: Evidence) -> list[Line]:
         found.append(Line(f"Left in {evidence.cohort}", left))
     if evidence.size is not None:
         free = format_amount(name, evidence.free or 0)
-        text = f"{format_amount(name, evidence.size)} work now, {free} free"
+        text = f"{format_amount(name, evidence.size)} in service, {free} free"
         if evidence.committed:
             promised = format_amount(name, evidence.committed)
             over = ": more than there is" if evidence.committed > evidence.size else ""

@@ -104,7 +104,7 @@ class EvidenceSerializer(serializers.Serializer[Evidence]):
     quota = serializers.IntegerField(allow_null=True, help_text="Nominal and grants of the team.")
     granted = serializers.IntegerField(help_text="Of it, by grants.")
     cohort_left = serializers.IntegerField(allow_null=True)
-    site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What works now.")
+    site_size = serializers.IntegerField(source="size", allow_null=True, help_text="What is in service now.")
     site_free = serializers.IntegerField(source="free", allow_null=True)
     site_committed = serializers.IntegerField(source="committed", help_text="All quotas and grants.")
     would_reclaim = BorrowerSerializer(

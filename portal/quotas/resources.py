@@ -1,4 +1,4 @@
-"""The names of what is limited, and how much of each a request or a workspace takes."""
+"""How much of each resource a request takes, and what is a resource at all; names: `inventory.resources`."""
 
 from __future__ import annotations
 
@@ -8,45 +8,28 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 
+from portal.inventory.resources import (
+    CPU,
+    DISK,
+    GPU,
+    GPU_HOURS,
+    MEMORY,
+    SIMULATED,
+    WORKSPACES,
+    class_of,
+    gpu,
+    is_accelerator,
+    mig,
+)
 from provisioning.types import ResourceRequest
 
-CPU, MEMORY, DISK, WORKSPACES, GPU = "cpu_milli", "memory_mib", "disk_mib", "workspaces", "gpu"
+__all__ = [
+    "CPU", "DISK", "GPU", "GPU_HOURS", "MEMORY", "PLAIN", "SIMULATED", "WORKSPACES", "amounts_of", "class_of",
+    "gpu", "is_accelerator", "mig", "validate_amounts", "validate_resource",
+]  # fmt: skip
+
 PLAIN = frozenset({CPU, MEMORY, DISK, WORKSPACES, GPU})
-SIMULATED = "simulated_"
-GPU_HOURS = "gpu_hours"
 _ACCELERATOR = re.compile(r"(gpu|mig):[a-z0-9][a-z0-9._+-]{0,60}")
-# The class of a device is the token of its name that people say; Ada and older names come last.
-_KNOWN = re.compile(
-    r"\b(gb300|gb200|b300|b200|h200|h100|h20|h800|a800|a100|a40|a30|a16|a10g|a10|a2|l40s|l40|l20|l4|t4|v100|p100"
-    r"|p40|p4|rtx ?a?\d{4}(?: ada)?|rtx pro \d{4}|mi\d{3}x?)\b",
-    re.IGNORECASE,
-)
-
-
-def class_of(model: str) -> str:
-    """The class that a device's model counts in: `NVIDIA H100 80GB HBM3` → `h100`.
-
-    A simulated model is a class of its own (`simulated-h100`), so that it never spends real quota.
-    """
-    bare = model.removeprefix("Simulated ")
-    found = _KNOWN.search(bare)
-    word = found.group(1) if found else bare.removeprefix("NVIDIA ")
-    slug = re.sub(r"[^a-z0-9.+]+", "-", word.lower()).strip("-.+")[:48] or "other"
-    return f"simulated-{slug}" if bare != model else slug
-
-
-def gpu(model: str) -> str:
-    """The resource of whole and shared devices of a model."""
-    return f"gpu:{class_of(model)}"
-
-
-def mig(profile: str, *, simulated: bool = False) -> str:
-    """The resource of MIG instances of a profile."""
-    return f"mig:{'simulated-' if simulated else ''}{profile.lower()}"
-
-
-def is_accelerator(resource: str) -> bool:
-    return resource.startswith(("gpu:", "mig:"))
 
 
 def amounts_of(request: ResourceRequest, *, model: str = "", simulated: bool = False) -> dict[str, int]:

@@ -1,48 +1,80 @@
-"""What Prometheus is told: GPUs under the names of DCGM's exporter, and Berth's own gauges.
+"""What Prometheus reads: GPUs under the names of DCGM's exporter, and Berth's own gauges.
 
 A fixed number of queries for any number of devices. What was not measured has no sample; what is simulated
-carries the label `simulated="true"`.
+carries the label `simulated="true"`. States and amounts are those of `inventory.device_states` and
+`inventory.counting`, as pages and REST show them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Exists, Min, OuterRef
+from django.db.models import Count, Min
 from django.utils import timezone
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
 
-from portal.inventory import series
-from portal.inventory.models import AllocatedDevice, Device, Pool, PoolState
-from portal.reports.exposition import Gauge, labels_text
+from portal.inventory import counting, series
+from portal.inventory.device_states import KNOWN, DeviceState, with_state
+from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo, DeviceKind
 
-DEVICE_STATES = ("free", "allocated", "allocated_idle", "checking", "cordoned", "unhealthy", "gone")
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ANY_POOL = ""
+Labels = Mapping[str, str]
 
 
-def gauges(now: datetime | None = None) -> list[Gauge]:
+def exposition(now: datetime | None = None) -> bytes:
+    """The whole page in Prometheus' text format 0.0.4."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(PortalCollector(now or timezone.now()))
+    return generate_latest(registry)
+
+
+class PortalCollector(Collector):
+    """Reads all gauges from the database, for one scrape. A gauge without samples is left out."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing, so that registering reads nothing."""
+        return ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        return (gauge for gauge in gauges(self.now) if gauge.samples)
+
+
+def gauges(now: datetime | None = None) -> list[GaugeMetricFamily]:
     """Everything, in the order of the page."""
     now = now or timezone.now()
-    devices = list(
-        Device.objects.select_related("node", "node__pool")
-        .annotate(held=Exists(AllocatedDevice.objects.filter(device=OuterRef("pk"), active=True)))
-        .order_by("node__pool__slug", "node__name", "index", "uuid")
+    devices: list[Any] = list(
+        with_state(Device.objects.filter(KNOWN).select_related("node", "node__pool"), now).order_by(
+            "node__pool__slug", "node__name", "index", "uuid"
+        )
     )
-    idle = series.idle_times(now)
     pools = list(Pool.objects.order_by("slug"))
     return [
         *_dcgm(devices, _newest(now)),
-        *_devices(devices, idle),
+        *_devices(devices, series.idle_times(now)),
+        *_resources(pools, devices, now),
         *_pools(pools),
         *_workspaces(pools, now),
     ]
+
+
+def _gauge(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text)
 
 
 def _newest(now: datetime) -> dict[str, Sample]:
@@ -51,16 +83,16 @@ def _newest(now: datetime) -> dict[str, Sample]:
     return series.newest_minutes(now_s=now_s) | series.newest(now_s=now_s)
 
 
-def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[Gauge]:
-    found = {name: Gauge(name, text) for name, text in dcgm_names.help_texts().items()}
+def _dcgm(devices: Iterable[Device], samples: Mapping[str, Sample]) -> list[GaugeMetricFamily]:
+    found = {name: _gauge(name, text) for name, text in dcgm_names.help_texts().items()}
     for device in devices:
         sample = samples.get(device.uuid)
         if sample is None:
             continue
-        text = ""
-        for name, labels, value in dcgm_names.gauges(sample, _info(device), hostname=device.node.name):
-            text = text or labels_text(labels | _whose(device.node.pool))
-            found[name].add(value, text)
+        labels: dict[str, str] = {}
+        for name, its, value in dcgm_names.gauges(sample, _info(device), hostname=device.node.name):
+            labels = labels or its | _whose(device.node.pool)
+            found[name].add_sample(name, labels, value)
     return list(found.values())
 
 
@@ -81,49 +113,55 @@ def _whose(pool: Pool) -> dict[str, str]:
     return {"pool": pool.slug, "simulated": "true" if pool.simulated else "false"}
 
 
-def _state(device: Device, idle: Mapping[UUID, int]) -> str:
-    """The first that is true, of what matters most."""
-    if not device.present:
-        return "gone"
-    if not device.healthy:
-        return "unhealthy"
-    if device.cordoned or device.node.cordoned:
-        return "cordoned"
-    if device.checking:
-        return "checking"
-    if not device.held:  # type: ignore[attr-defined]
-        return "free"
-    return "allocated_idle" if device.pk in idle else "allocated"
-
-
-def _devices(devices: Iterable[Device], idle: Mapping[UUID, int]) -> list[Gauge]:
-    count = Gauge("berth_devices", "Accelerators by state; idle is what was measured to do nothing.")
-    idle_s = Gauge("berth_device_idle_seconds", "For how long a device that is held has done nothing.")
+def _devices(devices: Iterable[Any], idle: Mapping[UUID, int]) -> list[GaugeMetricFamily]:
+    count = _gauge("berth_devices", "Accelerators by state; a split GPU is counted as its MIG instances.")
+    idle_s = _gauge("berth_device_idle_seconds", "For how long a device that is held has done nothing.")
     by_pool: dict[str, tuple[Pool, Counter[str]]] = {}
     for device in devices:
         pool = device.node.pool
-        state = _state(device, idle)
-        by_pool.setdefault(pool.slug, (pool, Counter()))[1][state] += 1
-        if state == "allocated_idle":
+        if not device.partitioned:
+            by_pool.setdefault(pool.slug, (pool, Counter()))[1][device.state] += 1
+        if device.used_milli and device.pk in idle:
             labels = {"UUID": device.uuid, "Hostname": device.node.name, **_whose(pool)}
-            idle_s.add(idle[device.pk], labels)
+            idle_s.add_sample(idle_s.name, labels, idle[device.pk])
     for pool, states in by_pool.values():
-        for state in DEVICE_STATES:
-            count.add(states[state], {"state": state, **_whose(pool)})
+        for state in DeviceState:
+            count.add_sample(count.name, {"state": state.value, **_whose(pool)}, states[state.value])
     return [count, idle_s]
 
 
-def _pools(pools: Iterable[Pool]) -> list[Gauge]:
-    online = Gauge("berth_pool_online", "1 while the pool's driver answers.")
+_AMOUNTS = {
+    "total": "What there is, whatever its state",
+    "in_service": "What is neither failed nor cordoned nor offline",
+    "allocated": "What workspaces hold",
+    "free": "What is in service, under no check, and held by nobody",
+}
+
+
+def _resources(pools: Iterable[Pool], devices: Iterable[Any], now: datetime) -> list[GaugeMetricFamily]:
+    """Each resource of each pool, in base units."""
+    by_pool = counting.by_pool(Node.objects.all(), now, counting.counted(devices))
+    found = []
+    for amount, text in _AMOUNTS.items():
+        gauge = _gauge(f"berth_resource_{amount}", f"{text}, in thousandths of a device or core and in MiB.")
+        for pool in pools:
+            for name, count in sorted(by_pool.get(pool.pk, {}).items()):
+                gauge.add_sample(gauge.name, {"resource": name, **_whose(pool)}, getattr(count, amount))
+        found.append(gauge)
+    return found
+
+
+def _pools(pools: Iterable[Pool]) -> list[GaugeMetricFamily]:
+    online = _gauge("berth_pool_online", "1 while the pool's driver answers.")
     for pool in pools:
-        online.add(pool.enabled and pool.state == PoolState.ONLINE, _whose(pool))
+        online.add_sample(online.name, _whose(pool), float(pool.enabled and pool.state == PoolState.ONLINE))
     return [online]
 
 
-def _workspaces(pools: Iterable[Pool], now: datetime) -> list[Gauge]:
-    by_state = Gauge("berth_workspaces", "Workspaces by state; those that wait or rest have no pool yet.")
-    length = Gauge("berth_queue_length", "Workspaces that wait for capacity, by the pool that they name.")
-    oldest = Gauge("berth_queue_oldest_wait_seconds", "How long the first that still waits has waited.")
+def _workspaces(pools: Iterable[Pool], now: datetime) -> list[GaugeMetricFamily]:
+    by_state = _gauge("berth_workspaces", "Workspaces by state; those that wait or rest have no pool yet.")
+    length = _gauge("berth_queue_length", "Workspaces that wait for capacity, by the pool that they name.")
+    oldest = _gauge("berth_queue_oldest_wait_seconds", "How long the first that still waits has waited.")
     rows = (
         Workspace.objects.exclude(state=State.TERMINATED)
         .order_by("pool__slug", "flavor__pool__slug", "state")
@@ -142,9 +180,9 @@ def _workspaces(pools: Iterable[Pool], now: datetime) -> list[Gauge]:
     known = {pool.slug: _whose(pool) for pool in pools}
     any_pool = {"pool": ANY_POOL, "simulated": "false"}
     for (pool, state), number in sorted(states.items()):
-        by_state.add(number, {"state": state, **known.get(pool, any_pool)})
+        by_state.add_sample(by_state.name, {"state": state, **known.get(pool, any_pool)}, number)
     for key, labels in {ANY_POOL: any_pool, **known}.items():
-        length.add(waiting[key], labels)
+        length.add_sample(length.name, labels, waiting[key])
         wait_s = (now - since[key]).total_seconds() if key in since else 0
-        oldest.add(max(0, round(wait_s)), labels)
+        oldest.add_sample(oldest.name, labels, max(0, round(wait_s)))
     return [by_state, length, oldest]

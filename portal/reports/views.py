@@ -11,8 +11,7 @@ from django.views.decorators.http import require_safe
 
 from portal.accounts.services import user_of_token
 from portal.common.scopes import Scope
-from portal.reports import exposition
-from portal.reports.metrics import gauges
+from portal.reports import metrics as report
 
 PLAIN = "text/plain; charset=utf-8"
 
@@ -24,7 +23,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Gauges for who may read pools: by a token in the header, or signed in. 401 and 403 in plain text."""
     if refused := _refusal(request):
         return refused
-    return HttpResponse("".join(exposition.render(gauges())), content_type=exposition.CONTENT_TYPE)
+    return HttpResponse(report.exposition(), content_type=report.CONTENT_TYPE)
 
 
 def _refusal(request: HttpRequest) -> HttpResponse | None:

@@ -17,8 +17,9 @@ from django.db.models import Case, Q, Sum, When
 from portal.catalog.models import Template
 from portal.common.reasons.codes import MAY_PASS, PlacementCode
 from portal.common.reasons.reason import Reason
+from portal.inventory import resources
+from portal.inventory.counting import Tally
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
-from portal.quotas import resources
 from portal.scheduling import software_requirements
 from portal.scheduling.engine.placement import filters
 from portal.scheduling.engine.placement.engine import Cluster, emptied
@@ -251,7 +252,7 @@ def _node(
     elif pool.state == PoolState.UNREACHABLE:
         code = PlacementCode.POOL_UNREACHABLE
     # What is wrong with a GPU is wrong with its instances.
-    bad = {each.uuid: each.unusable for each in devices if each.unusable and each.mig_mode}
+    bad = {each.uuid: each.unusable for each in devices if each.unusable and each.kind is not DeviceKind.MIG}
     if bad:
         devices = [
             replace(each, unusable=Reason(PlacementCode.PARENT_UNUSABLE, bad[each.parent_uuid].as_json()))
@@ -278,30 +279,30 @@ def _node(
 
 
 def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
-    """What devices there are to be had, by resource: accelerators only, nodes know the rest better.
+    """What accelerators may be held at most now: those that take work, and what is held of others.
 
-    Of what is out of use counts only what is held there, so that the difference to what is held is free.
+    The same count as `inventory.counting`, over what a snapshot keeps instead of over the database.
     """
-    found: dict[str, int] = {}
+    tally = Tally()
     for each in pools:
+        simulated = each.pool.simulated
         for node in each.nodes:
-            parents = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
+            split = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
             for device in node.devices:
-                if device.uuid in parents:
-                    continue
-                out = node.unusable or device.unusable
-                milli = WHOLE_DEVICE_MILLI - (device.free_milli if out else 0)
-                if not milli:
-                    continue
-                if device.kind is DeviceKind.MIG:
-                    if device.mig_profile:
-                        name = resources.mig(device.mig_profile, simulated=each.pool.simulated)
-                        found[name] = found.get(name, 0) + milli
-                    continue
-                names = [resources.gpu(device.model)] + ([] if each.pool.simulated else [resources.GPU])
-                for name in names:
-                    found[name] = found.get(name, 0) + milli
-    return found
+                if device.uuid not in split:
+                    takes_work = not (node.unusable or device.unusable)
+                    tally.add_device(
+                        resources.of_device(
+                            device.model,
+                            mig_instance=device.kind is DeviceKind.MIG,
+                            profile=device.mig_profile,
+                            simulated=simulated,
+                        ),
+                        allocated=WHOLE_DEVICE_MILLI - device.free_milli,
+                        in_service=takes_work,
+                        takes_work=takes_work,
+                    )
+    return {name: count.schedulable for name, count in tally.counts.items() if count.schedulable}
 
 
 def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:

@@ -68,13 +68,13 @@ def test_each_device_has_the_worst_that_can_be_said_of_it(lab, make, alice, olga
     DeviceSeries.objects.create(device=held, newest_s=now, idle_since_s=now - 3600)
     make(alice, "gpu-1")
     found = states()
-    assert found["gpu-01"][:5] == ["gone", "failed", "failed", "checking", "cordoned"]
+    assert found["gpu-01"][:5] == ["offline", "failed", "failed", "checking", "cordoned"]
     rest = [*found["gpu-01"][5:], *found["gpu-02"]]
     assert sorted(rest) == ["allocated", "free", "free", "free", "idle"]
     shown = gpu_map.gpu_map(gpu_map.Filters(), None, timezone.now())
-    assert shown.headline == "1 of 10 GPUs works, 1 is held idle, 3 free, 5 out of use"
+    assert shown.headline == "1 of 10 GPUs in use, 1 idle, 3 free, 1 being checked, 4 out of service"
     assert {each.state: each.count for each in shown.legend} == {
-        "allocated": 1, "idle": 1, "free": 3, "checking": 1, "cordoned": 1, "failed": 2, "gone": 1,
+        "allocated": 1, "idle": 1, "free": 3, "checking": 1, "cordoned": 1, "failed": 2, "offline": 1,
     }  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def test_a_node_that_is_out_takes_its_devices_along(lab, olga):
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Firmware")
     assert states()["gpu-02"] == ["cordoned", "cordoned"]
     Node.objects.filter(pk=node.pk).update(online=False)
-    assert states()["gpu-02"] == ["gone", "gone"]
+    assert states()["gpu-02"] == ["offline", "offline"]
 
 
 def test_a_split_gpu_shows_its_instances(catalog, alice, as_user):
@@ -151,7 +151,7 @@ def test_an_instance_follows_the_troubles_of_its_gpu(catalog, olga, as_user, cha
     assert (cell.state, [segment.state for segment in cell.segments]) == (state, [state])
     part_row, gpu_row = Device.objects.get(uuid="MIG-0"), Device.objects.get(uuid="GPU-gpu-03-0")
     client = as_user(olga)
-    word = LOOKS[DeviceState(state)].word
+    word = str(LOOKS[DeviceState(state)].word)
     assert "The GPU that it is part of is out of use." in text(client.get(f"/gpus/devices/{part_row.pk}/"))
     assert text(client.get(f"/gpus/devices/{gpu_row.pk}/")).count(word) >= 2
     assert text(client.get(f"/gpus/nodes/{gpu_row.node_id}/")).count(word) >= 2
@@ -180,8 +180,8 @@ def test_devices_are_grouped_as_one_likes_and_what_is_simulated_stays_apart(lab,
 def test_simulated_ones_are_called_so_and_counted_apart(lab, alice, as_user, tmp_path):
     simulated_pool(str(tmp_path), nodes=2)
     page = as_user(alice).get("/gpus/")
-    assert "0 of 10 GPUs work, 10 free" in text(page)
-    assert "0 of 8 GPUs work, 8 free" in text(page)
+    assert "0 of 10 GPUs in use, 10 free" in text(page)
+    assert "0 of 8 GPUs in use, 8 free" in text(page)
     assert page.content.decode().count("badge sim") == 2
 
 

@@ -11,7 +11,8 @@ from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
 from portal.events.models import Event
-from portal.inventory import polling, selectors, services
+from portal.inventory import counting, polling, selectors, services
+from portal.inventory.counting import Count
 from portal.inventory.models import Device, Node, Pool, PoolState
 from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
@@ -274,26 +275,24 @@ def test_cordons_are_for_operators(alice, local_pool):
 # --- reads ----------------------------------------------------------------------------------------
 
 
-def test_capacity_is_that_of_real_usable_nodes(make, alice, local_pool, pool, sent):
-    free = selectors.capacity()
-    assert (free["cpu_milli"], free["free_cpu_milli"], free["nodes"]) == (8000, 8000, 1)
+def test_counts_are_those_of_real_nodes_by_what_takes_work(make, alice, local_pool, pool, sent):
+    assert counting.site()["cpu_milli"] == Count(total=8000, in_service=8000, allocated=0, free=8000)
     one, two = make(alice), make(alice)
     make(alice, "sim-cpu")
     used = sum(item.resources["cpu_milli"] for item in (one, two))
-    assert selectors.capacity()["free_cpu_milli"] == 8000 - used
+    assert counting.site()["cpu_milli"] == Count(8000, 8000, used, 8000 - used)
     Node.objects.update(cordoned=True)
-    assert selectors.capacity()["cpu_milli"] == 0
+    assert counting.site()["cpu_milli"] == Count(8000, 0, used, 0)
 
 
-def test_capacity_counts_devices_that_are_held(catalog, make, alice):
+def test_devices_that_are_held_are_counted(catalog, make, alice):
     local_pool_with(node_info(gpus=4))
-    assert selectors.capacity()["free_devices"] == 4
+    assert counting.site()["gpu"] == counting.site()["gpu:h100"] == Count(4000, 4000, 0, 4000)
     make(alice, "nvidia-h100-80gb-hbm3-x2")
-    now = selectors.capacity()
-    assert (now["devices"], now["free_devices"]) == (4, 2)
+    assert counting.site()["gpu"] == Count(4000, 4000, 2000, 2000)
 
 
-def test_capacity_after_a_release_is_as_before(make, alice, local_pool, sent, settle):
+def test_what_is_free_after_a_release_is_as_before(make, alice, local_pool, sent, settle):
     from portal.workspaces import services as workspaces
     from tests.workspaces.helpers import answer
 
@@ -303,7 +302,7 @@ def test_capacity_after_a_release_is_as_before(make, alice, local_pool, sent, se
     workspace.save()
     workspaces.delete(actor=alice, workspace_id=workspace.pk)
     assert answer(sent, "delete", "absent")
-    assert selectors.capacity()["free_cpu_milli"] == 8000
+    assert counting.site()["cpu_milli"].free == 8000
 
 
 @pytest.mark.parametrize("read", [selectors.pools, selectors.nodes, selectors.devices])

@@ -210,7 +210,7 @@ def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as
     assert "168 GPU-hours: 0.233 × H100 on average, 2 workspaces" in page
     assert "Idle share not measured" in page
     assert "Left in Lab 0 of its quota is not in use" in page
-    assert "8 work now, 1 free; 6 promised as quota and grants" in page
+    assert "8 in service, 1 free; 6 promised as quota and grants" in page
     assert "1 free now; may be taken back from what others borrow: NLP 2" in page
     assert "Denied: bob asked for 1 × H100: “Use A100”" in page
 

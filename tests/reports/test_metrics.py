@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import asdict
 from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
 from django.db import connection
@@ -14,10 +15,12 @@ from django.utils import timezone
 from hypothesis import example, given
 from hypothesis import settings as hypothesis
 from hypothesis import strategies as st
+from prometheus_client.core import GaugeMetricFamily
 
 from portal.events import live
-from portal.inventory.models import AllocatedDevice, Allocation, Device
-from portal.reports.exposition import Gauge, labels_text, number_text, render
+from portal.inventory.device_states import IDLE_AFTER_S
+from portal.inventory.models import AllocatedDevice, Allocation, Device, DeviceSeries
+from portal.reports import metrics
 from provisioning.gpu import dcgm_names
 from provisioning.gpu.samples import Sample
 from provisioning.types import DeviceInfo, DeviceKind
@@ -72,22 +75,11 @@ texts = st.text(st.characters(exclude_characters="\r", exclude_categories=["Cs"]
 @given(help_text=texts, label=texts, number=st.floats(allow_nan=False, allow_infinity=False, width=32))
 @example(help_text='a\n"\\n', label='\\n\n"\\"', number=0.1)
 def test_whatever_is_written_can_be_read(help_text, label, number):
-    gauge = Gauge("some_name", help_text)
-    gauge.add(number, {"what": label, "other": "x"})
-    assert parse("".join(render([gauge, Gauge("empty", "")]))) == {
-        "some_name": [({"what": label, "other": "x"}, number)]
-    }
-
-
-def test_names_that_the_format_does_not_know_are_refused():
-    for name in ("", "a b", "1a", "a-b", "é"):
-        with pytest.raises(ValueError):
-            Gauge(name, "")
-        with pytest.raises(ValueError):
-            labels_text({name: ""})
-    with pytest.raises(ValueError):
-        labels_text({"__name__": ""})
-    assert [number_text(each) for each in (1.0, True, 0, -0.5, 1e300)][:4] == ["1", "1", "0", "-0.5"]
+    gauge = GaugeMetricFamily("some_name", help_text)
+    gauge.add_sample("some_name", {"what": label, "other": "x"}, number)
+    with patch.object(metrics, "gauges", lambda now: [gauge, GaugeMetricFamily("empty", "")]):
+        found = parse(metrics.exposition().decode())
+    assert found == {"some_name": [({"what": label, "other": "x"}, number)]}
 
 
 def test_names_are_those_of_the_exporter():
@@ -188,15 +180,18 @@ def test_devices_by_state(lab, pool, read, bob, team):
     def count(state: str, of: str = "lab") -> float:
         return value(parsed, "berth_devices", pool=of, state=state)
 
-    states = ("free", "allocated", "allocated_idle", "checking", "cordoned", "unhealthy", "gone")
-    assert [count(state) for state in states] == [1, 1, 1, 0, 1, 0, 0]
+    states = ("free", "allocated", "idle", "shared", "checking", "cordoned", "failed", "offline")
+    assert [count(state) for state in states] == [1, 2, 0, 0, 0, 1, 0, 0]
     assert value(parsed, "berth_device_idle_seconds", UUID="GPU-gpu-01-0") == 60
     assert value(parsed, "berth_devices", pool="sim", state="free", simulated="true") == 8
     Device.objects.filter(pk=devices[2].pk).update(present=False)
     Device.objects.filter(pk=devices[3].pk).update(healthy=False)
     Device.objects.filter(pk=devices[1].pk).update(checking=True)
     parsed = read()
-    assert [count(state) for state in states] == [0, 0, 1, 1, 0, 1, 1]
+    assert [count(state) for state in states] == [0, 1, 0, 0, 1, 0, 1, 1]
+    DeviceSeries.objects.filter(device=devices[0]).update(idle_since_s=now_s - IDLE_AFTER_S, newest_s=now_s)
+    parsed = read()
+    assert (count("allocated"), count("idle")) == (0, 1)
 
 
 def test_workspaces_and_the_queue(lab, pool, read, bob, team):

@@ -16,7 +16,7 @@ from portal.fleet.presenters import pools
 from portal.gpu_checks.presenters import RECOVERY, Block, block, worded
 from portal.inventory import selectors, series
 from portal.inventory.cordons import name_of
-from portal.inventory.device_states import LOOKS, OUT, DeviceState, StateLook, together
+from portal.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
 from portal.inventory.models import Device, Node, Pool
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
@@ -95,10 +95,8 @@ class NodePage:
 
 def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
     """Everything about one device (of `selectors.devices_with_state`)."""
-    state = selectors.state_with(device, now)
+    state = DeviceState(device.state)  # type: ignore[attr-defined]
     parts = tuple(_parts(device, now))
-    if parts and state not in OUT:
-        state = together([part.state for part in parts])
     rows = pools.device_rows(actor, [device, *(part.device for part in parts)])
     parent = None
     if device.kind == DeviceKind.MIG:
@@ -131,7 +129,7 @@ def why(device: Any) -> str:
         return worded(device.cordon_reason) or "An operator has taken it out of placement."
     if not device.healthy:
         return device.health_note or "Its driver reports trouble."
-    if device.gpu_failed or device.gpu_cordoned:
+    if device.gpu_out:
         return "The GPU that it is part of is out of use."
     if device.node.cordoned:
         reason = f": {device.node.cordon_reason}" if device.node.cordon_reason else ""
@@ -142,13 +140,13 @@ def why(device: Any) -> str:
 
 
 def _parts(device: Device, now: datetime) -> Iterable[Part]:
-    if device.kind == DeviceKind.MIG or not device.mig_mode:
+    if device.kind == DeviceKind.MIG:
         return
-    instances = selectors.devices_with_state().filter(
+    instances = selectors.devices_with_state(now).filter(
         parent_uuid=device.uuid, node=device.node_id, present=True
     )
     for each in instances.order_by("mig_start"):
-        state = selectors.state_with(each, now)
+        state = DeviceState(each.state)
         size = each.facts.get("memory_slices") or 1
         yield Part(each, LOOKS[state], state, max(0, each.mig_start), max(1, min(int(size), SLICES)))
 
@@ -215,7 +213,9 @@ def _events_of(device: Device) -> tuple[Event, ...]:
 
 def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     """Everything about one node."""
-    devices = list(selectors.devices_with_state().filter(node=node).order_by("index", "mig_start", "uuid"))
+    devices = list(
+        selectors.devices_with_state(now).filter(KNOWN, node=node).order_by("index", "mig_start", "uuid")
+    )
     here = Workspace.objects.filter(allocations__node=node, allocations__released_at=None).distinct()
     visible = set(visible_to(actor, here).values_list("pk", flat=True))
     holders = []
@@ -231,7 +231,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     used = node.allocations.filter(released_at=None).aggregate(cpu=Sum("cpu_milli"), memory=Sum("memory_mib"))
     rows = []
     for device in devices:
-        state = selectors.state_with(device, now)
+        state = DeviceState(device.state)
         rows.append((device, state, LOOKS[state], why(device)))
     return NodePage(
         node=node,

@@ -11,17 +11,19 @@ from urllib.parse import quote
 from uuid import UUID
 
 from django.core.paginator import Page, Paginator
-from django.db.models import Q, Sum
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-from portal.inventory import series
 from portal.inventory.device_states import (
+    BUSY,
+    FORMER_CODES,
+    KNOWN,
     LOOKS,
-    OUT,
+    OUT_OF_SERVICE,
     DeviceState,
     StateLook,
-    state_of,
-    together,
-    with_its_gpu,
+    with_state,
 )
 from portal.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceKind
@@ -97,7 +99,11 @@ class Filters:
     by: str = ""
 
 
-BY = (("", "By pool"), ("model", "By model"), ("state", "By state"))
+BY = (
+    ("", gettext_lazy("By pool")),
+    ("model", gettext_lazy("By model")),
+    ("state", gettext_lazy("By state")),
+)
 """How devices are grouped."""
 
 
@@ -115,7 +121,7 @@ class GpuMap:
     models: tuple[str, ...]
     notes: tuple[tuple[str, str], ...]
     total: int
-    ways: tuple[tuple[str, str], ...] = BY
+    ways: tuple[tuple[str, str | Promise], ...] = BY
 
 
 @dataclass(slots=True)
@@ -131,7 +137,6 @@ class _Row:
     profile: str
     start: int
     slices: int
-    mig_mode: bool
     state: DeviceState
     parts: list[_Row] = field(default_factory=list)
 
@@ -142,32 +147,32 @@ class _Row:
 
 def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
     """The map under these filters."""
+    state = FORMER_CODES.get(filters.state, filters.state)
     pools = {pool.pk: pool for pool in Pool.objects.filter(enabled=True)}
     nodes = _nodes(pools, filters)
     rows = _rows(nodes, now)
     models = tuple(sorted({row.model for row in rows if row.kind == DeviceKind.GPU}))
     whole = [row for row in _whole(rows) if not filters.model or row.model == filters.model]
     pretended = {key for key, node in nodes.items() if pools[node.pool_id].simulated}
-    counted = {
-        simulated: Counter(row.state for row in whole if (row.node in pretended) is simulated)
-        for simulated in (False, True)
-    }
-    shown = [row for row in whole if not filters.state or filters.state in _states(row)]
+    counted: dict[bool, list[_Row]] = {False: [], True: []}
+    for row in whole:
+        counted[row.node in pretended].extend(row.parts or [row])
+    both = Counter(row.state for each in counted.values() for row in each)
+    shown = [row for row in whole if not state or state in _states(row)]
     by_node: dict[UUID, list[_Row]] = defaultdict(list)
     for row in shown:
         by_node[row.node].append(row)
-    narrowed = filters.state or filters.model or filters.by
+    narrowed = state or filters.model or filters.by
     listed = [node for node in nodes.values() if by_node[node.pk] or not narrowed]
     listed.sort(key=lambda node: (pools[node.pool_id].simulated, pools[node.pool_id].slug, node.name))
     chunk = Paginator(listed, NODES_PER_PAGE).get_page(page)
-    both = counted[False] + counted[True]
     return GpuMap(
         headline=_headline(counted[False]),
         simulated_headline=_headline(counted[True]),
         legend=tuple(
-            Legend(state, LOOKS[state], both[state], filters.state == state)
-            for state in LOOKS
-            if both[state] or filters.state == state or state in (DeviceState.ALLOCATED, DeviceState.FREE)
+            Legend(each, LOOKS[each], both[each], state == each)
+            for each in LOOKS
+            if both[each] or state == each or each in (DeviceState.ALLOCATED, DeviceState.FREE)
         ),
         groups=tuple(_groups(chunk.object_list, by_node, pools, filters.by)),
         page=chunk,
@@ -189,40 +194,20 @@ def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
 
 
 def _rows(nodes: Mapping[UUID, Node], now: datetime) -> list[_Row]:
-    idle = series.idle_times(now)
-    held = Q(allocated__active=True)
     pools = {node.pool_id for node in nodes.values()}
     columns: Iterable[Any] = (
-        Device.objects.filter(node__pool__in=pools)
-        .annotate(taken=Sum("allocated__milli", filter=held))
+        with_state(Device.objects.filter(KNOWN, node__pool__in=pools), now)
         .order_by("index", "mig_start", "uuid")
         .values_list(
-            "pk", "node_id", "index", "model", "kind", "uuid", "parent_uuid", "mig_profile", "mig_start",
-            "mig_mode", "facts__memory_slices", "present", "healthy", "cordoned", "cordon_cause", "checking",
-            "taken",
+            "node_id", "index", "model", "kind", "uuid", "parent_uuid", "mig_profile", "mig_start",
+            "facts__memory_slices", "state",
         )
     )  # fmt: skip
-    rows = []
-    for pk, node_id, index, model, kind, uuid, parent, profile, start, mig_mode, slices, *rest in columns:
-        present, healthy, cordoned, cause, checking, taken = rest
-        node = nodes.get(node_id)
-        if node is None:
-            continue
-        state = state_of(
-            present=present,
-            online=node.online,
-            healthy=healthy,
-            cordoned=cordoned,
-            cordon_cause=cause,
-            node_cordoned=node.cordoned,
-            checking=checking,
-            taken_milli=taken or 0,
-            idle_s=idle.get(pk, 0),
-        )
-        rows.append(
-            _Row(node_id, index, model, kind, uuid, parent, profile, start, slices or 1, mig_mode, state)
-        )
-    return rows
+    return [
+        _Row(node, index, model, kind, uuid, parent, profile, start, slices or 1, DeviceState(state))
+        for node, index, model, kind, uuid, parent, profile, start, slices, state in columns
+        if node in nodes
+    ]
 
 
 def _whole(rows: Sequence[_Row]) -> list[_Row]:
@@ -235,13 +220,8 @@ def _whole(rows: Sequence[_Row]) -> list[_Row]:
         parent = by_uuid.get(row.parent)
         if parent is None:
             found.append(row)
-        elif row.state is not DeviceState.GONE:
+        else:
             parent.parts.append(row)
-    for row in found:
-        for part in row.parts:
-            part.state = with_its_gpu(part.state, row.state)
-        if row.parts and row.state not in OUT:
-            row.state = together([part.state for part in row.parts])
     return found
 
 
@@ -263,22 +243,22 @@ def _groups(
             if by == "model":
                 key = (pool.simulated, 0, "", row.model)
             elif by == "state":
-                key = (pool.simulated, places.index(row.state), "", row.look.word)
+                key = (pool.simulated, places.index(row.state), "", str(row.look.word))
             else:
                 key = (pool.simulated, 0, pool.slug, pool.name)
             cells[key].append(_cell(row))
         for key, its in cells.items():
             groups[key].append(_map_node(node, pool, its))
-    for (simulated, _, slug, name), listed in sorted(groups.items()):
+    for (simulated, _place, slug, name), listed in sorted(groups.items()):
         yield Group(name, simulated, slug, tuple(listed))
 
 
 def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
     note, tone = ("", "")
     if not node.online:
-        note, tone = "offline", "bad"
+        note, tone = _("offline"), "bad"
     elif node.cordoned:
-        note, tone = "cordoned", "wait"
+        note, tone = _("cordoned"), "wait"
     at = f"/gpus/at/{pool.slug}/{quote(node.name, safe='')}/"
     return MapNode(node.pk, node.name, note, tone, at, tuple(cells))
 
@@ -286,29 +266,44 @@ def _map_node(node: Node, pool: Pool, cells: Iterable[Cell]) -> MapNode:
 def _cell(row: _Row) -> Cell:
     name = f"GPU {row.index}"
     if not row.parts:
-        return Cell(row.index, row.state, f"{name} {LOOKS[row.state].word.lower()}")
-    parts = ", ".join(f"{part.profile} {LOOKS[part.state].word.lower()}" for part in row.parts)
+        return Cell(row.index, row.state, f"{name} {str(LOOKS[row.state].word).lower()}")
+    parts = ", ".join(f"{part.profile} {str(LOOKS[part.state].word).lower()}" for part in row.parts)
     segments = tuple(
         Segment(part.state, max(0, min(part.start, SLICES - 1)), max(1, min(part.slices, SLICES)))
         for part in row.parts
     )
-    return Cell(row.index, row.state, f"{name}, split: {parts}", segments)
+    return Cell(
+        row.index, row.state, _("%(gpu)s, split: %(instances)s") % {"gpu": name, "instances": parts}, segments
+    )
 
 
-def _headline(counts: Counter[DeviceState]) -> str:
-    """What the numbers say: “37 of 96 GPUs work, 12 are held idle, 3 are out of use”."""
-    total = sum(counts.values())
-    if not total:
-        return ""
-    working = counts[DeviceState.ALLOCATED] + counts[DeviceState.SHARED]
-    idle, out = counts[DeviceState.IDLE], sum(counts[state] for state in OUT)
-    parts = [f"{working} of {total} {'GPU' if total == 1 else 'GPUs'} {'works' if working == 1 else 'work'}"]
-    if idle:
-        parts.append(f"{idle} {'is' if idle == 1 else 'are'} held idle")
-    if counts[DeviceState.FREE]:
-        parts.append(f"{counts[DeviceState.FREE]} free")
-    if out:
-        parts.append(f"{out} out of use")
+def _headline(rows: Sequence[_Row]) -> str:
+    """What the numbers say: “37 of 96 GPUs in use, 12 idle”; MIG instances for themselves."""
+    gpus = Counter(row.state for row in rows if row.kind != DeviceKind.MIG)
+    instances = Counter(row.state for row in rows if row.kind == DeviceKind.MIG)
+    texts = []
+    if total := sum(gpus.values()):
+        noun = ngettext("%(busy)s of %(total)s GPU in use", "%(busy)s of %(total)s GPUs in use", total)
+        texts.append(_shares(noun, gpus, total))
+    if total := sum(instances.values()):
+        noun = ngettext(
+            "%(busy)s of %(total)s MIG instance in use", "%(busy)s of %(total)s MIG instances in use", total
+        )
+        texts.append(_shares(noun, instances, total))
+    return "; ".join(texts)
+
+
+def _shares(noun: str, counts: Counter[DeviceState], total: int) -> str:
+    """One kind by state; the numbers add up to the total."""
+    parts = [noun % {"busy": sum(counts[state] for state in BUSY), "total": total}]
+    for text, number in (
+        (_("%(number)s idle"), counts[DeviceState.IDLE]),
+        (_("%(number)s free"), counts[DeviceState.FREE]),
+        (_("%(number)s being checked"), counts[DeviceState.CHECKING]),
+        (_("%(number)s out of service"), sum(counts[state] for state in OUT_OF_SERVICE)),
+    ):
+        if number:
+            parts.append(text % {"number": number})
     return ", ".join(parts)
 
 
@@ -319,4 +314,5 @@ def _notes(nodes: Iterable[Node]) -> Iterable[tuple[str, str]]:
         if node.accelerator_note and node.online:
             said[node.accelerator_note].append(node.name)
     for text, names in sorted(said.items(), key=lambda item: -len(item[1]))[:5]:
-        yield text, names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        more = _("%(node)s and %(count)s more") % {"node": names[0], "count": len(names) - 1}
+        yield text, names[0] if len(names) == 1 else more

@@ -3,86 +3,89 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q, Sum
 from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from portal.accounts.models import User
 from portal.catalog.models import Template
-from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
+from portal.common.formatting import format_thousandths
+from portal.inventory import counting, resources
+from portal.inventory.counting import Count, CountedDevice, Counts, Tally
+from portal.inventory.device_states import LOOKS, DeviceState, StateLook
+from portal.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
-from provisioning.types import WHOLE_DEVICE_MILLI, Isolation, LimitEnforcement
+from provisioning.types import Isolation, LimitEnforcement
 
 SLOTS_SHOWN = 64
 WARNINGS_SHOWN = 20
 
-ISOLATION_WORDS = {
-    Isolation.NONE.value: "nothing: plain processes",
-    Isolation.SANDBOX.value: "a sandbox (bubblewrap)",
-    Isolation.CONTAINER.value: "containers",
-    Isolation.VM.value: "virtual machines",
+ISOLATION_WORDS: Mapping[str, str | Promise] = {
+    Isolation.NONE.value: gettext_lazy("nothing: plain processes"),
+    Isolation.SANDBOX.value: gettext_lazy("a sandbox (bubblewrap)"),
+    Isolation.CONTAINER.value: gettext_lazy("containers"),
+    Isolation.VM.value: gettext_lazy("virtual machines"),
 }
-LIMIT_WORDS = {
-    LimitEnforcement.NONE.value: "nothing: not enforced",
-    LimitEnforcement.CGROUP.value: "control groups",
-    LimitEnforcement.RLIMIT.value: "process limits",
+LIMIT_WORDS: Mapping[str, str | Promise] = {
+    LimitEnforcement.NONE.value: gettext_lazy("nothing: not enforced"),
+    LimitEnforcement.CGROUP.value: gettext_lazy("control groups"),
+    LimitEnforcement.RLIMIT.value: gettext_lazy("process limits"),
 }
-CAPABILITY_WORDS = {
-    "whole_gpu": "whole GPUs",
-    "mig": "MIG instances",
-    "shared_gpu": "shared GPUs",
-    "multi_gpu": "several GPUs at once",
-    "multi_node": "several nodes at once",
-    "hot_attach": "attaching devices while running",
-    "live_migration": "live migration",
-    "rdma": "RDMA",
-    "dpu_offload": "DPU offload",
-    "memory_tiers": "memory tiers",
-    "snapshots": "snapshots",
+CAPABILITY_WORDS: Mapping[str, str | Promise] = {
+    "whole_gpu": gettext_lazy("whole GPUs"),
+    "mig": gettext_lazy("MIG instances"),
+    "shared_gpu": gettext_lazy("shared GPUs"),
+    "multi_gpu": gettext_lazy("several GPUs at once"),
+    "multi_node": gettext_lazy("several nodes at once"),
+    "hot_attach": gettext_lazy("attaching devices while running"),
+    "live_migration": gettext_lazy("live migration"),
+    "rdma": gettext_lazy("RDMA"),
+    "dpu_offload": gettext_lazy("DPU offload"),
+    "memory_tiers": gettext_lazy("memory tiers"),
+    "snapshots": gettext_lazy("snapshots"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class ModelLine:
-    """How many accelerators of one model there are; `slots` is empty where there are too many to draw."""
+class DeviceLine:
+    """The devices of one model (and MIG profile); `slots` is empty where there are too many to draw."""
 
     model: str
-    total: int
-    free: int
+    count: Count
     slots: tuple[str, ...]
 
     @property
-    def taken(self) -> int:
-        return self.total - self.free
+    def total(self) -> str:
+        return format_thousandths(self.count.total)
+
+    @property
+    def free(self) -> str:
+        return format_thousandths(self.count.free)
+
+    @property
+    def not_free(self) -> int:
+        return self.count.total - self.count.free
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCapacity:
-    """What a pool's usable nodes have and what is held of it. CPU in milli-CPU, memory in MiB."""
+    """What a pool has and how much of it is free. CPU in milli-CPU, memory in MiB."""
 
     pool: Pool
     nodes: int = 0
     nodes_online: int = 0
-    cpu_milli: int = 0
-    used_cpu_milli: int = 0
-    memory_mib: int = 0
-    used_memory_mib: int = 0
+    cpu: Count = field(default_factory=Count)
+    memory: Count = field(default_factory=Count)
     warnings: int = 0
     accelerator_note: str = ""
-    accelerators: tuple[ModelLine, ...] = ()
-
-    @property
-    def free_cpu_milli(self) -> int:
-        return max(self.cpu_milli - self.used_cpu_milli, 0)
-
-    @property
-    def free_memory_mib(self) -> int:
-        return max(self.memory_mib - self.used_memory_mib, 0)
+    accelerators: tuple[DeviceLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +102,29 @@ class DeviceRow:
 
     device: Device
     node: str
-    taken_milli: int
+    look: StateLook
     holders: tuple[Holder, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node of the pool's page."""
+    """A node of the pool's page; `devices` are those that can be handed out."""
 
     node: Node
-    free_cpu_milli: int
-    free_memory_mib: int
+    cpu: Count
+    memory: Count
+    devices: Count
     slots: tuple[str, ...]
-    isolation: str
-    limits: str
+    isolation: str | Promise
+    limits: str | Promise
 
     @property
-    def devices_free(self) -> int:
-        return sum(1 for slot in self.slots if not slot)
+    def devices_free(self) -> str:
+        return format_thousandths(self.devices.free)
+
+    @property
+    def devices_total(self) -> str:
+        return format_thousandths(self.devices.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,107 +145,96 @@ class ProgramRow:
     hint: str = ""
 
 
-@dataclass(slots=True)
-class _Models:
-    slots: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+_SLOTS: Mapping[DeviceState, str] = {
+    DeviceState.FREE: "",
+    DeviceState.SHARED: "part",
+    DeviceState.ALLOCATED: "taken",
+    DeviceState.IDLE: "taken",
+    DeviceState.CHECKING: "taken",
+}
 
 
-def slot_of(device: Device, taken_milli: int) -> str:
+def slot_of(state: DeviceState) -> str:
     """How a device is drawn: `bad`, `taken`, `part`, or nothing for a free one."""
-    if not device.present or not device.healthy:
-        return "bad"
-    if taken_milli >= WHOLE_DEVICE_MILLI:
-        return "taken"
-    return "part" if taken_milli else ""
+    return _SLOTS.get(state, "bad")
 
 
 def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
-    """The capacity of each pool, in four queries for all of them; simulated ones last."""
+    """The capacity of each pool, in three queries for all of them; simulated ones last."""
     pools = sorted(pools, key=lambda pool: (pool.simulated, pool.slug))
-    ids = [pool.pk for pool in pools]
-    usable = Q(online=True, cordoned=False)
-    totals: dict[UUID, Any] = {
-        row["pool"]: row
-        for row in Node.objects.filter(pool__in=ids)
-        .order_by()
-        .values("pool")
-        .annotate(
-            count=Count("pk"),
-            online_count=Count("pk", filter=Q(online=True)),
-            cpu=Sum("cpu_milli", filter=usable),
-            memory=Sum("memory_mib", filter=usable),
-        )
-    }
-    used: dict[UUID, Any] = {
-        row["node__pool"]: row
-        for row in Allocation.objects.filter(node__pool__in=ids, released_at=None)
-        .order_by()
-        .values("node__pool")
-        .annotate(cpu=Sum("cpu_milli"), memory=Sum("memory_mib"))
-    }
-    notes: dict[UUID, tuple[int, str]] = {}
-    for pool_id, warnings, note in Node.objects.filter(pool__in=ids).values_list(
-        "pool", "warnings", "accelerator_note"
+    nodes = Node.objects.filter(pool__in=[pool.pk for pool in pools])
+    devices: dict[UUID, list[CountedDevice]] = defaultdict(list)
+    found = counting.devices(nodes)
+    for device in found:
+        devices[device.pool].append(device)
+    counts = counting.by_pool(nodes, found=found)
+    facts: dict[UUID, list[tuple[bool, int, str]]] = defaultdict(list)
+    for pool_id, online, warnings, note in nodes.values_list(
+        "pool", "online", "warnings", "accelerator_note"
     ):
-        count, first = notes.get(pool_id, (0, ""))
-        notes[pool_id] = (count + len(warnings), first or note)
-    by_pool: dict[UUID, _Models] = defaultdict(_Models)
-    for device in (
-        Device.objects.filter(node__pool__in=ids, present=True)
-        .select_related("node")
-        .annotate(taken=Sum("allocated__milli", filter=Q(allocated__active=True)))
-        .order_by("node__name", "index")
-    ):
-        slot = slot_of(device, device.taken or 0) if device.node.online else "bad"
-        by_pool[device.node.pool_id].slots[device.model].append(slot)
-    return [
-        PoolCapacity(
-            pool=pool,
-            nodes=totals.get(pool.pk, {}).get("count", 0),
-            nodes_online=totals.get(pool.pk, {}).get("online_count", 0),
-            cpu_milli=totals.get(pool.pk, {}).get("cpu") or 0,
-            used_cpu_milli=used.get(pool.pk, {}).get("cpu") or 0,
-            memory_mib=totals.get(pool.pk, {}).get("memory") or 0,
-            used_memory_mib=used.get(pool.pk, {}).get("memory") or 0,
-            warnings=notes.get(pool.pk, (0, ""))[0],
-            accelerator_note=notes.get(pool.pk, (0, ""))[1],
-            accelerators=tuple(
-                ModelLine(
-                    model=model,
-                    total=len(slots),
-                    free=slots.count(""),
-                    slots=tuple(slots) if len(slots) <= SLOTS_SHOWN else (),
-                )
-                for model, slots in sorted(by_pool[pool.pk].slots.items())
-            ),
-        )
-        for pool in pools
-    ]
+        facts[pool_id].append((online, len(warnings), note))
+    return [_capacity(pool, counts.get(pool.pk, {}), devices[pool.pk], facts[pool.pk]) for pool in pools]
+
+
+def _capacity(
+    pool: Pool, counts: Counts, devices: Sequence[CountedDevice], nodes: Sequence[tuple[bool, int, str]]
+) -> PoolCapacity:
+    prefix = resources.SIMULATED if pool.simulated else ""
+    return PoolCapacity(
+        pool=pool,
+        nodes=len(nodes),
+        nodes_online=sum(online for online, _warnings, _note in nodes),
+        cpu=counts.get(prefix + resources.CPU, Count()),
+        memory=counts.get(prefix + resources.MEMORY, Count()),
+        warnings=sum(warnings for _online, warnings, _note in nodes),
+        accelerator_note=next((note for _online, _warnings, note in nodes if note), ""),
+        accelerators=tuple(_lines(devices)),
+    )
+
+
+def _lines(devices: Iterable[CountedDevice]) -> Iterable[DeviceLine]:
+    groups: dict[str, list[CountedDevice]] = defaultdict(list)
+    for device in devices:
+        named = device.mig_instance and device.profile and device.profile not in device.model
+        groups[f"{device.model} · {device.profile}" if named else device.model].append(device)
+    for model, group in sorted(groups.items()):
+        slots = tuple(slot_of(device.state) for device in group)
+        yield DeviceLine(model, _together(group), slots if len(slots) <= SLOTS_SHOWN else ())
+
+
+def _together(devices: Iterable[CountedDevice]) -> Count:
+    tally = Tally()
+    for device in devices:
+        device.add_to(tally, "")
+    return tally.counts.get("", Count())
 
 
 def node_rows(nodes: Sequence[Any]) -> tuple[list[NodeRow], list[Device]]:
-    """Rows for these nodes (of `selectors.nodes`), and their devices, with `used_milli`."""
+    """Rows for these nodes (of `selectors.nodes`), and their devices; no query."""
     rows: list[NodeRow] = []
     devices: list[Device] = []
     for node in nodes:
-        own = list(node.devices.all())
-        devices.extend(own)
+        its_devices = counting.counted(node.devices.all())
+        devices.extend(node.devices.all())
         real = not node.pool.simulated
+        own, prefix = counting.of_node(node), "" if real else resources.SIMULATED
+        simulated = _("simulated")
         rows.append(
             NodeRow(
                 node=node,
-                free_cpu_milli=max(node.cpu_milli - (node.used_cpu_milli or 0), 0),
-                free_memory_mib=max(node.memory_mib - (node.used_memory_mib or 0), 0),
-                slots=tuple(slot_of(device, device.used_milli or 0) for device in own),
-                isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else "simulated",
-                limits=LIMIT_WORDS.get(node.limits, node.limits) if real else "simulated",
+                cpu=own.get(prefix + resources.CPU, Count()),
+                memory=own.get(prefix + resources.MEMORY, Count()),
+                devices=_together(its_devices),
+                slots=tuple(slot_of(device.state) for device in its_devices),
+                isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
+                limits=LIMIT_WORDS.get(node.limits, node.limits) if real else simulated,
             )
         )
     return rows, devices
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
-    """Rows for these devices; a holder is named only to those who may see the workspace."""
+    """Rows for these devices (with state); a holder is named only to those who may see the workspace."""
     holders: dict[UUID, list[Holder]] = defaultdict(list)
     visible = set(visible_to(actor, Workspace.objects.live()).values_list("pk", flat=True) if devices else ())
     for item in AllocatedDevice.objects.filter(device__in=devices, active=True).select_related(
@@ -246,15 +243,19 @@ def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:
         workspace = item.allocation.workspace
         if workspace.pk in visible:
             url = reverse("workspaces:detail", args=[workspace.pk])
-            holder = Holder(f"{workspace.name} of {workspace.owner.username}", url)
+            name = _("%(workspace)s of %(owner)s") % {
+                "workspace": workspace.name,
+                "owner": workspace.owner.username,
+            }
+            holder = Holder(name, url)
         else:
-            holder = Holder("another team")
+            holder = Holder(_("another team"))
         holders[item.device_id].append(holder)
     return [
         DeviceRow(
             device=device,
             node=device.node.name,
-            taken_milli=device.used_milli or 0,
+            look=LOOKS[DeviceState(device.state)],
             holders=tuple(holders.get(device.pk, ())),
         )
         for device in devices
@@ -270,7 +271,10 @@ def warnings_of(pool: Pool) -> list[WarningGroup]:
     groups = sorted(nodes.items(), key=lambda item: (-len(item[1]), item[0]))[:WARNINGS_SHOWN]
     return [
         WarningGroup(
-            text, f"On {names[0]}." if len(names) == 1 else f"On {names[0]} and {len(names) - 1} more."
+            text,
+            _("On %(node)s.") % {"node": names[0]}
+            if len(names) == 1
+            else _("On %(node)s and %(count)s more.") % {"node": names[0], "count": len(names) - 1},
         )
         for text, names in groups
     ]
@@ -280,13 +284,15 @@ def programs_of(pool: Pool) -> list[ProgramRow]:
     """Each template's program and where it is installed. A simulated pool has every program."""
     templates = list(Template.objects.filter(enabled=True).order_by("position", "name"))
     if pool.simulated:
-        return [ProgramRow(item.name, 1, "simulated") for item in templates]
+        return [ProgramRow(item.name, 1, _("simulated")) for item in templates]
     installed = [programs for (programs,) in pool.nodes.values_list("programs")]
     rows = []
     for item in templates:
         count = sum(1 for programs in installed if programs.get(item.program))
-        where = "on every node" if count == len(installed) else f"on {count} of {len(installed)} nodes"
+        where = _("on every node")
+        if count != len(installed):
+            where = _("on %(count)s of %(total)s nodes") % {"count": count, "total": len(installed)}
         rows.append(
-            ProgramRow(item.name, count, where if len(installed) > 1 else "installed", item.install_hint)
+            ProgramRow(item.name, count, where if len(installed) > 1 else _("installed"), item.install_hint)
         )
     return rows

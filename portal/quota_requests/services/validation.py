@@ -14,7 +14,7 @@ from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import RequestKind
 from portal.quotas import resources
 from portal.quotas.models import MemberCap
-from portal.quotas.sizes import HOURS_AT_MOST, size_of
+from portal.quotas.sizes import MAX_HOURS, size_of
 
 WHY_MAX = 2000
 
@@ -55,7 +55,7 @@ def _senseless(actor: User, team: Team, kind: str, resource: str, amount: int) -
     size = size_of(resource)
     if size is not None and amount > size:
         has = f"{format_resource_amount(resource, size)}" + (
-            f" in {HOURS_AT_MOST // 24} days" if resource == resources.GPU_HOURS else ""
+            f" in {MAX_HOURS // 24} days" if resource == resources.GPU_HOURS else ""
         )
         if not size:
             return {"resource": [f"This site has no {format_resource(resource)}."]}

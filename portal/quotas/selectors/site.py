@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import Count, Sum
-
 from portal.accounts.models import Team
 from portal.common.formatting import format_amount, format_resource
-from portal.inventory.models import Device, Node
+from portal.inventory import counting
 from portal.quotas import resources, types
 from portal.quotas.models import Cohort, Quota
 from portal.quotas.presenters.bars import in_order
 from portal.quotas.selectors.limits import SHOWN_UNLIMITED, Amounts, Standing, add
-from provisioning.types import DeviceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +47,8 @@ class SiteLine:
 
 
 def site_capacity() -> Amounts:
-    """What is present, online and fit for work, by resource; not less than that because of a limit."""
-    found: Amounts = {}
-    nodes = Node.objects.filter(pool__enabled=True, online=True, cordoned=False)
-    for simulated, cpu, memory, disk in (
-        nodes.order_by()
-        .values_list("pool__simulated")
-        .annotate(Sum("cpu_milli"), Sum("memory_mib"), Sum("disk_mib"))
-    ):
-        prefix = resources.SIMULATED if simulated else ""
-        add(
-            found,
-            {prefix + resources.CPU: cpu, prefix + resources.MEMORY: memory, prefix + resources.DISK: disk},
-        )
-    devices = Device.objects.filter(present=True, healthy=True, cordoned=False, node__in=nodes)
-    cut = devices.filter(kind=DeviceKind.MIG.value).exclude(parent_uuid="").values("parent_uuid")
-    for simulated, name, kind, profile, count in (
-        devices.exclude(uuid__in=cut)
-        .order_by()
-        .values_list("node__pool__simulated", "model", "kind", "mig_profile")
-        .annotate(Count("pk"))
-    ):
-        if kind == DeviceKind.MIG.value:
-            if profile:
-                add(found, {resources.mig(profile, simulated=simulated): count * 1000})
-            continue
-        add(found, {resources.gpu(name): count * 1000})
-        if not simulated:
-            add(found, {resources.GPU: count * 1000})
-    return {resource: amount for resource, amount in found.items() if amount}
+    """What is in service, by resource; not less than that because of a limit."""
+    return {name: count.in_service for name, count in counting.site().items() if count.in_service}
 
 
 def site_view(now: Standing) -> list[SiteLine]:
