@@ -15,7 +15,7 @@ from django.urls import URLPattern, path
 from django.views.decorators.csrf import csrf_exempt
 from django_filters import rest_framework as filters  # type: ignore[import-untyped]
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
-from rest_framework import generics, mixins, renderers, serializers, viewsets
+from rest_framework import mixins, renderers, serializers, viewsets
 from rest_framework.metadata import SimpleMetadata
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
@@ -194,22 +194,6 @@ class ListViewSet(mixins.ListModelMixin, ApiViewSet):
 
 class ReadViewSet(mixins.RetrieveModelMixin, ListViewSet):
     """A resource that can be listed and read."""
-
-
-class ListView(ApiView, mixins.ListModelMixin, generics.GenericAPIView[Any]):
-    """A list in cursor pages. `ordering` begins with a field of the row itself and ends with a unique one."""
-
-    pagination_class = Pages
-    ordering: ClassVar[tuple[str, ...]]
-
-    def known_params(self) -> frozenset[str]:
-        filterset: type[filters.FilterSet] | None = getattr(self, "filterset_class", None)
-        names = filterset.base_filters.keys() if filterset else ()
-        return self.query_params | {"cursor", "page_size", *names}
-
-    def documenting(self) -> bool:
-        """Whether the OpenAPI generator asks, without a user."""
-        return bool(getattr(self, "swagger_fake_view", False))
 
 
 class WhoeverSignedIn(IsAuthenticated):

@@ -7,15 +7,26 @@ from typing import Any
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiExample
 from rest_framework import serializers
+from rest_framework.decorators import action
+from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.common.api import ApiView, ListView, StrictSerializer, UserRequest, filters, operation, routes
+from portal.accounts.authentication import HasScope
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
 from portal.common.scopes import Scope
-from portal.ledger import selectors as selectors
-from portal.ledger import services as services
+from portal.ledger import selectors, services
 from portal.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
-from portal.quotas import policies
-from portal.quotas.api.limits import body_of
+from portal.quotas.api.limits import SetsLimits
 from portal.quotas.selectors import limits
 
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
@@ -59,34 +70,31 @@ class LedgerEntrySerializer(serializers.ModelSerializer[LedgerEntry]):
         read_only_fields = fields
 
 
-class LedgerList(ListView):
-    scopes = SCOPES
+@documented(
+    list="List ledgers",
+    of="Those of your teams; all for operators and approvers.",
+    retrieve="Read a team's ledger",
+)
+class LedgerViewSet(ReadViewSet):
+    queryset = LedgerAccount.objects.none()
     serializer_class = LedgerSerializer
+    permission_classes = [SetsLimits]
+    scopes = SCOPES
     ordering = ("team__slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
 
     def get_queryset(self) -> QuerySet[LedgerAccount]:
-        return (
-            LedgerAccount.objects.none() if self.documenting() else selectors.ledgers_for(self.request.user)
-        )
+        return selectors.ledgers_for(self.request.user)
 
-    @operation(
-        "List ledgers",
-        description="Those of your teams; all for operators and approvers.",
-        responses={200: LedgerSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
+    def get_object(self) -> selectors.Statement:
+        return selectors.statement_for(self.request.user, self.kwargs["slug"])
+
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         page = self.paginate_queryset(self.filter_queryset(self.get_queryset()))
         found = [selectors.statement(row.team) for row in page or ()]
-        return self.get_paginated_response(LedgerSerializer([one for one in found if one], many=True).data)
-
-
-class LedgerDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a team's ledger", responses={200: LedgerSerializer}, errors=[404])
-    def get(self, request: UserRequest, slug: str) -> Response:
-        return Response(LedgerSerializer(selectors.statement_for(request.user, slug)).data)
+        rows = self.get_serializer([one for one in found if one], many=True)
+        return self.get_paginated_response(rows.data)
 
     @operation(
         "Open a team's ledger, or change its grant",
@@ -100,11 +108,10 @@ class LedgerDetail(ApiView):
             )
         ],
     )
-    def put(self, request: UserRequest, slug: str) -> Response:
-        policies.require_set_limits(request.user)
+    def update(self, request: UserRequest, slug: str) -> Response:
         team = limits.team_for(request.user, slug)
         services.set_ledger(actor=request.user, team=team, **body_of(request, LedgerChangeSerializer))
-        return Response(LedgerSerializer(selectors.statement(team)).data)
+        return self.answer(selectors.statement(team))
 
     @operation(
         "Close a team's ledger",
@@ -112,14 +119,9 @@ class LedgerDetail(ApiView):
         responses={204: None},
         errors=[404],
     )
-    def delete(self, request: UserRequest, slug: str) -> Response:
-        policies.require_set_limits(request.user)
+    def destroy(self, request: UserRequest, slug: str) -> Response:
         services.close_ledger(actor=request.user, team=limits.team_for(request.user, slug))
         return Response(status=204)
-
-
-class LedgerCredits(ApiView):
-    scopes = {"*": Scope.QUOTAS_DECIDE}
 
     @operation(
         "Credit hours, or take them back",
@@ -128,10 +130,16 @@ class LedgerCredits(ApiView):
         responses={200: LedgerSerializer},
         errors=[400, 404, 415],
     )
-    def post(self, request: UserRequest, slug: str) -> Response:
+    @action(
+        detail=True,
+        methods=["post"],
+        scopes={"*": Scope.QUOTAS_DECIDE},
+        permission_classes=[HasScope],
+    )
+    def credits(self, request: UserRequest, slug: str) -> Response:
         team = limits.team_for(request.user, slug)
         services.credit(actor=request.user, team=team, **body_of(request, CreditSerializer))
-        return Response(LedgerSerializer(selectors.statement(team)).data)
+        return self.answer(selectors.statement(team))
 
 
 class EntryFilter(filters.FilterSet):
@@ -139,30 +147,22 @@ class EntryFilter(filters.FilterSet):
     kind = filters.ChoiceFilter(choices=EntryKind.choices, label="What moved it.")
 
 
-class EntryList(ListView):
-    scopes = SCOPES
+@documented(
+    list="List what moved ledgers",
+    of="The newest first. Spending is one entry for each team and hour.",
+)
+class EntryViewSet(ListViewSet):
+    queryset = LedgerEntry.objects.none()
     serializer_class = LedgerEntrySerializer
     filterset_class = EntryFilter
+    scopes = SCOPES
     ordering = ("-at", "-id")
 
     def get_queryset(self) -> QuerySet[LedgerEntry]:
-        if self.documenting():
-            return LedgerEntry.objects.none()
         return selectors.entries_for(self.request.user)
 
-    @operation(
-        "List what moved ledgers",
-        description="The newest first. Spending is one entry for each team and hour.",
-        responses={200: LedgerEntrySerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
 
-
-urlpatterns = [
-    *routes("ledgers", LedgerList, "ledgers"),
-    *routes("ledgers/<slug:slug>", LedgerDetail, "ledger"),
-    *routes("ledgers/<slug:slug>/credits", LedgerCredits, "ledger-credits"),
-    *routes("ledger-entries", EntryList, "ledger-entries"),
-]
+router = Router()
+router.register("ledgers", LedgerViewSet, basename="ledger")
+router.register("ledger-entries", EntryViewSet, basename="ledger-entry")
+urlpatterns = router.urls

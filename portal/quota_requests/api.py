@@ -8,15 +8,29 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils import timezone
+from rest_framework.decorators import action
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts import selectors as accounts
+from portal.accounts.authentication import HasScope
 from portal.accounts.models import Delegation, Team, User
 from portal.catalog import selectors as catalog
-from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.quota_requests import selectors as selectors
+from portal.quota_requests import selectors
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
 from portal.quota_requests.serializers import (
     ApproveSerializer,
@@ -40,6 +54,18 @@ ASKING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
 
 
+class WritesAsApprover(HasScope):
+    """Making and changing is for approvers: refused before the body is read, which may name foreign teams."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        if view.action in ("create", "partial_update"):
+            actor: Any = request.user
+            rules.require_approver(actor)
+        return True
+
+
 class RequestFilter(filters.FilterSet):
     status = filters.MultipleChoiceFilter(choices=RequestStatus.choices, label="One or more states.")
     kind = filters.ChoiceFilter(choices=RequestKind.choices, label="What more is asked for.")
@@ -52,21 +78,23 @@ def _team(actor: User, slug: str) -> Team:
     try:
         return accounts.team_by_slug(actor, slug)
     except NotFound as error:
-        raise InvalidInput(
-            error.message, next_action=error.next_action, errors={"team": [error.message]}
-        ) from error
+        raise InvalidInput(error.reason, errors={"team": [error.message]}) from error
 
 
-class RequestList(ListView):
-    scopes = ASKING
+class RequestViewSet(ReadViewSet):
+    queryset = QuotaRequest.objects.none()
     serializer_class = RequestSerializer
     filterset_class = RequestFilter
+    scopes = ASKING
     ordering = ("-created_at", "-id")
+    lookup_url_kwarg = "request_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[QuotaRequest]:
-        if self.documenting():
-            return QuotaRequest.objects.none()
         return selectors.requests_for(self.request.user)
+
+    def get_object(self) -> QuotaRequest:
+        return selectors.request_by_id(self.request.user, self.kwargs["request_id"])
 
     @operation(
         "List requests for more",
@@ -75,8 +103,8 @@ class RequestList(ListView):
         errors=[400],
         operation_id="quota_requests_list",
     )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().list(request, *args, **kwargs)
 
     @operation(
         "Ask for more",
@@ -88,10 +116,8 @@ class RequestList(ListView):
         responses={201: RequestSerializer},
         errors=[400, 409, 415, 422],
     )
-    def post(self, request: UserRequest) -> Response:
-        body = AskSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, AskSerializer)
         team = _team(request.user, given["team"])
         wanted = {
             "kind": given["kind"],
@@ -111,16 +137,9 @@ class RequestList(ListView):
             )
         else:
             made = services.ask(actor=request.user, team=team, **wanted)
-        headers = {"Location": reverse("api:quota-request", args=[made.pk])}
-        return Response(_shown(request.user, made.pk), status=201, headers=headers)
-
-
-def _shown(actor: User, request_id: UUID) -> Any:
-    return RequestSerializer(selectors.request_by_id(actor, request_id)).data
-
-
-class RequestDetail(ApiView):
-    scopes = ASKING
+        self.kwargs["request_id"] = made.pk
+        location = reverse("api:quota-request-detail", args=[made.pk])
+        return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(
         "Read a request",
@@ -129,14 +148,10 @@ class RequestDetail(ApiView):
         errors=[404],
         operation_id="quota_requests_retrieve",
     )
-    def get(self, request: UserRequest, request_id: UUID) -> Response:
-        found = selectors.request_by_id(request.user, request_id)
-        evidence = selectors.evidence(found) if selectors.may_decide(request.user, found) else None
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        found = self.get_object()
+        evidence = selectors.evidence(found) if selectors.may_decide(self.request.user, found) else None
         return Response(RequestDetailSerializer(found, context={"evidence": evidence}).data)
-
-
-class RequestApprove(ApiView):
-    scopes = DECIDING
 
     @operation(
         "Approve a request",
@@ -145,16 +160,12 @@ class RequestApprove(ApiView):
         responses={200: RequestSerializer},
         errors=[400, 404, 409, 415],
     )
-    def post(self, request: UserRequest, request_id: UUID) -> Response:
-        body = ApproveSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        selectors.request_by_id(request.user, request_id)
-        services.approve(actor=request.user, request_id=request_id, **body.validated_data)
-        return Response(_shown(request.user, request_id))
-
-
-class RequestDeny(ApiView):
-    scopes = DECIDING
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def approve(self, request: UserRequest, request_id: UUID) -> Response:
+        given = body_of(request, ApproveSerializer)
+        self.get_object()
+        services.approve(actor=request.user, request_id=request_id, **given)
+        return self.answer(self.get_object())
 
     @operation(
         "Deny a request",
@@ -163,16 +174,12 @@ class RequestDeny(ApiView):
         responses={200: RequestSerializer},
         errors=[400, 404, 409, 415],
     )
-    def post(self, request: UserRequest, request_id: UUID) -> Response:
-        body = DenySerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        selectors.request_by_id(request.user, request_id)
-        services.deny(actor=request.user, request_id=request_id, reason=body.validated_data["reason"])
-        return Response(_shown(request.user, request_id))
-
-
-class RequestWithdraw(ApiView):
-    scopes = ASKING
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def deny(self, request: UserRequest, request_id: UUID) -> Response:
+        given = body_of(request, DenySerializer)
+        self.get_object()
+        services.deny(actor=request.user, request_id=request_id, reason=given["reason"])
+        return self.answer(self.get_object())
 
     @operation(
         "Withdraw a request of your own",
@@ -180,10 +187,11 @@ class RequestWithdraw(ApiView):
         responses={200: RequestSerializer},
         errors=[404, 409],
     )
-    def post(self, request: UserRequest, request_id: UUID) -> Response:
-        selectors.request_by_id(request.user, request_id)
+    @action(detail=True, methods=["post"])
+    def withdraw(self, request: UserRequest, request_id: UUID) -> Response:
+        self.get_object()
         services.withdraw(actor=request.user, request_id=request_id)
-        return Response(_shown(request.user, request_id))
+        return self.answer(self.get_object())
 
 
 class GrantFilter(filters.FilterSet):
@@ -199,22 +207,21 @@ class GrantFilter(filters.FilterSet):
         return grants.filter(pk__in=lasting) if value else grants.exclude(pk__in=lasting)
 
 
-class GrantList(ListView):
-    scopes = DECIDING
+@documented(list="List grants")
+class GrantViewSet(ListViewSet):
+    queryset = Grant.objects.none()
     serializer_class = GrantSerializer
     filterset_class = GrantFilter
+    scopes = DECIDING
     ordering = ("-starts_at", "-id")
+    lookup_url_kwarg = "grant_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Grant]:
-        return Grant.objects.none() if self.documenting() else selectors.grants_for(self.request.user)
+        return selectors.grants_for(self.request.user)
 
-    @operation("List grants", responses={200: GrantSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
-
-
-class GrantRevoke(ApiView):
-    scopes = DECIDING
+    def get_object(self) -> Grant:
+        return selectors.grant_by_id(self.request.user, self.kwargs["grant_id"])
 
     @operation(
         "Take a grant back",
@@ -223,14 +230,12 @@ class GrantRevoke(ApiView):
         responses={200: GrantSerializer},
         errors=[400, 404, 409, 415],
     )
-    def post(self, request: UserRequest, grant_id: UUID) -> Response:
-        body = RevokeSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        selectors.grant_by_id(request.user, grant_id)
-        services.revoke_grant(
-            actor=request.user, grant_id=grant_id, reason=body.validated_data.get("reason", "")
-        )
-        return Response(GrantSerializer(selectors.grant_by_id(request.user, grant_id)).data)
+    @action(detail=True, methods=["post"])
+    def revoke(self, request: UserRequest, grant_id: UUID) -> Response:
+        reason = body_of(request, RevokeSerializer).get("reason", "")
+        self.get_object()
+        services.revoke_grant(actor=request.user, grant_id=grant_id, reason=reason)
+        return self.answer(self.get_object())
 
 
 class RuleFilter(filters.FilterSet):
@@ -239,18 +244,22 @@ class RuleFilter(filters.FilterSet):
     enabled = filters.BooleanFilter(label="Only those switched on, or off.")
 
 
-class RuleList(ListView):
-    scopes = DECIDING
+@documented(list="List auto-approve rules", retrieve="Read an auto-approve rule")
+class RuleViewSet(ReadViewSet):
+    queryset = AutoApproveRule.objects.none()
     serializer_class = RuleSerializer
     filterset_class = RuleFilter
+    permission_classes = [WritesAsApprover]
+    scopes = DECIDING
     ordering = ("created_at", "id")
+    lookup_url_kwarg = "rule_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[AutoApproveRule]:
-        return AutoApproveRule.objects.none() if self.documenting() else selectors.rules(self.request.user)
+        return selectors.rules(self.request.user)
 
-    @operation("List auto-approve rules", responses={200: RuleSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def get_object(self) -> AutoApproveRule:
+        return selectors.rule_by_id(self.request.user, self.kwargs["rule_id"])
 
     @operation(
         "Make an auto-approve rule",
@@ -259,32 +268,12 @@ class RuleList(ListView):
         responses={201: RuleSerializer},
         errors=[400, 415],
     )
-    def post(self, request: UserRequest) -> Response:
-        rules.require_approver(request.user)
-        body = RuleCreateSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, RuleCreateSerializer)
         slug = given.pop("team", None)
         rule = rules.create_rule(actor=request.user, team=_any_team(slug) if slug else None, **given)
-        headers = {"Location": reverse("api:auto-approve-rule", args=[rule.pk])}
-        return Response(RuleSerializer(rule).data, status=201, headers=headers)
-
-
-def _any_team(slug: str) -> Team:
-    """Approvers make rules for teams that they are not in."""
-    team = Team.objects.filter(slug=slug).first()
-    if team is None:
-        sentence = f"There is no team “{slug}”."
-        raise InvalidInput(sentence, next_action="Check the spelling.", errors={"team": [sentence]})
-    return team
-
-
-class RuleDetail(ApiView):
-    scopes = DECIDING
-
-    @operation("Read an auto-approve rule", responses={200: RuleSerializer}, errors=[404])
-    def get(self, request: UserRequest, rule_id: UUID) -> Response:
-        return Response(RuleSerializer(selectors.rule_by_id(request.user, rule_id)).data)
+        location = reverse("api:auto-approve-rule-detail", args=[rule.pk])
+        return self.answer(rule, status=201, Location=location)
 
     @operation(
         "Change an auto-approve rule",
@@ -293,12 +282,10 @@ class RuleDetail(ApiView):
         responses={200: RuleSerializer},
         errors=[400, 404, 415],
     )
-    def patch(self, request: UserRequest, rule_id: UUID) -> Response:
-        rules.require_approver(request.user)
-        body = RuleChangeSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        rules.change_rule(actor=request.user, rule_id=rule_id, **body.validated_data)
-        return Response(RuleSerializer(selectors.rule_by_id(request.user, rule_id)).data)
+    def partial_update(self, request: UserRequest, rule_id: UUID) -> Response:
+        given = body_of(request, RuleChangeSerializer)
+        rules.change_rule(actor=request.user, rule_id=rule_id, **given)
+        return self.answer(self.get_object())
 
     @operation(
         "Remove an auto-approve rule",
@@ -306,27 +293,39 @@ class RuleDetail(ApiView):
         responses={204: None},
         errors=[404],
     )
-    def delete(self, request: UserRequest, rule_id: UUID) -> Response:
+    def destroy(self, request: UserRequest, rule_id: UUID) -> Response:
         rules.delete_rule(actor=request.user, rule_id=rule_id)
         return Response(status=204)
 
 
-class DelegationList(ListView):
-    scopes = DECIDING
+def _any_team(slug: str) -> Team:
+    """Approvers make rules for teams that they are not in."""
+    team = Team.objects.filter(slug=slug).first()
+    if team is None:
+        reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
+        raise InvalidInput(reason, errors={"team": [reason]})
+    return team
+
+
+@documented(
+    list="List delegations",
+    of="Those you gave or hold; all for approvers and operators.",
+    retrieve="Read a delegation",
+)
+class DelegationViewSet(ReadViewSet):
+    queryset = Delegation.objects.none()
     serializer_class = DelegationSerializer
+    permission_classes = [WritesAsApprover]
+    scopes = DECIDING
     ordering = ("-starts_at", "-id")
+    lookup_url_kwarg = "delegation_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Delegation]:
-        return Delegation.objects.none() if self.documenting() else selectors.delegations(self.request.user)
+        return selectors.delegations(self.request.user)
 
-    @operation(
-        "List delegations",
-        description="Those you gave or hold; all for approvers and operators.",
-        responses={200: DelegationSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def get_object(self) -> Delegation:
+        return selectors.delegation_by_id(self.request.user, self.kwargs["delegation_id"])
 
     @operation(
         "Let somebody decide in your place",
@@ -335,21 +334,10 @@ class DelegationList(ListView):
         responses={201: DelegationSerializer},
         errors=[400, 409, 415],
     )
-    def post(self, request: UserRequest) -> Response:
-        rules.require_approver(request.user)
-        body = DelegateSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        made = rules.delegate(actor=request.user, **body.validated_data)
-        headers = {"Location": reverse("api:delegation", args=[made.pk])}
-        return Response(DelegationSerializer(made).data, status=201, headers=headers)
-
-
-class DelegationDetail(ApiView):
-    scopes = DECIDING
-
-    @operation("Read a delegation", responses={200: DelegationSerializer}, errors=[404])
-    def get(self, request: UserRequest, delegation_id: UUID) -> Response:
-        return Response(DelegationSerializer(selectors.delegation_by_id(request.user, delegation_id)).data)
+    def create(self, request: UserRequest) -> Response:
+        made = rules.delegate(actor=request.user, **body_of(request, DelegateSerializer))
+        location = reverse("api:delegation-detail", args=[made.pk])
+        return self.answer(made, status=201, Location=location)
 
     @operation(
         "End a delegation",
@@ -357,22 +345,15 @@ class DelegationDetail(ApiView):
         responses={204: None},
         errors=[404],
     )
-    def delete(self, request: UserRequest, delegation_id: UUID) -> Response:
-        selectors.delegation_by_id(request.user, delegation_id)
+    def destroy(self, request: UserRequest, delegation_id: UUID) -> Response:
+        self.get_object()
         rules.take_back(actor=request.user, delegation_id=delegation_id)
         return Response(status=204)
 
 
-urlpatterns = [
-    *routes("quota-requests", RequestList, "quota-requests"),
-    *routes("quota-requests/<uuid:request_id>", RequestDetail, "quota-request"),
-    *routes("quota-requests/<uuid:request_id>/approve", RequestApprove, "quota-request-approve"),
-    *routes("quota-requests/<uuid:request_id>/deny", RequestDeny, "quota-request-deny"),
-    *routes("quota-requests/<uuid:request_id>/withdraw", RequestWithdraw, "quota-request-withdraw"),
-    *routes("grants", GrantList, "grants"),
-    *routes("grants/<uuid:grant_id>/revoke", GrantRevoke, "grant-revoke"),
-    *routes("auto-approve-rules", RuleList, "auto-approve-rules"),
-    *routes("auto-approve-rules/<uuid:rule_id>", RuleDetail, "auto-approve-rule"),
-    *routes("delegations", DelegationList, "delegations"),
-    *routes("delegations/<uuid:delegation_id>", DelegationDetail, "delegation"),
-]
+router = Router()
+router.register("quota-requests", RequestViewSet, basename="quota-request")
+router.register("grants", GrantViewSet)
+router.register("auto-approve-rules", RuleViewSet, basename="auto-approve-rule")
+router.register("delegations", DelegationViewSet)
+urlpatterns = router.urls

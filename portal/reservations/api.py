@@ -9,19 +9,27 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample
 from rest_framework import serializers
+from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.common.api import ApiView, ListView, StrictSerializer, UserRequest, filters, operation, routes
+from portal.common.api import (
+    ReadViewSet,
+    Router,
+    StrictSerializer,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
 from portal.common.scopes import Scope
 from portal.quotas import policies
-from portal.quotas.api.limits import body_of
 from portal.quotas.selectors import limits
-from portal.reservations import selectors as selectors
-from portal.reservations import services as services
-from portal.reservations import slots
+from portal.reservations import selectors, services, slots
 from portal.reservations.models import Reservation, ReservationStatus
 
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
+DECIDING = {"*": Scope.QUOTAS_DECIDE}
 
 
 class ReservationSerializer(serializers.ModelSerializer[Reservation]):
@@ -78,34 +86,28 @@ class ReservationFilter(filters.FilterSet):
     ends_after = filters.IsoDateTimeFilter(field_name="ends_at", lookup_expr="gt", label="Ends after.")
 
 
-def _shown(request: UserRequest, row: Reservation) -> Any:
-    return ReservationSerializer(row, context={"actor": request.user}).data
-
-
-class ReservationList(ListView):
-    scopes = SCOPES
+@documented(
+    list="List reservations",
+    of="What is booked, and what your teams ask for; all for operators and approvers.",
+    retrieve="Read a reservation",
+)
+class ReservationViewSet(ReadViewSet):
+    queryset = Reservation.objects.none()
     serializer_class = ReservationSerializer
     filterset_class = ReservationFilter
+    scopes = SCOPES
     ordering = ("starts_at", "id")
+    lookup_url_kwarg = "reservation_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Reservation]:
-        return (
-            Reservation.objects.none()
-            if self.documenting()
-            else selectors.reservations_for(self.request.user)
-        )
+        return selectors.reservations_for(self.request.user)
+
+    def get_object(self) -> Reservation:
+        return selectors.reservation_by_id(self.request.user, self.kwargs["reservation_id"])
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "actor": self.request.user}
-
-    @operation(
-        "List reservations",
-        description="What is booked, and what your teams ask for; all for operators and approvers.",
-        responses={200: ReservationSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
 
     @operation(
         "Ask for a reservation",
@@ -124,21 +126,13 @@ class ReservationList(ListView):
             )
         ],
     )  # fmt: skip
-    def post(self, request: UserRequest) -> Response:
+    def create(self, request: UserRequest) -> Response:
         given = body_of(request, ReservationCreateSerializer)
         team = limits.team_for(request.user, given.pop("team"))
         given["amounts"] = slots.counted(given["amounts"])
         made = services.request(actor=request.user, team=team, **given)
-        location = reverse("api:reservation", args=[made.pk])
-        return Response(_shown(request, made), status=201, headers={"Location": location})
-
-
-class ReservationDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a reservation", responses={200: ReservationSerializer}, errors=[404])
-    def get(self, request: UserRequest, reservation_id: UUID) -> Response:
-        return Response(_shown(request, selectors.reservation_by_id(request.user, reservation_id)))
+        location = reverse("api:reservation-detail", args=[made.pk])
+        return self.answer(made, status=201, Location=location)
 
     @operation(
         "Change a reservation",
@@ -147,12 +141,10 @@ class ReservationDetail(ApiView):
         responses={200: ReservationSerializer},
         errors=[400, 404, 409, 415],
     )
-    def put(self, request: UserRequest, reservation_id: UUID) -> Response:
+    def update(self, request: UserRequest, reservation_id: UUID) -> Response:
         given = body_of(request, ReservationWriteSerializer)
         given["amounts"] = slots.counted(given["amounts"])
-        return Response(
-            _shown(request, services.change(actor=request.user, reservation_id=reservation_id, **given))
-        )
+        return self.answer(services.change(actor=request.user, reservation_id=reservation_id, **given))
 
     @operation(
         "Cancel a reservation",
@@ -160,13 +152,9 @@ class ReservationDetail(ApiView):
         responses={204: None},
         errors=[404, 409],
     )
-    def delete(self, request: UserRequest, reservation_id: UUID) -> Response:
+    def destroy(self, request: UserRequest, reservation_id: UUID) -> Response:
         services.cancel(actor=request.user, reservation_id=reservation_id)
         return Response(status=204)
-
-
-class ReservationApprove(ApiView):
-    scopes = {"*": Scope.QUOTAS_DECIDE}
 
     @operation(
         "Book what was asked for",
@@ -175,12 +163,9 @@ class ReservationApprove(ApiView):
         responses={200: ReservationSerializer},
         errors=[404, 409],
     )
-    def post(self, request: UserRequest, reservation_id: UUID) -> Response:
-        return Response(_shown(request, services.approve(actor=request.user, reservation_id=reservation_id)))
-
-
-class ReservationDeny(ApiView):
-    scopes = {"*": Scope.QUOTAS_DECIDE}
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def approve(self, request: UserRequest, reservation_id: UUID) -> Response:
+        return self.answer(services.approve(actor=request.user, reservation_id=reservation_id))
 
     @operation(
         "Deny what was asked for",
@@ -189,17 +174,12 @@ class ReservationDeny(ApiView):
         responses={200: ReservationSerializer},
         errors=[400, 404, 409, 415],
     )
-    def post(self, request: UserRequest, reservation_id: UUID) -> Response:
+    @action(detail=True, methods=["post"], scopes=DECIDING)
+    def deny(self, request: UserRequest, reservation_id: UUID) -> Response:
         given = body_of(request, DenialSerializer)
-        return Response(
-            _shown(request, services.deny(actor=request.user, reservation_id=reservation_id, **given))
-        )
+        return self.answer(services.deny(actor=request.user, reservation_id=reservation_id, **given))
 
 
-ONE = "reservations/<uuid:reservation_id>"
-urlpatterns = [
-    *routes("reservations", ReservationList, "reservations"),
-    *routes(ONE, ReservationDetail, "reservation"),
-    *routes(f"{ONE}/approve", ReservationApprove, "reservation-approve"),
-    *routes(f"{ONE}/deny", ReservationDeny, "reservation-deny"),
-]
+router = Router()
+router.register("reservations", ReservationViewSet)
+urlpatterns = router.urls

@@ -11,25 +11,33 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import reverse
+from django.utils.http import parse_etags
+from django.views.decorators.http import condition
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+from rest_framework.decorators import action
 from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import ApiToken, Team, User
 from portal.catalog import selectors as catalog
 from portal.common.api import (
-    ApiView,
-    ListView,
+    ListViewSet,
     PlainTextRenderer,
     PreconditionFailed,
+    Router,
     UserRequest,
+    body_of,
+    documented,
     filters,
     operation,
-    routes,
 )
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.pagination import whole_number
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.events.models import Event
@@ -49,7 +57,6 @@ from portal.workspaces.serializers import (
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
 _KEY = re.compile(r"[\x21-\x7e]{1,120}")
-_ETAG = re.compile(r'(?:W/)?"([^"]*)"')
 
 IF_MATCH = OpenApiParameter(
     "If-Match",
@@ -57,26 +64,6 @@ IF_MATCH = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="Only while the workspace is as in the answer that had this `ETag`.",
 )
-
-
-def _shown(actor: User, workspace_id: UUID) -> Workspace:
-    workspace = with_held(selectors.workspaces_for(actor)).filter(pk=workspace_id).first()
-    if workspace is None:
-        # Says it in the selector's words.
-        return selectors.workspace_by_id(actor, workspace_id)
-    return workspace
-
-
-def _answer(workspace: Workspace, *, status: int = 200, **headers: str) -> Response:
-    return Response(
-        WorkspaceSerializer(workspace).data,
-        status=status,
-        headers={"ETag": etag_of(workspace), "Cache-Control": "private, no-cache", **headers},
-    )
-
-
-def _tags(header: str) -> list[str]:
-    return [found.group(1) for found in _ETAG.finditer(header)]
 
 
 class WorkspaceFilter(filters.FilterSet):
@@ -90,28 +77,34 @@ class WorkspaceFilter(filters.FilterSet):
     name = filters.CharFilter(label="Exactly this name.")
 
 
-class WorkspaceList(ListView):
-    scopes = SCOPES
+@documented(
+    list="List workspaces",
+    of="Your own, those of teams that you own, and all for an operator; newest first.",
+)
+class WorkspaceViewSet(ListViewSet):
+    queryset = Workspace.objects.none()
     serializer_class = WorkspaceSerializer
     filterset_class = WorkspaceFilter
+    scopes = SCOPES
     ordering = ("-created_at", "-id")
+    lookup_url_kwarg = "workspace_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Workspace]:
-        if self.documenting():
-            return Workspace.objects.none()
         found = selectors.workspaces_for(self.request.user)
-        if "state" not in self.request.query_params:
+        if self.action == "list" and "state" not in self.request.query_params:
             found = found.live()
         return with_held(found)
 
-    @operation(
-        "List workspaces",
-        description="Your own, those of teams that you own, and all for an operator; newest first.",
-        responses={200: WorkspaceSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def get_object(self) -> Workspace:
+        workspace_id = self.kwargs["workspace_id"]
+        workspace = self.get_queryset().filter(pk=workspace_id).first()
+        # The selector refuses what is not there.
+        return workspace or selectors.workspace_by_id(self.request.user, workspace_id)
+
+    def answer(self, row: Workspace, *, status: int = 200, **headers: str) -> Response:
+        headers |= {"ETag": etag_of(row), "Cache-Control": "private, no-cache"}
+        return super().answer(row, status=status, **headers)
 
     @operation(
         "Create a workspace",
@@ -131,10 +124,8 @@ class WorkspaceList(ListView):
         ],
         errors=[400, 409, 415, 422],
     )
-    def post(self, request: UserRequest) -> Response:
-        body = WorkspaceCreateSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        given = body.validated_data
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, WorkspaceCreateSerializer)
         creation = services.create_once(
             actor=request.user,
             team=team_named(request.user, given.get("team", "")),
@@ -145,47 +136,11 @@ class WorkspaceList(ListView):
             expected_s=round(hours * 3600) if (hours := given.get("expected_hours")) else None,
             priority=given["priority"],
         )
-        headers = {"Location": reverse("api:workspace", args=[creation.workspace.pk])}
+        self.kwargs["workspace_id"] = creation.workspace.pk
+        headers = {"Location": reverse("api:workspace-detail", args=[creation.workspace.pk])}
         if creation.replayed:
             headers["Idempotent-Replayed"] = "true"
-        return _answer(_shown(request.user, creation.workspace.pk), status=201, **headers)
-
-
-def team_named(actor: User, slug: str) -> Team:
-    """The team named, or the only one that the actor has."""
-    if slug:
-        try:
-            return accounts.team_by_slug(actor, slug)
-        except NotFound as error:
-            raise InvalidInput(
-                error.message, next_action=error.next_action, errors={"team": [error.message]}
-            ) from error
-    own = list(accounts.own_teams(actor)[:20])
-    if len(own) == 1:
-        return own[0]
-    known = ", ".join(team.slug for team in own)
-    raise InvalidInput(
-        "Say which team pays." if own else "You are in no team, and every workspace is charged to one.",
-        next_action=f"Choose one of: {known}." if own else "Ask an owner of a team to add you.",
-        errors={"team": ["This field is required."]},
-    )
-
-
-def _idempotency_key(request: UserRequest) -> str:
-    key: str | None = request.headers.get("Idempotency-Key")
-    if key is None:
-        return ""
-    if not _KEY.fullmatch(key):
-        raise InvalidInput(
-            "The Idempotency-Key is not valid.",
-            next_action="Use 1 to 120 letters, digits and signs without spaces, for example a UUID.",
-            code="idempotency_key_invalid",
-        )
-    return key
-
-
-class WorkspaceDetail(ApiView):
-    scopes = SCOPES
+        return self.answer(self.get_object(), status=201, **headers)
 
     @operation(
         "Read a workspace",
@@ -194,12 +149,11 @@ class WorkspaceDetail(ApiView):
         parameters=[OpenApiParameter("If-None-Match", str, OpenApiParameter.HEADER)],
         errors=[404],
     )
-    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
-        workspace = _shown(request.user, workspace_id)
-        wanted = request.headers.get("If-None-Match", "")
-        if wanted.strip() == "*" or set(_tags(etag_of(workspace))) & set(_tags(wanted)):
-            return Response(status=304, headers={"ETag": etag_of(workspace)})
-        return _answer(workspace)
+    def retrieve(self, request: UserRequest, workspace_id: UUID) -> HttpResponse:
+        workspace = self.get_object()
+        unless_same = condition(etag_func=lambda _: etag_of(workspace))
+        answer: HttpResponse = unless_same(lambda _: self.answer(workspace))(request)
+        return answer
 
     @operation(
         "Delete a workspace",
@@ -211,32 +165,9 @@ class WorkspaceDetail(ApiView):
         parameters=[IF_MATCH],
         errors=[404, 409, 412],
     )
-    def delete(self, request: UserRequest, workspace_id: UUID) -> Response:
-        workspace = _act(request, workspace_id, services.delete)
-        return Response(status=204) if workspace.state == State.TERMINATED else _answer(workspace, status=202)
-
-
-def _act(request: UserRequest, workspace_id: UUID, service: Callable[..., Workspace]) -> Workspace:
-    """Call the service, under the client's precondition where it sends one."""
-    selectors.workspace_by_id(request.user, workspace_id)
-    wanted = request.headers.get("If-Match", "").strip()
-    with transaction.atomic():
-        if wanted and wanted != "*":
-            present = selectors.locked(workspace_id)
-            # The agent's measurements, behind the dot, do not matter here.
-            if version_of(present) not in {tag.partition(".")[0] for tag in _tags(wanted)}:
-                raise PreconditionFailed(
-                    f"{present.name} has changed since you looked: it is "
-                    f"{State(present.state).label.lower()} now.",
-                    next_action="Read it again and decide anew.",
-                    state=present.state,
-                )
-        service(actor=request.user, workspace_id=workspace_id)
-    return _shown(request.user, workspace_id)
-
-
-class WorkspaceStart(ApiView):
-    scopes = SCOPES
+    def destroy(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = self._act(services.delete)
+        return Response(status=204) if workspace.state == State.TERMINATED else self._accepted(workspace)
 
     @operation(
         "Start a workspace",
@@ -245,12 +176,9 @@ class WorkspaceStart(ApiView):
         parameters=[IF_MATCH],
         errors=[404, 409, 412, 422],
     )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return _answer(_act(request, workspace_id, services.start), status=202)
-
-
-class WorkspaceStop(ApiView):
-    scopes = SCOPES
+    @action(detail=True, methods=["post"])
+    def start(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return self._accepted(self._act(services.start))
 
     @operation(
         "Stop a workspace",
@@ -259,8 +187,96 @@ class WorkspaceStop(ApiView):
         parameters=[IF_MATCH],
         errors=[404, 409, 412],
     )
-    def post(self, request: UserRequest, workspace_id: UUID) -> Response:
-        return _answer(_act(request, workspace_id, services.stop), status=202)
+    @action(detail=True, methods=["post"])
+    def stop(self, request: UserRequest, workspace_id: UUID) -> Response:
+        return self._accepted(self._act(services.stop))
+
+    def _accepted(self, workspace: Workspace) -> Response:
+        return self.answer(workspace, status=202)
+
+    def _act(self, service: Callable[..., Workspace]) -> Workspace:
+        """Call the service, under the client's precondition where it sends one."""
+        workspace_id = self.kwargs["workspace_id"]
+        selectors.workspace_by_id(self.request.user, workspace_id)
+        with transaction.atomic():
+            _require_match(self.request, workspace_id)
+            service(actor=self.request.user, workspace_id=workspace_id)
+        return self.get_object()
+
+    @operation(
+        "Read a workspace's log",
+        description="The last lines that its program wrote. `Accept: text/plain` answers with the bare text.",
+        responses={(200, "application/json"): LogSerializer, (200, "text/plain"): OpenApiTypes.STR},
+        parameters=[
+            OpenApiParameter(
+                "tail",
+                {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
+                description="How many lines.",
+            )
+        ],
+        errors=[400, 404, 503],
+    )
+    @action(
+        detail=True,
+        query_params=frozenset({"tail"}),
+        renderer_classes=[JSONRenderer, PlainTextRenderer],
+    )
+    def logs(self, request: UserRequest, workspace_id: UUID) -> Response:
+        workspace = selectors.workspace_by_id(request.user, workspace_id)
+        given: str = request.query_params.get("tail", "200")
+        lines = whole_number(given, CommonCode.LINES_INVALID, field="tail", maximum=MAX_LOG_LINES)
+        text = services.read_logs(workspace=workspace, tail_lines=lines)
+        return Response(text if isinstance(request.accepted_renderer, PlainTextRenderer) else {"text": text})
+
+
+def _require_match(request: UserRequest, workspace_id: UUID) -> None:
+    """Lock the row and compare it with `If-Match`. Raises `PreconditionFailed`.
+
+    Not by `condition`, for which a weak tag matches nothing (RFC 9110, 13.1.1): ours promises that what
+    a person would act on is as it was, which is the part before its dot.
+    """
+    header = request.headers.get("If-Match", "").strip()
+    if not header or header == "*":
+        return
+    present = selectors.locked(workspace_id)
+    versions = {tag.removeprefix("W/").strip('"').partition(".")[0] for tag in parse_etags(header)}
+    if version_of(present) not in versions:
+        label = State(present.state).label.lower()
+        raise PreconditionFailed(
+            Reason(
+                CommonCode.VERSION_CHANGED, {"name": present.name, "state": present.state, "label": label}
+            ),
+            state=present.state,
+        )
+
+
+def team_named(actor: User, slug: str) -> Team:
+    """The team named, or the only one that the actor has."""
+    if slug:
+        try:
+            return accounts.team_by_slug(actor, slug)
+        except NotFound as error:
+            raise InvalidInput(error.reason, errors={"team": [error.message]}) from error
+    own = list(accounts.own_teams(actor)[:20])
+    if len(own) == 1:
+        return own[0]
+    reason = (
+        Reason(CommonCode.TEAM_MISSING, {"known": [team.slug for team in own]})
+        if own
+        else Reason(CommonCode.IN_NO_TEAM)
+    )
+    raise InvalidInput(reason, errors={"team": ["This field is required."]})
+
+
+def _idempotency_key(request: UserRequest) -> str:
+    key: str | None = request.headers.get("Idempotency-Key")
+    if key is None:
+        return ""
+    if not _KEY.fullmatch(key):
+        raise InvalidInput(
+            Reason(CommonCode.IDEMPOTENCY_KEY_INVALID), code=CommonCode.IDEMPOTENCY_KEY_INVALID.value
+        )
+    return key
 
 
 def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | StreamingHttpResponse:
@@ -269,11 +285,7 @@ def _stream(request: UserRequest, workspace_id: UUID) -> HttpResponse | Streamin
     workspace = selectors.workspace_by_id(user, workspace_id)
     after = stream.last_event_id(request.headers.get("Last-Event-ID", ""))
     if after is None:
-        raise InvalidInput(
-            "The Last-Event-ID is not one of ours.",
-            next_action="Send the id of an event of this workspace, or leave it out.",
-        )
-
+        raise InvalidInput(Reason(CommonCode.LAST_EVENT_ID_INVALID))
     token = request.auth if isinstance(request.auth, ApiToken) else None
 
     def look(after: int) -> stream.Batch:
@@ -302,15 +314,14 @@ LAST_EVENT_ID = OpenApiParameter(
 )
 
 
-class WorkspaceEvents(ListView):
-    scopes = SCOPES
+class EventViewSet(ListViewSet):
+    queryset = Event.objects.none()
     serializer_class = EventSerializer
     renderer_classes = [JSONRenderer, stream.EventStreamRenderer]
+    scopes = SCOPES
     ordering = ("id",)
 
     def get_queryset(self) -> QuerySet[Event]:
-        if self.documenting():
-            return Event.objects.none()
         workspace = selectors.workspace_by_id(self.request.user, self.kwargs["workspace_id"])
         return selectors.events_of(workspace)
 
@@ -320,15 +331,10 @@ class WorkspaceEvents(ListView):
         responses={(200, "application/json"): EventSerializer(many=True)},
         errors=[400, 404],
     )
-    def get(self, request: UserRequest, workspace_id: UUID) -> Any:
-        if request.accepted_renderer.format == stream.EventStreamRenderer.format:
-            return _stream(request, workspace_id)
-        return self.list(request)
-
-
-class WorkspaceEventStream(ApiView):
-    scopes = SCOPES
-    renderer_classes = [stream.EventStreamRenderer, JSONRenderer]
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(request.accepted_renderer, stream.EventStreamRenderer):
+            return _stream(self.request, self.kwargs["workspace_id"])
+        return super().list(request, *args, **kwargs)
 
     @operation(
         "Follow a workspace's events",
@@ -342,51 +348,16 @@ class WorkspaceEventStream(ApiView):
         parameters=[LAST_EVENT_ID],
         errors=[400, 404, 429],
     )
-    def get(self, request: UserRequest, workspace_id: UUID) -> Any:
+    @action(
+        detail=False,
+        url_path="stream",
+        renderer_classes=[stream.EventStreamRenderer, JSONRenderer],
+    )
+    def follow(self, request: UserRequest, workspace_id: UUID) -> Any:
         return _stream(request, workspace_id)
 
 
-class WorkspaceLogs(ApiView):
-    scopes = SCOPES
-    query_params = frozenset({"tail"})
-    renderer_classes = [JSONRenderer, PlainTextRenderer]
-
-    @operation(
-        "Read a workspace's log",
-        description="The last lines that its program wrote. `Accept: text/plain` answers with the bare text.",
-        responses={(200, "application/json"): LogSerializer, (200, "text/plain"): OpenApiTypes.STR},
-        parameters=[
-            OpenApiParameter(
-                "tail",
-                {"type": "integer", "minimum": 1, "maximum": MAX_LOG_LINES, "default": 200},
-                description="How many lines.",
-            )
-        ],
-        errors=[400, 404, 503],
-    )
-    def get(self, request: UserRequest, workspace_id: UUID) -> Response:
-        workspace = selectors.workspace_by_id(request.user, workspace_id)
-        text = services.read_logs(workspace=workspace, tail_lines=_tail(request))
-        if request.accepted_renderer.format == PlainTextRenderer.format:
-            return Response(text)
-        return Response({"text": text})
-
-
-def _tail(request: UserRequest) -> int:
-    given: str = request.query_params.get("tail", "200")
-    if given.isascii() and given.isdigit() and len(given) < 8 and 1 <= int(given) <= MAX_LOG_LINES:
-        return int(given)
-    sentence = f"Choose a number from 1 to {MAX_LOG_LINES}."
-    raise InvalidInput("The number of lines is not valid.", next_action=sentence, errors={"tail": [sentence]})
-
-
-ONE = "workspaces/<uuid:workspace_id>"
-urlpatterns = [
-    *routes("workspaces", WorkspaceList, "workspaces"),
-    *routes(ONE, WorkspaceDetail, "workspace"),
-    *routes(f"{ONE}/start", WorkspaceStart, "workspace-start"),
-    *routes(f"{ONE}/stop", WorkspaceStop, "workspace-stop"),
-    *routes(f"{ONE}/events", WorkspaceEvents, "workspace-events"),
-    *routes(f"{ONE}/events/stream", WorkspaceEventStream, "workspace-event-stream"),
-    *routes(f"{ONE}/logs", WorkspaceLogs, "workspace-logs"),
-]
+router = Router()
+router.register("workspaces", WorkspaceViewSet)
+router.register("workspaces/<uuid:workspace_id>/events", EventViewSet, basename="workspace-event")
+urlpatterns = router.urls

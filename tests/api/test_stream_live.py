@@ -61,7 +61,7 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
         assert next(lines) == "retry: 2000"
         eventually(lambda: channel_subscribers(hinted, one) == 1 or None)
         # Both looks, before and after the subscription, are over.
-        assert [line for line in islice(lines, 5)].count(": still here") == 2
+        assert list(islice(lines, 5)).count(": still here") == 2
 
         happened = time.monotonic()
         services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
@@ -112,7 +112,7 @@ def test_a_page_and_a_program_share_the_connection(
         # Once at first, once when Redis has confirmed the channel.
         for response in (first, second):
             lines = response.iter_lines()
-            assert [line for line in islice(lines, 8)].count("event: changed") == 2
+            assert list(islice(lines, 8)).count("event: changed") == 2
 
             services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
             assert next(line for line in lines if line) == "event: changed"

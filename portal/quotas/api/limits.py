@@ -8,11 +8,26 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiExample
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.accounts.authentication import HasScope
 from portal.accounts.models import Team, User
-from portal.common.api import ApiView, ListView, UserRequest, filters, operation, routes
+from portal.common.api import (
+    ApiView,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+    routes,
+)
 from portal.common.errors import InvalidInput, NotFound
+from portal.common.reasons.codes import AccountCode, QuotaCode
+from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.common.texts import storable
 from portal.quotas import policies
@@ -34,31 +49,35 @@ from portal.quotas.services import limits as services
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 
 
-def body_of(request: UserRequest, serializer: type[Any]) -> dict[str, Any]:
-    """The request's body, or the refusal of what is wrong with it."""
-    body = serializer(data=request.data)
-    body.is_valid(raise_exception=True)
-    given: dict[str, Any] = body.validated_data
-    return given
+class SetsLimits(HasScope):
+    """Writing is for who may set limits: refused before the body is read, which names teams and cohorts."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        if view.action is not None and request.method not in SAFE_METHODS:
+            actor: Any = request.user
+            policies.require_set_limits(actor)
+        return True
 
 
 def named_team(slug: str) -> Team:
     """A team that the body names. Raises `InvalidInput`."""
     team = Team.objects.filter(slug=storable(slug)).first()
     if team is None:
-        sentence = f"There is no team “{slug}”."
-        raise InvalidInput(sentence, errors={"team": [sentence]})
+        reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
+        raise InvalidInput(reason, errors={"team": [reason]})
     return team
 
 
-def named_cohort(slug: str | None, field: str = "cohort") -> Cohort | None:
-    """A cohort that the body names; None for none. Raises `InvalidInput`."""
+def named_cohort(actor: User, slug: str | None, field: str = "cohort") -> Cohort | None:
+    """A cohort that the body names and the actor may see; None for none. Raises `InvalidInput`."""
     if slug is None:
         return None
-    cohort = Cohort.objects.filter(slug=storable(slug)).first()
+    cohort = selectors.cohorts_for(actor).filter(slug=storable(slug)).first()
     if cohort is None:
-        sentence = f"There is no cohort “{slug}”."
-        raise InvalidInput(sentence, errors={field: [sentence]})
+        reason = Reason(QuotaCode.NO_SUCH_COHORT, {"slug": slug})
+        raise InvalidInput(reason, errors={field: [reason]})
     return cohort
 
 
@@ -68,23 +87,30 @@ class QuotaFilter(filters.FilterSet):
     resource = filters.CharFilter(label="Exactly this resource.")
 
 
-class QuotaList(ListView):
-    scopes = SCOPES
+@documented(
+    list="List quotas",
+    of="Those of your teams and of the cohorts they are in; all for operators and approvers.",
+    retrieve="Read a quota",
+)
+class QuotaViewSet(ReadViewSet):
+    queryset = Quota.objects.none()
     serializer_class = QuotaSerializer
     filterset_class = QuotaFilter
+    scopes = SCOPES
     ordering = ("resource", "id")
+    missing = QuotaCode.NO_SUCH_QUOTA
+    lookup_url_kwarg = "quota_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[Quota]:
-        return Quota.objects.none() if self.documenting() else selectors.quotas_for(self.request.user)
+        return selectors.quotas_for(self.request.user)
 
-    @operation(
-        "List quotas",
-        description="Those of your teams and of the cohorts they are in; all for operators and approvers.",
-        responses={200: QuotaSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def get_permissions(self) -> Any:
+        return [SetsLimits()] if self.action == "create" else super().get_permissions()
+
+    def _written(self, quota: Quota, done: services.Changed, **how: Any) -> Response:
+        quota.notes = list(done.notes)  # type: ignore[attr-defined]
+        return Response(QuotaWrittenSerializer(quota).data, **how)
 
     @operation(
         "Give a team or a cohort a quota",
@@ -105,11 +131,10 @@ class QuotaList(ListView):
             ),
         ],
     )
-    def post(self, request: UserRequest) -> Response:
-        policies.require_set_limits(request.user)
+    def create(self, request: UserRequest) -> Response:
         given = body_of(request, QuotaCreateSerializer)
         team = named_team(given["team"]) if given.get("team") else None
-        cohort = named_cohort(given.get("cohort"))
+        cohort = named_cohort(request.user, given.get("cohort"))
         done = services.set_quota(
             actor=request.user,
             team=team,
@@ -121,31 +146,9 @@ class QuotaList(ListView):
             only_new=True,
         )
         resource = services.clean_resource(given["resource"])
-        quota = Quota.objects.select_related("team", "cohort").get(
-            team=team, cohort=cohort, resource=resource
-        )
-        location = reverse("api:quota", args=[quota.pk])
-        return Response(_written(quota, done), status=201, headers={"Location": location})
-
-
-def _written(quota: Quota, done: services.Changed) -> Any:
-    quota.notes = list(done.notes)  # type: ignore[attr-defined]
-    return QuotaWrittenSerializer(quota).data
-
-
-def _quota(actor: User, quota_id: UUID) -> Quota:
-    quota = selectors.quotas_for(actor).filter(pk=quota_id).first()
-    if quota is None:
-        raise NotFound("There is no such quota.", next_action="Look at the list of quotas.")
-    return quota
-
-
-class QuotaDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a quota", responses={200: QuotaSerializer}, errors=[404])
-    def get(self, request: UserRequest, quota_id: UUID) -> Response:
-        return Response(QuotaSerializer(_quota(request.user, quota_id)).data)
+        quota = self.get_queryset().get(team=team, cohort=cohort, resource=resource)
+        location = reverse("api:quota-detail", args=[quota.pk])
+        return self._written(quota, done, status=201, headers={"Location": location})
 
     @operation(
         "Change a quota",
@@ -161,9 +164,8 @@ class QuotaDetail(ApiView):
             )
         ],
     )
-    def put(self, request: UserRequest, quota_id: UUID) -> Response:
-        quota = _quota(request.user, quota_id)
-        policies.require_set_limits(request.user)
+    def update(self, request: UserRequest, quota_id: UUID) -> Response:
+        quota = self.get_object()
         done = services.set_quota(
             actor=request.user,
             team=quota.team,
@@ -171,7 +173,7 @@ class QuotaDetail(ApiView):
             resource=quota.resource,
             **body_of(request, QuotaChangeSerializer),
         )
-        return Response(_written(_quota(request.user, quota_id), done))
+        return self._written(self.get_object(), done)
 
     @operation(
         "Take a quota away",
@@ -179,8 +181,8 @@ class QuotaDetail(ApiView):
         responses={204: None},
         errors=[404],
     )
-    def delete(self, request: UserRequest, quota_id: UUID) -> Response:
-        quota = _quota(request.user, quota_id)
+    def destroy(self, request: UserRequest, quota_id: UUID) -> Response:
+        quota = self.get_object()
         services.remove_quota(
             actor=request.user, team=quota.team, cohort=quota.cohort, resource=quota.resource
         )
@@ -188,6 +190,8 @@ class QuotaDetail(ApiView):
 
 
 class TeamUsage(ApiView):
+    """A statement of how a team stands, not a resource of rows."""
+
     scopes = SCOPES
 
     @operation(
@@ -208,23 +212,27 @@ class CapFilter(filters.FilterSet):
     resource = filters.CharFilter(label="Exactly this resource.")
 
 
-class CapList(ListView):
-    scopes = SCOPES
+@documented(
+    list="List caps of members",
+    of="Of your teams; all for operators and approvers.",
+    retrieve="Read a cap",
+)
+class CapViewSet(ReadViewSet):
+    queryset = MemberCap.objects.none()
     serializer_class = MemberCapSerializer
     filterset_class = CapFilter
+    scopes = SCOPES
     ordering = ("resource", "id")
+    missing = QuotaCode.NO_SUCH_CAP
+    lookup_url_kwarg = "cap_id"
+    lookup_value_converter = "uuid"
 
     def get_queryset(self) -> QuerySet[MemberCap]:
-        return MemberCap.objects.none() if self.documenting() else selectors.caps_for(self.request.user)
+        return selectors.caps_for(self.request.user)
 
-    @operation(
-        "List caps of members",
-        description="Of your teams; all for operators and approvers.",
-        responses={200: MemberCapSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def _written(self, cap: MemberCap, done: services.Changed, **how: Any) -> Response:
+        cap.notes = list(done.notes)  # type: ignore[attr-defined]
+        return Response(MemberCapWrittenSerializer(cap).data, **how)
 
     @operation(
         "Cap what a member may hold",
@@ -240,19 +248,10 @@ class CapList(ListView):
             )
         ],
     )
-    def post(self, request: UserRequest) -> Response:
+    def create(self, request: UserRequest) -> Response:
         given = body_of(request, MemberCapCreateSerializer)
-        try:
-            team = selectors.team_for(request.user, given["team"])
-        except NotFound as error:
-            raise InvalidInput(error.message, errors={"team": [error.message]}) from None
-        policies.require_split(request.user, team)
-        user = None
-        if given["user"] is not None:
-            user = User.objects.filter(username=storable(given["user"]).strip().lower()).first()
-            if user is None:
-                sentence = f"{given['user']} is not in {team.name}."
-                raise InvalidInput(sentence, errors={"user": [sentence]})
+        team = _own_team(request.user, given["team"])
+        user = _member(team, given["user"])
         done = services.set_member_cap(
             actor=request.user,
             team=team,
@@ -261,30 +260,11 @@ class CapList(ListView):
             amount=given["amount"],
             only_new=True,
         )
-        resource = services.clean_resource(given["resource"])
-        cap = MemberCap.objects.select_related("team", "user").get(team=team, user=user, resource=resource)
-        location = reverse("api:member-cap", args=[cap.pk])
-        return Response(_written_cap(cap, done), status=201, headers={"Location": location})
-
-
-def _written_cap(cap: MemberCap, done: services.Changed) -> Any:
-    cap.notes = list(done.notes)  # type: ignore[attr-defined]
-    return MemberCapWrittenSerializer(cap).data
-
-
-def _cap(actor: User, cap_id: UUID) -> MemberCap:
-    cap = selectors.caps_for(actor).filter(pk=cap_id).first()
-    if cap is None:
-        raise NotFound("There is no such cap.", next_action="Look at the list of caps.")
-    return cap
-
-
-class CapDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a cap", responses={200: MemberCapSerializer}, errors=[404])
-    def get(self, request: UserRequest, cap_id: UUID) -> Response:
-        return Response(MemberCapSerializer(_cap(request.user, cap_id)).data)
+        cap = self.get_queryset().get(
+            team=team, user=user, resource=services.clean_resource(given["resource"])
+        )
+        location = reverse("api:member-cap-detail", args=[cap.pk])
+        return self._written(cap, done, status=201, headers={"Location": location})
 
     @operation(
         "Change a cap",
@@ -293,14 +273,13 @@ class CapDetail(ApiView):
         responses={200: MemberCapWrittenSerializer},
         errors=[400, 404, 415],
     )
-    def put(self, request: UserRequest, cap_id: UUID) -> Response:
-        cap = _cap(request.user, cap_id)
-        policies.require_split(request.user, cap.team)
+    def update(self, request: UserRequest, cap_id: UUID) -> Response:
+        cap = self.get_object()
         amount = body_of(request, MemberCapChangeSerializer)["amount"]
         done = services.set_member_cap(
             actor=request.user, team=cap.team, user=cap.user, resource=cap.resource, amount=amount
         )
-        return Response(_written_cap(_cap(request.user, cap_id), done))
+        return self._written(self.get_object(), done)
 
     @operation(
         "Take a cap away",
@@ -308,16 +287,31 @@ class CapDetail(ApiView):
         responses={204: None},
         errors=[404],
     )
-    def delete(self, request: UserRequest, cap_id: UUID) -> Response:
-        cap = _cap(request.user, cap_id)
+    def destroy(self, request: UserRequest, cap_id: UUID) -> Response:
+        cap = self.get_object()
         services.remove_member_cap(actor=request.user, team=cap.team, user=cap.user, resource=cap.resource)
         return Response(status=204)
 
 
-urlpatterns = [
-    *routes("quotas", QuotaList, "quotas"),
-    *routes("quotas/<uuid:quota_id>", QuotaDetail, "quota"),
-    *routes("teams/<slug:slug>/usage", TeamUsage, "team-usage"),
-    *routes("member-caps", CapList, "member-caps"),
-    *routes("member-caps/<uuid:cap_id>", CapDetail, "member-cap"),
-]
+def _own_team(actor: User, slug: str) -> Team:
+    try:
+        return selectors.team_for(actor, slug)
+    except NotFound as error:
+        raise InvalidInput(error.reason, errors={"team": [error.message]}) from None
+
+
+def _member(team: Team, username: str | None) -> User | None:
+    """Who is named, a member or not, which the service looks at; None for every member."""
+    if username is None:
+        return None
+    user = User.objects.filter(username=storable(username).strip().lower()).first()
+    if user is None:
+        reason = Reason(QuotaCode.CAP_FOR_NO_MEMBER, {"username": username, "team": team.name})
+        raise InvalidInput(reason, errors={"user": [reason]})
+    return user
+
+
+router = Router()
+router.register("quotas", QuotaViewSet)
+router.register("member-caps", CapViewSet, basename="member-cap")
+urlpatterns = [*router.urls, *routes("teams/<slug:slug>/usage", TeamUsage, "team-usage")]

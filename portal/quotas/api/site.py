@@ -9,10 +9,19 @@ from django.urls import register_converter, reverse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter
 from rest_framework.response import Response
 
-from portal.accounts.models import Team, User
-from portal.common.api import ApiView, ListView, UserRequest, operation, routes
-from portal.quotas import policies
-from portal.quotas.api.limits import SCOPES, body_of, named_cohort
+from portal.accounts.models import Team
+from portal.common.api import (
+    ApiView,
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    operation,
+    routes,
+)
+from portal.quotas.api.limits import SCOPES, SetsLimits, named_cohort
 from portal.quotas.models import Cohort, ResourceRate, SiteLimit
 from portal.quotas.selectors import limits as selectors
 from portal.quotas.serializers import (
@@ -48,22 +57,25 @@ register_converter(ResourceConverter, "resource")
 RESOURCE = OpenApiParameter("resource", str, OpenApiParameter.PATH, description=RESOURCE_HELP)
 
 
-class CohortList(ListView):
-    scopes = SCOPES
+@documented(
+    list="List cohorts",
+    of="Those that your teams are in; all for operators and approvers.",
+    retrieve="Read a cohort",
+)
+class CohortViewSet(ReadViewSet):
+    queryset = Cohort.objects.none()
     serializer_class = CohortSerializer
+    permission_classes = [SetsLimits]
+    scopes = SCOPES
     ordering = ("slug",)
+    lookup_field = "slug"
+    lookup_value_converter = "slug"
 
     def get_queryset(self) -> QuerySet[Cohort]:
-        return Cohort.objects.none() if self.documenting() else selectors.cohorts_for(self.request.user)
+        return selectors.cohorts_for(self.request.user)
 
-    @operation(
-        "List cohorts",
-        description="Those that your teams are in; all for operators and approvers.",
-        responses={200: CohortSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
+    def get_object(self) -> Cohort:
+        return selectors.cohort_by_slug(self.request.user, self.kwargs["slug"])
 
     @operation(
         "Create a cohort",
@@ -79,30 +91,18 @@ class CohortList(ListView):
             )
         ],
     )
-    def post(self, request: UserRequest) -> Response:
-        policies.require_set_limits(request.user)
+    def create(self, request: UserRequest) -> Response:
         given = body_of(request, CohortCreateSerializer)
         cohort = cohorts.create_cohort(
             actor=request.user,
             slug=given["slug"],
             name=given.get("name", ""),
-            parent=named_cohort(given["parent"], "parent"),
+            parent=named_cohort(request.user, given["parent"], "parent"),
             weight_milli=given["weight_milli"],
         )
-        location = reverse("api:cohort", args=[cohort.slug])
-        return Response(_cohort_data(request.user, cohort.slug), status=201, headers={"Location": location})
-
-
-def _cohort_data(actor: User, slug: str) -> Any:
-    return CohortSerializer(selectors.cohort_by_slug(actor, slug)).data
-
-
-class CohortDetail(ApiView):
-    scopes = SCOPES
-
-    @operation("Read a cohort", responses={200: CohortSerializer}, errors=[404])
-    def get(self, request: UserRequest, slug: str) -> Response:
-        return Response(_cohort_data(request.user, slug))
+        self.kwargs["slug"] = cohort.slug
+        location = reverse("api:cohort-detail", args=[cohort.slug])
+        return self.answer(self.get_object(), status=201, Location=location)
 
     @operation(
         "Change a cohort",
@@ -111,18 +111,17 @@ class CohortDetail(ApiView):
         responses={200: CohortSerializer},
         errors=[400, 404, 415],
     )
-    def put(self, request: UserRequest, slug: str) -> Response:
-        policies.require_set_limits(request.user)
-        cohort = selectors.cohort_by_slug(request.user, slug)
+    def update(self, request: UserRequest, slug: str) -> Response:
+        cohort = self.get_object()
         given = body_of(request, CohortChangeSerializer)
         cohorts.change_cohort(
             actor=request.user,
             cohort=cohort,
             name=given["name"],
-            parent=named_cohort(given["parent"], "parent"),
+            parent=named_cohort(request.user, given["parent"], "parent"),
             weight_milli=given["weight_milli"],
         )
-        return Response(_cohort_data(request.user, slug))
+        return self.answer(self.get_object())
 
     @operation(
         "Delete a cohort",
@@ -130,9 +129,8 @@ class CohortDetail(ApiView):
         responses={204: None},
         errors=[404, 409],
     )
-    def delete(self, request: UserRequest, slug: str) -> Response:
-        policies.require_set_limits(request.user)
-        cohorts.delete_cohort(actor=request.user, cohort=selectors.cohort_by_slug(request.user, slug))
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        cohorts.delete_cohort(actor=request.user, cohort=self.get_object())
         return Response(status=204)
 
 
@@ -148,6 +146,8 @@ def _share_data(team: Team) -> Any:
 
 
 class TeamShareDetail(ApiView):
+    """One setting of each team, which is always there."""
+
     scopes = SCOPES
 
     @operation("Read a team's share", responses={200: ShareSerializer}, errors=[404])
@@ -168,33 +168,29 @@ class TeamShareDetail(ApiView):
     )
     def put(self, request: UserRequest, slug: str) -> Response:
         team = selectors.team_for(request.user, slug)
-        policies.require_set_limits(request.user)
         given = body_of(request, ShareChangeSerializer)
         cohorts.set_share(
             actor=request.user,
             team=team,
-            cohort=named_cohort(given["cohort"]),
+            cohort=named_cohort(request.user, given["cohort"]),
             weight_milli=given["weight_milli"],
             reclaim=given["reclaim"],
         )
         return Response(_share_data(team))
 
 
-class SiteLimitList(ListView):
+@documented(list="List limits of the site")
+class SiteLimitViewSet(ListViewSet):
+    queryset = SiteLimit.objects.none()
+    permission_classes = [SetsLimits]
     scopes = SCOPES
     serializer_class = SiteLimitSerializer
     ordering = ("resource",)
+    lookup_field = "resource"
+    lookup_value_converter = "resource"
 
     def get_queryset(self) -> QuerySet[SiteLimit]:
         return selectors.site_limits()
-
-    @operation("List limits of the site", responses={200: SiteLimitSerializer(many=True)}, errors=[400])
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
-
-
-class SiteLimitDetail(ApiView):
-    scopes = SCOPES
 
     @operation(
         "Limit what all together may hold",
@@ -205,8 +201,7 @@ class SiteLimitDetail(ApiView):
         errors=[400, 415],
         examples=[OpenApiExample("12 GPUs of it", {"amount": 12000}, request_only=True)],
     )
-    def put(self, request: UserRequest, resource: str) -> Response:
-        policies.require_set_limits(request.user)
+    def update(self, request: UserRequest, resource: str) -> Response:
         amount = body_of(request, SiteLimitChangeSerializer)["amount"]
         done = services.set_site_limit(actor=request.user, resource=resource, amount=amount)
         limit = SiteLimit(resource=services.clean_resource(resource), amount=amount)
@@ -220,31 +215,26 @@ class SiteLimitDetail(ApiView):
         parameters=[RESOURCE],
         errors=[400],
     )
-    def delete(self, request: UserRequest, resource: str) -> Response:
+    def destroy(self, request: UserRequest, resource: str) -> Response:
         services.remove_site_limit(actor=request.user, resource=resource)
         return Response(status=204)
 
 
-class RateList(ListView):
+@documented(
+    list="List rates",
+    of="What an hour of an accelerator costs in GPU-hours, where it is not one.",
+)
+class RateViewSet(ListViewSet):
+    queryset = ResourceRate.objects.none()
+    permission_classes = [SetsLimits]
     scopes = SCOPES
     serializer_class = RateSerializer
     ordering = ("resource",)
+    lookup_field = "resource"
+    lookup_value_converter = "resource"
 
     def get_queryset(self) -> QuerySet[ResourceRate]:
         return selectors.rates()
-
-    @operation(
-        "List rates",
-        description="What an hour of an accelerator costs in GPU-hours, where it is not one.",
-        responses={200: RateSerializer(many=True)},
-        errors=[400],
-    )
-    def get(self, request: UserRequest) -> Response:
-        return self.list(request)
-
-
-class RateDetail(ApiView):
-    scopes = SCOPES
 
     @operation(
         "Set what an hour costs",
@@ -255,8 +245,7 @@ class RateDetail(ApiView):
         errors=[400, 415],
         examples=[OpenApiExample("Two and a half GPU-hours", {"rate_milli": 2500}, request_only=True)],
     )
-    def put(self, request: UserRequest, resource: str) -> Response:
-        policies.require_set_limits(request.user)
+    def update(self, request: UserRequest, resource: str) -> Response:
         rate = body_of(request, RateChangeSerializer)["rate_milli"]
         services.set_rate(actor=request.user, resource=resource, rate_milli=rate)
         name = services.clean_resource(resource)
@@ -269,17 +258,13 @@ class RateDetail(ApiView):
         parameters=[RESOURCE],
         errors=[400],
     )
-    def delete(self, request: UserRequest, resource: str) -> Response:
+    def destroy(self, request: UserRequest, resource: str) -> Response:
         services.remove_rate(actor=request.user, resource=resource)
         return Response(status=204)
 
 
-urlpatterns = [
-    *routes("cohorts", CohortList, "cohorts"),
-    *routes("cohorts/<slug:slug>", CohortDetail, "cohort"),
-    *routes("teams/<slug:slug>/share", TeamShareDetail, "team-share"),
-    *routes("site-limits", SiteLimitList, "site-limits"),
-    *routes("site-limits/<resource:resource>", SiteLimitDetail, "site-limit"),
-    *routes("rates", RateList, "rates"),
-    *routes("rates/<resource:resource>", RateDetail, "rate"),
-]
+router = Router()
+router.register("cohorts", CohortViewSet)
+router.register("site-limits", SiteLimitViewSet, basename="site-limit")
+router.register("rates", RateViewSet, basename="rate")
+urlpatterns = [*router.urls, *routes("teams/<slug:slug>/share", TeamShareDetail, "team-share")]

@@ -74,6 +74,8 @@ TEXTS: dict[StrEnum, Text] = {
     QuotaCode.COHORT_NAME_LENGTH: Text(_("From 1 to %(max)s characters.")),
     QuotaCode.COHORT_NOT_VALID: Text(_("The cohort cannot be made like this.")),
     QuotaCode.NOT_BOTH_OWNERS: Text(_("Name a team or a cohort, and not both.")),
+    QuotaCode.NO_SUCH_CAP: Text(_("There is no such cap."), _("Look at the list of caps.")),
+    QuotaCode.NO_SUCH_QUOTA: Text(_("There is no such quota."), _("Look at the list of quotas.")),
     QuotaCode.NO_SUCH_COHORT: Text(_("There is no cohort “%(slug)s”."), _("Look at the list of cohorts.")),
     QuotaCode.NO_SUCH_FORM: Text(_("This form is not known."), _RELOAD),
     QuotaCode.NO_SUCH_RESOURCE: Text(
