@@ -63,7 +63,7 @@ class Verdict:
     placement: Placement | None = field(default=None, repr=False)
     position: int | None = None
     eta_at: datetime | None = None
-    basis: str = ""
+    basis: Reason | None = None
     blocker: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
 
@@ -76,6 +76,11 @@ class Verdict:
     def next_action(self) -> str:
         """The one thing to do about it, or an empty string."""
         return next_action_of(self.reason)
+
+    @property
+    def eta_basis(self) -> str:
+        """What the expected start rests on, for a page; empty where there is none."""
+        return message_of(self.basis) if self.basis is not None else ""
 
     @property
     def possible(self) -> bool:
@@ -181,7 +186,7 @@ def _of_variant(site: Site, waiter: Waiter) -> Verdict:
         reasons=blockers.node_reasons(waiter.asked) if blocker.rule in blockers.OF_NODES else (),
         position=found.position or None if queues else None,
         eta_at=queue_status.at(found.eta_s) if queues else None,
-        basis=found.basis if queues else "",
+        basis=found.basis if queues else None,
         blocker=blockers.as_data(blocker),
         ask=_ask(blocker),
     )

@@ -20,6 +20,9 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.formatting import format_clock
+from portal.common.reasons.codes import PreemptionCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.inventory.models import PlacementLock
 from portal.scheduling import hints, placing, queue_status, snapshot, snapshot_cache
@@ -34,13 +37,14 @@ log = logging.getLogger(__name__)
 MOST_PASSES = 4
 RECHECK = timedelta(seconds=20)
 """Without any change the queue is looked at again after this: time itself changes ETAs and bookings."""
-REASONS = {
-    model.Reason.IN_TEAM: "a request of its team with a higher priority needs the place",
-    model.Reason.RECLAIM: "the team that owns the quota which it had borrowed needs it back",
-    model.Reason.FAIR_SHARE: "another team, which has borrowed less, needs a part of it",
-    model.Reason.BOOKING: "its capacity is booked for another team from now on",
+CAUSES = {
+    PreemptionCode.IN_TEAM: "in_team",
+    PreemptionCode.RECLAIM: "reclaim",
+    PreemptionCode.FAIR_SHARE: "fair_share",
+    PreemptionCode.RESERVATION_BEGUN: "booking",
 }
-NOT_FOR_A_WAITER = frozenset({model.Reason.BOOKING.value, "drain"})
+"""What a workspace and the audit log keep for each code."""
+NOT_FOR_A_WAITER = frozenset({CAUSES[PreemptionCode.RESERVATION_BEGUN], "drain"})
 """Who leaves for these leaves whoever waits; `portal.scheduling.drains` lets stay who need not."""
 
 
@@ -165,23 +169,24 @@ def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
         if row is None or row.state not in (State.PROVISIONING, State.RUNNING):
             continue
         leave_at = site.now + timedelta(seconds=site.scheduler.policy.grace_s)
-        row.leave_at, row.leave_for, row.leave_reason = leave_at, victim.beneficiary, victim.reason.value
+        row.leave_at, row.leave_for, row.leave_reason = leave_at, victim.beneficiary, CAUSES[victim.reason]
         row.due_at = min(row.due_at or leave_at, leave_at)
         row.save(update_fields=["leave_at", "leave_for", "leave_reason", "due_at"])
-        if victim.reason is not model.Reason.BOOKING:
+        if victim.reason is not PreemptionCode.RESERVATION_BEGUN:
             _claim(victim.beneficiary)
+        why = message_of(Reason(victim.reason))
         events.record(
             actor=SYSTEM,
             kind="workspace.asked_to_leave",
             workspace=row,
-            message=f"asks it to leave within {site.scheduler.policy.grace_s} s: {REASONS[victim.reason]}",
-            data={"reason": victim.reason.value, "for": victim.beneficiary},
+            message=f"asks it to leave within {site.scheduler.policy.grace_s} s: {why}",
+            data={"reason": CAUSES[victim.reason], "for": victim.beneficiary},
         )
         events.notify(
             [row.owner],
             kind="workspace.asked_to_leave",
             title=f"{row.name} has to make room and stops at {format_clock(leave_at, site.now)}",
-            body=f"{REASONS[victim.reason].capitalize()}. Its files stay, and it is queued again by itself.",
+            body=f"{why.capitalize()}. Its files stay, and it is queued again by itself.",
             url=f"/workspaces/{row.pk}/",
         )
         asked.append(row.pk)

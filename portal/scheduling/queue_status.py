@@ -30,7 +30,7 @@ class Told:
     reason: Reason
     position: int | None = None
     eta_at: datetime | None = None
-    basis: str = ""
+    basis: Reason | None = None
     blocker: Mapping[str, Any] | None = None
 
 
@@ -79,7 +79,7 @@ def _told(site: Site, waiter: Waiter, cycle: Cycle, position: int | None, eta: v
         blockers.reason_of(site, waiter.workload, blocker, asked=waiter.asked),
         None if asks else position,
         at(eta.eta_s) if eta and not asks else None,
-        eta.basis if eta and not asks else "",
+        eta.basis if eta and not asks else None,
         blockers.as_data(blocker),
     )
 
@@ -99,8 +99,9 @@ def _update(row: Workspace, told: Told) -> tuple[str, ...]:
     if told.eta_at is None or eta is None or abs(told.eta_at - eta) >= ETA_CHANGES_BY:
         eta = told.eta_at
     blocker = dict(told.blocker or {})
+    basis = message_of(told.basis)[:200] if told.basis is not None else ""
     values: tuple[Any, ...] = (
-        told.position, eta, told.basis[:200], blocker, told.outcome.value, message_of(told.reason),
+        told.position, eta, basis, blocker, told.outcome.value, message_of(told.reason),
     )  # fmt: skip
     changed = tuple(name for name, value in zip(COLUMNS, values, strict=True) if getattr(row, name) != value)
     for name, value in zip(COLUMNS, values, strict=True):

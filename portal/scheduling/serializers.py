@@ -94,7 +94,7 @@ def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()
         "reasons": reasons_data(verdict.reasons),
         "position": verdict.position,
         "eta": verdict.eta_at,
-        "eta_basis": verdict.basis,
+        "eta_basis": verdict.eta_basis,
         "blocker": verdict.blocker or None,
         "ask": asdict(verdict.ask) if verdict.ask else None,
         "alternatives": list(alternatives),

@@ -36,7 +36,7 @@ class PlacementCode(StrEnum):
     FEATURE_MISSING = "feature_missing"
     CUDA_TOO_OLD = "cuda_too_old"
     COMPUTE_CAPABILITY_TOO_LOW = "compute_capability_too_low"
-    PROGRAM_MISSING = "program_missing"
+    NODE_LACKS_PROGRAM = "node_lacks_program"
     CPU_SHORT = "cpu_short"
     MEMORY_SHORT = "memory_short"
     DISK_SHORT = "disk_short"
@@ -62,7 +62,7 @@ NOT_SUITED = frozenset(
         PlacementCode.FEATURE_MISSING,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
-        PlacementCode.PROGRAM_MISSING,
+        PlacementCode.NODE_LACKS_PROGRAM,
         PlacementCode.MODEL_MISSING,
         PlacementCode.MIG_PROFILE_MISSING,
     }
@@ -99,7 +99,7 @@ class PreemptionCode(StrEnum):
     IN_TEAM = "in_team"
     RECLAIM = "reclaim"
     FAIR_SHARE = "fair_share"
-    BOOKING = "booking"
+    RESERVATION_BEGUN = "reservation_begun"
 
 
 class CommonCode(StrEnum):

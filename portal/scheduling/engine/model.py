@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from portal.common.reasons.codes import Rule
+from portal.common.reasons.codes import PreemptionCode, Rule
+from portal.common.reasons.reason import Reason
 from portal.quotas.types import Amounts, Cohort, Team
 
 FOREVER_S = 1 << 60
@@ -20,15 +21,6 @@ class Outcome(StrEnum):
     QUEUED = "queued"
     NEEDS_APPROVAL = "needs_approval"
     IMPOSSIBLE = "impossible"
-
-
-class Reason(StrEnum):
-    """Why a workload is preempted."""
-
-    IN_TEAM = "in_team"
-    RECLAIM = "reclaim"
-    FAIR_SHARE = "fair_share"
-    BOOKING = "booking"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +120,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """When a request is expected to start, or None, and what that rests on."""
+    """When a request is expected to start (UTC seconds), or None; the basis is a `WaitBasis`."""
 
     eta_s: int | None
-    basis: str
+    basis: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +154,12 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A running workload that has to leave for `beneficiary` (a workload's or booking's id)."""
+    """A running workload that has to leave for `beneficiary` (a workload's or reservation's id)."""
 
     workload: str
     team: str
-    reason: Reason
+    reason: PreemptionCode
     beneficiary: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +188,15 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome for one request. `position` counts from 1; `eta_s` is None where `basis` says why."""
+    """The outcome for one request. `position` counts from 1; `eta_s` is None where `basis` says why.
+
+    `blocker` is None only where it fits now; `basis` only where it never starts by itself.
+    """
 
     outcome: Outcome
-    message: str
     position: int = 0
     eta_s: int | None = None
-    basis: str = ""
+    basis: Reason | None = None
     blocker: Blocker | None = None
     victims: tuple[Victim, ...] = ()
     alternatives: tuple[str, ...] = ()

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from portal.common.reasons.codes import Rule
+from portal.common.reasons.codes import Rule, WaitBasis
+from portal.common.reasons.reason import Reason
 from portal.quotas.tree import NO_LIMIT, Node
 from portal.scheduling.engine.fair_share_order import FairShareOrder
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Eta, Running, Workload
@@ -30,7 +31,8 @@ FINE_BITS = 6
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
-FAR = Eta(None, "further away than can be told")
+TOO_FAR_AHEAD = Eta(None, Reason(WaitBasis.TOO_FAR_AHEAD))
+ENOUGH_FREE = Reason(WaitBasis.ENOUGH_FREE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Plan:
         self._scheduler = scheduler
         self._state = scheduler.state
         self._now_s = scheduler.now_s
-        self._basis = f"{len(scheduler.running)} running workloads end as expected, nobody new comes first"
+        self._basis = Reason(WaitBasis.EXPECTED_ENDS, {"running": len(scheduler.running)})
         self._row: dict[tuple[object, ...], int] = {}
         self._held_row: dict[tuple[int, str], int] = {}
         self._needs: dict[object, _Need] = {}
@@ -77,7 +79,7 @@ class Plan:
             need = self._need(self._left, workload)
             self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
             order.starts(workload, self._now_s)
-            self._etas[name] = Eta(self._now_s, "enough is free")
+            self._etas[name] = Eta(self._now_s, ENOUGH_FREE)
         earliest = 0 if cycle is None else self._next
         while (pending := order.pick()) is not None:
             slot, eta = self._find(self._left, pending, earliest)
@@ -118,7 +120,7 @@ class Plan:
             if never is None and not self._state.teams[workload.team].funded:
                 never = (Rule.LEDGER, "")
             if never is not None:
-                return None, Eta(None, f"not before a limit changes ({never[0].value})")
+                return None, Eta(None, Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": never[0].value}))
             need = self._need(left, workload)
             if need.amounts.shape[1] == 1:
                 self._needs[key] = need
@@ -136,7 +138,7 @@ class Plan:
         fits = (short[after] == short[:-1]) & begins
         first = earliest + int(fits[earliest:].argmax()) if earliest < len(fits) else 0
         if earliest >= len(fits) or not fits[first]:
-            return None, FAR
+            return None, TOO_FAR_AHEAD
         return _Slot(need, first, int(after[first])), Eta(int(self._grid[first]), self._basis)
 
     @staticmethod

@@ -12,27 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from portal.common.reasons.codes import Rule
+from portal.common.reasons.codes import PreemptionCode, Rule
 from portal.quotas.shares import dominant_share
 from portal.quotas.tree import Node
-from portal.scheduling.engine.model import Policy, Reason, Running, Victim, Workload
+from portal.scheduling.engine.model import Policy, Running, Victim, Workload
 from portal.scheduling.engine.state import State, borrows, within_nominal
 
 Fits = Callable[[State, Sequence[str]], bool]
-MESSAGES = {
-    Reason.IN_TEAM: "a request of your team with a higher priority needs its place",
-    Reason.RECLAIM: "the team that owns the quota which yours had borrowed needs it back",
-    Reason.FAIR_SHARE: "another team, which has borrowed less than yours, needs a part of it",
-    Reason.BOOKING: "its capacity is booked for another team from now on",
-}
-
-
 MAX_DOUBLINGS = 12
-
-
-def message(reason: Reason, grace_s: int) -> str:
-    """What the owner is told."""
-    return f"Stops in {grace_s} s: {MESSAGES[reason]}. Its files stay, and it is back in the queue."
+"""So often at most does protection from preemption grow, by a factor of four each time."""
 
 
 def protected_s(workload: Workload, policy: Policy) -> int:
@@ -94,7 +82,7 @@ def find_victims(
     candidates = _candidates(state, incoming, running, now_s, policy, needed, in_team_only)
     if not candidates:
         return ()
-    taken: list[tuple[Running, Reason]] = []
+    taken: list[tuple[Running, PreemptionCode]] = []
     state.add(incoming)
     try:
         found = _first_pass(state, incoming, candidates, enough, owns, taken)
@@ -106,10 +94,7 @@ def find_victims(
         state.remove(incoming)
     if not found:
         return ()
-    return tuple(
-        Victim(each.workload.id, each.workload.team, reason, incoming.id, message(reason, policy.grace_s))
-        for each, reason in taken
-    )
+    return tuple(Victim(each.workload.id, each.workload.team, reason, incoming.id) for each, reason in taken)
 
 
 def _candidates(
@@ -153,11 +138,11 @@ def _first_pass(
     candidates: dict[str, list[Running]],
     enough: Callable[[Sequence[str]], bool],
     owns: bool,
-    taken: list[tuple[Running, Reason]],
+    taken: list[tuple[Running, PreemptionCode]],
 ) -> bool:
     """Take by the first rule, then by the second. True when it is enough."""
 
-    def take(each: Running, reason: Reason) -> bool:
+    def take(each: Running, reason: PreemptionCode) -> bool:
         state.remove(each.workload)
         taken.append((each, reason))
         return enough([one.workload.id for one, _ in taken])
@@ -167,11 +152,11 @@ def _first_pass(
         mine, initial, _ = _shares(state, incoming.team, each, lasting=True)
         return mine <= initial
 
-    cohort_reason = Reason.RECLAIM if owns else Reason.FAIR_SHARE
+    cohort_reason = PreemptionCode.RECLAIM if owns else PreemptionCode.FAIR_SHARE
     retry: dict[str, list[Running]] = {}
     while (team := _largest(state, incoming.team, candidates)) is not None:
         if team == incoming.team:
-            if take(candidates[team].pop(), Reason.IN_TEAM):
+            if take(candidates[team].pop(), PreemptionCode.IN_TEAM):
                 return True
             continue
         while candidates[team]:
@@ -242,7 +227,7 @@ def _below_common(first: Node, second: Node) -> tuple[Node, Node]:
 
 
 def _give_back(
-    state: State, enough: Callable[[Sequence[str]], bool], taken: list[tuple[Running, Reason]]
+    state: State, enough: Callable[[Sequence[str]], bool], taken: list[tuple[Running, PreemptionCode]]
 ) -> None:
     """Spare whom it would have been unnecessary to take, looking from the last but one backwards."""
     for index in range(len(taken) - 2, -1, -1):
@@ -255,9 +240,7 @@ def _give_back(
             state.remove(each.workload)
 
 
-def reservation_victims(
-    state: State, running: Collection[Running], now_s: int, policy: Policy
-) -> list[Victim]:
+def reservation_victims(state: State, running: Collection[Running], now_s: int) -> list[Victim]:
     """Preemptible workloads that stand where a booking has begun. The state stays as it was."""
     victims: list[Victim] = []
     removed: list[Workload] = []
@@ -288,8 +271,9 @@ def reservation_victims(
                 state.remove(other)
                 removed.append(other)
                 if each.preempt_at_s is None:
-                    text = message(Reason.BOOKING, policy.grace_s)
-                    victims.append(Victim(other.id, other.team, Reason.BOOKING, reservation.id, text))
+                    victims.append(
+                        Victim(other.id, other.team, PreemptionCode.RESERVATION_BEGUN, reservation.id)
+                    )
     for other in removed:
         state.add(other)
     return victims

@@ -162,7 +162,7 @@ class Scheduler:
         self.now_s = now_s
         self.pending.promote(now_s - self.policy.max_wait_s)
         lapsed = self._lapse(now_s)
-        victims = reservation_victims(self.state, self.running.values(), now_s, self.policy)
+        victims = reservation_victims(self.state, self.running.values(), now_s)
         asked = {victim.workload for victim in victims}
         starts: list[Workload] = []
         overtakers: set[str] = set()

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from portal.common.reasons.codes import Rule
+from portal.common.reasons.codes import Rule, WaitBasis
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Outcome, Snapshot, Verdict, Workload
-from portal.scheduling.engine.plan import plan
+from portal.scheduling.engine.plan import ENOUGH_FREE, plan
 from portal.scheduling.engine.scheduler import Placer, Scheduler
 from portal.scheduling.engine.state import Shortfall
-from portal.scheduling.engine.words import explain
 
 __all__ = [
     "Eta",
@@ -68,7 +68,6 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
         refused = shortfall[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
         return Verdict(
             Outcome.IMPOSSIBLE if refused else Outcome.NEEDS_APPROVAL,
-            explain(request, blocker, now_s, ever=False),
             blocker=blocker,
             alternatives=starting_now(scheduler, alternatives),
         )
@@ -76,16 +75,13 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
     with scheduler.trying(request):
         cycle = scheduler.cycle(now_s)
         if request.id in cycle.starts:
-            return Verdict(
-                Outcome.FITS_NOW, "Fits now.", eta_s=now_s, basis="enough is free", alternatives=others
-            )
+            return Verdict(Outcome.FITS_NOW, eta_s=now_s, basis=ENOUGH_FREE, alternatives=others)
         reason = why_not(scheduler, request, cycle)
         blocker = blocker_of(scheduler, request, reason)
         place = position(scheduler, cycle, request.id)
     eta = _eta(scheduler, request, reason)
     return Verdict(
         Outcome.QUEUED,
-        explain(request, blocker, now_s, ever=True),
         position=place,
         eta_s=eta.eta_s,
         basis=eta.basis,
@@ -101,7 +97,7 @@ def _eta(scheduler: Scheduler, request: Workload, reason: Shortfall) -> Eta:
         return eta
     room = scheduler.room(request)
     if room is None:
-        return Eta(None, "the nodes have no room together for as far as can be told")
+        return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES))
     return Eta(max(eta.eta_s, room[0]), eta.basis)
 
 

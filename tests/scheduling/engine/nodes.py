@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from portal.scheduling.engine.model import FOREVER_S, Reason, Workload
+from portal.common.reasons.codes import PreemptionCode
+from portal.scheduling.engine.model import FOREVER_S, Workload
 from portal.scheduling.engine.placement.cluster import Cluster
 from portal.scheduling.engine.scheduler import Scheduler
 from provisioning.types import Placement, ResourceRequest
@@ -70,7 +71,7 @@ class Diary:
 
     began_s: dict[str, int] = field(default_factory=dict)
     preempted: dict[str, int] = field(default_factory=dict)
-    taken: list[tuple[str, str, Reason]] = field(default_factory=list)
+    taken: list[tuple[str, str, PreemptionCode]] = field(default_factory=list)
     ended: set[str] = field(default_factory=set)
     lapsed: list[str] = field(default_factory=list)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from portal.common.reasons.codes import Rule
+import pytest
+
+from portal.common.reasons.codes import PreemptionCode, Rule, WaitBasis
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.quotas.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Outcome, Policy, Reason, Reservation, Running, Snapshot, Workload
+from portal.scheduling.engine.model import Outcome, Policy, Reservation, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import Scheduler, schedule
 from portal.scheduling.engine.verdicts import decide
 
@@ -33,7 +37,10 @@ def test_it_fits_or_says_who_is_in_the_way_and_until_when():
     verdict = decide(snapshot, ask("n", 2), alternatives=[ask("small", 1), ask("big", 3)])
     assert (verdict.outcome, verdict.position, verdict.eta_s) == (Outcome.QUEUED, 1, NOW + 1800)
     assert verdict.blocker.rule is Rule.COHORT
-    assert "7 × H100 held by team vision" in verdict.message
+    assert [(each.team, each.amount, each.next_end_s) for each in verdict.blocker.holders] == [
+        ("vision", 7000, NOW + 1800)
+    ]
+    assert verdict.basis == Reason(WaitBasis.EXPECTED_ENDS, {"running": 1})
     assert verdict.alternatives == ("small",)
 
 
@@ -42,7 +49,7 @@ def test_more_than_there_is_is_impossible_and_more_than_allowed_needs_approval()
     alone = replace(site(), teams=(Team("nlp", "", {GPU: Limit(2000)}),))
     verdict = decide(alone, ask("n", 3))
     assert (verdict.outcome, verdict.blocker.rule) == (Outcome.NEEDS_APPROVAL, Rule.TEAM_LIMIT)
-    assert "may hold 2 × H100" in verdict.message
+    assert (verdict.blocker.wanted, verdict.blocker.limit, verdict.blocker.resource) == (3000, 2000, GPU)
     unfunded = replace(site(), teams=(TEAMS[0], replace(TEAMS[1], funded=False)))
     assert decide(unfunded, ask("n", 1)).blocker.rule is Rule.LEDGER
 
@@ -58,8 +65,7 @@ def test_the_owner_takes_back_and_the_room_is_kept_for_it_until_the_others_left(
     scheduler = Scheduler(site(held("v1", 4), held("v2", 4, started_s=NOW - 1000)))
     scheduler.submit(ask("owner", 2))
     cycle = scheduler.cycle(NOW)
-    assert [(each.workload, each.reason) for each in cycle.victims] == [("v2", Reason.RECLAIM)]
-    assert "Its files stay" in cycle.victims[0].message
+    assert [(each.workload, each.reason) for each in cycle.victims] == [("v2", PreemptionCode.RECLAIM)]
     scheduler.apply(cycle, NOW)
     assert scheduler.cycle(NOW + 1).victims == ()
     scheduler.submit(ask("thief", 2, created_s=NOW - 9999, priority=5))
@@ -96,7 +102,7 @@ def test_booked_capacity_is_kept_lent_to_the_preemptible_and_taken_back():
     assert decide(before, ask("n", 1)).outcome is Outcome.FITS_NOW
     assert decide(before, ask("n", 1, preemptible=False, duration_s=600)).outcome is Outcome.FITS_NOW
     begun = replace(site(held("n", 1, "nlp"), reservations=(booking,)), now_s=NOW + 600)
-    assert [each.reason for each in schedule(begun).victims] == [Reason.BOOKING]
+    assert [each.reason for each in schedule(begun).victims] == [PreemptionCode.RESERVATION_BEGUN]
 
 
 class OneSlot:
@@ -130,3 +136,26 @@ def test_of_two_made_in_the_same_second_the_earlier_is_first():
     late = ask("a", 1, created_s=5, created_ms=2)
     scheduler = Scheduler(replace(site(), queued=(late, early)))
     assert [each.id for each in scheduler.pending.pick(scheduler.state, set())] == ["z", "a"]
+
+
+@pytest.mark.parametrize(
+    ("basis", "text"),
+    [
+        (Reason(WaitBasis.ENOUGH_FREE), "enough is free"),
+        (
+            Reason(WaitBasis.EXPECTED_ENDS, {"running": 3}),
+            "3 running workloads end as expected, nobody new comes first",
+        ),
+        (
+            Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": "team_limit"}),
+            "not before a limit changes (team_limit)",
+        ),
+        (
+            Reason(PreemptionCode.RECLAIM),
+            "the team that owns the quota which it had borrowed needs it back",
+        ),
+    ],
+    ids=lambda value: value.code.value if isinstance(value, Reason) else "",
+)
+def test_what_it_rests_on_is_made_a_sentence_at_the_edge(basis, text):
+    assert message_of(basis) == text

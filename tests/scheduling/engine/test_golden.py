@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from portal.common.reasons.codes import PreemptionCode
 from portal.quotas.shares import Claim, divide
 from portal.quotas.types import Cohort, Limit, Team
-from portal.scheduling.engine.model import Policy, Reason, Running, Snapshot, Workload
+from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
 from portal.scheduling.engine.scheduler import schedule
 
 GOLDEN = Path(__file__).parent / "golden"
 KUEUE = json.loads((GOLDEN / "kueue_fair_preemption_cases.json").read_text())
 KAI = list(csv.DictReader((GOLDEN / "kai_resource_division_two_queues.csv").read_text().splitlines()))
 REASONS = {
-    "InClusterQueueReason": Reason.IN_TEAM,
-    "InCohortReclamationReason": Reason.RECLAIM,
-    "InCohortFairSharingReason": Reason.FAIR_SHARE,
+    "InClusterQueueReason": PreemptionCode.IN_TEAM,
+    "InCohortReclamationReason": PreemptionCode.RECLAIM,
+    "InCohortFairSharingReason": PreemptionCode.FAIR_SHARE,
 }
 
 

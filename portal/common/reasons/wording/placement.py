@@ -115,7 +115,7 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.COMPUTE_CAPABILITY_TOO_LOW: Text(
         _("lacks compute capability %(version)s or newer%(on_model)s"), prepare=_version
     ),
-    PlacementCode.PROGRAM_MISSING: Text(_("lacks the program %(program)s")),
+    PlacementCode.NODE_LACKS_PROGRAM: Text(_("lacks the program %(program)s")),
     PlacementCode.CPU_SHORT: Text(
         _("%(free)s of %(total)s CPU cores free, needs %(needed)s"), prepare=_cores
     ),
@@ -159,7 +159,7 @@ _PREDICATES = frozenset(
         PlacementCode.FEATURE_MISSING,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,
-        PlacementCode.PROGRAM_MISSING,
+        PlacementCode.NODE_LACKS_PROGRAM,
         PlacementCode.MODEL_MISSING,
         PlacementCode.ONLY_AS_MIG,
         PlacementCode.DEVICE_MEMORY_SHORT,

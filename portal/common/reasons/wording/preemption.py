@@ -11,5 +11,5 @@ TEXTS: dict[StrEnum, Text] = {
     PreemptionCode.IN_TEAM: Text(_("a request of its team with a higher priority needs the place")),
     PreemptionCode.RECLAIM: Text(_("the team that owns the quota which it had borrowed needs it back")),
     PreemptionCode.FAIR_SHARE: Text(_("another team, which has borrowed less, needs a part of it")),
-    PreemptionCode.BOOKING: Text(_("its capacity is booked for another team from now on")),
+    PreemptionCode.RESERVATION_BEGUN: Text(_("its capacity is booked for another team from now on")),
 }

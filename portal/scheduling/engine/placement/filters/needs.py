@@ -30,5 +30,5 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
     if missing:
         return Reason(PlacementCode.FEATURE_MISSING, {"name": missing[0]})
     if needed.program and needed.program not in node.software.programs:
-        return Reason(PlacementCode.PROGRAM_MISSING, {"program": needed.program})
+        return Reason(PlacementCode.NODE_LACKS_PROGRAM, {"program": needed.program})
     return None
