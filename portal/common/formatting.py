@@ -256,6 +256,19 @@ def format_moment(moment: datetime) -> str:
     return f"{dateformat.format(moment.astimezone(UTC), 'j M Y, H:i')} UTC"
 
 
+def format_day_time(moment: datetime) -> str:
+    """Day and time of day in UTC, without the year: "21 Nov, 09:00"."""
+    return dateformat.format(moment.astimezone(UTC), "j M, H:i")
+
+
+def format_time_span(start: datetime, end: datetime) -> str:
+    """From when to when, in UTC; the date is not repeated: "21 Nov 2026, 09:00 to 12:00 UTC"."""
+    first, last = start.astimezone(UTC), end.astimezone(UTC)
+    until = dateformat.format(last, "H:i" if first.date() == last.date() else "j M Y, H:i")
+    words = {"start": dateformat.format(first, "j M Y, H:i"), "end": until}
+    return _("%(start)s to %(end)s UTC") % words
+
+
 def format_clock(moment: datetime, now: datetime) -> str:
     """The time of day in UTC, with the date where it is another day than that of `now`."""
     at, today = moment.astimezone(UTC), now.astimezone(UTC).date()

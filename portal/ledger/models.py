@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Period(models.TextChoices):
     """How often the ledger is refilled."""
 
-    DAY = "day", "Every day"
-    WEEK = "week", "Every week"
-    MONTH = "month", "Every 30 days"
+    DAY = "day", _("Every day")
+    WEEK = "week", _("Every week")
+    MONTH = "month", _("Every 30 days")
 
 
 class LedgerAccount(models.Model):
-    """A team's GPU-hours; a team without one is not limited. Units are those of `scheduling.ledger`.
+    """A team's GPU-hours; a team without one is not limited. Units are those of `portal.ledger.accounting`.
 
     The columns are `portal.ledger.accounting.Account`; times are rows' instead of seconds.
     """

@@ -10,12 +10,14 @@ from django.utils import timezone
 
 from portal.accounts.models import Team, User
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import LedgerCode
+from portal.common.reasons.reason import Reason
 from portal.ledger import accounting, spending
 from portal.ledger.models import LedgerAccount, LedgerEntry, Period
 from portal.ledger.services import account_of
 from portal.quotas import policies
 
-ENTRIES_SHOWN = 20
+MAX_ENTRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def statement(team: Team) -> Statement | None:
     ends = accounting.lasts_until_s(account, rate)
     return Statement(
         team=team,
-        period=Period(row.period).label,
+        period=str(Period(row.period).label),
         period_ends_at=datetime.fromtimestamp(account.period_start_s + account.period_s, UTC),
         granted=account.granted,
         credit=account.credit,
@@ -82,7 +84,7 @@ def statement(team: Team) -> Statement | None:
         unbilled=account.unbilled,
         per_hour=rate * 3600 // 1000,
         lasts_until=datetime.fromtimestamp(ends, UTC) if ends is not None and ends < 1 << 40 else None,
-        entries=tuple(row.entries.order_by("-at", "-pk")[:ENTRIES_SHOWN]),
+        entries=tuple(row.entries.order_by("-at", "-pk")[:MAX_ENTRIES]),
     )
 
 
@@ -103,14 +105,11 @@ def statement_for(actor: User, slug: str) -> Statement:
     """The team's statement, or `NotFound` where the actor may not see it or there is none."""
     team = Team.objects.filter(slug=slug).first()
     if team is None:
-        raise NotFound("There is no such team.", next_action="Choose one of your teams.")
+        raise NotFound(Reason(LedgerCode.NO_TEAM_OF_LEDGER))
     policies.require_view_team(actor, team)
     found = statement(team)
     if found is None:
-        raise NotFound(
-            f"{team.name} has no ledger: its GPU-hours are not counted.",
-            next_action="An operator opens one where hours are to be counted.",
-        )
+        raise NotFound(Reason(LedgerCode.HOURS_NOT_COUNTED, {"team": team.name}))
     return found
 
 

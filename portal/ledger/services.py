@@ -1,4 +1,4 @@
-"""GPU-hours: opened and credited by people, spent as time passes. Units are those of `scheduling.ledger`."""
+"""GPU-hours: opened and credited by people, spent as time passes. In units of `accounting`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import Membership, Role, Team, User
 from portal.common.actors import SYSTEM, SystemActor, label_of
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.formatting import format_gpu_hours
+from portal.common.reasons.codes import CommonCode, LedgerCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.ledger import accounting, spending
@@ -28,7 +31,7 @@ from portal.workspaces.lifecycle import STOPPABLE
 from portal.workspaces.models import Workspace
 
 PERIOD_S = {Period.DAY: 86_400, Period.WEEK: 7 * 86_400, Period.MONTH: 30 * 86_400}
-AMOUNT_AT_MOST = 10**9 * accounting.GPU_HOUR
+MAX_AMOUNT = 10**9 * accounting.GPU_HOUR
 OUT_OF_HOURS = "its team has no GPU-hours left"
 
 
@@ -69,17 +72,17 @@ def set_ledger(
     and `InvalidInput`.
     """
     policies.require_set_limits(actor)
-    problems: dict[str, list[str]] = {}
-    if not 0 <= granted <= AMOUNT_AT_MOST:
-        problems["granted"] = ["Choose from 0 to a thousand million hours."]
+    problems: dict[str, list[Reason]] = {}
+    if not 0 <= granted <= MAX_AMOUNT:
+        problems["granted"] = [Reason(LedgerCode.GRANTED_OUT_OF_RANGE)]
     if period not in Period.values:
-        problems["period"] = [f"Choose one of {', '.join(Period.values)}."]
+        problems["period"] = [Reason(CommonCode.CHOOSE_ONE_OF, {"known": list(Period.values)})]
     if problems:
         raise InvalidInput(next(iter(problems.values()))[0], errors=problems)
     now = timezone.now()
     row = LedgerAccount.objects.select_for_update().filter(team=team).first()
     if row is None:
-        row, _ = LedgerAccount.objects.get_or_create(
+        row, _made = LedgerAccount.objects.get_or_create(
             team=team,
             defaults={"granted": granted, "period": period, "period_started_at": now, "charged_until": now},
         )
@@ -107,7 +110,7 @@ def set_ledger(
 def close_ledger(*, actor: User | SystemActor, team: Team) -> None:
     """Let a team use GPUs without counting hours again. Closing what is not open is success."""
     policies.require_set_limits(actor)
-    deleted, _ = LedgerAccount.objects.filter(team=team).delete()
+    deleted, _rows = LedgerAccount.objects.filter(team=team).delete()
     if deleted:
         events.record(
             actor=actor,
@@ -127,14 +130,12 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     """
     if not policies.may_decide(actor):
         policies.require_set_limits(actor)
-    if amount == 0 or abs(amount) > AMOUNT_AT_MOST:
-        sentence = "Credit some hours, or take some back."
-        raise InvalidInput(sentence, errors={"amount": [sentence]})
+    if amount == 0 or abs(amount) > MAX_AMOUNT:
+        wrong = Reason(LedgerCode.CREDIT_OUT_OF_RANGE)
+        raise InvalidInput(wrong, errors={"amount": [wrong]})
     row = LedgerAccount.objects.select_for_update().filter(team=team).first()
     if row is None:
-        raise NotFound(
-            f"{team.name} has no ledger: its GPU-hours are not counted.", next_action="Open a ledger first."
-        )
+        raise NotFound(Reason(LedgerCode.LEDGER_NOT_OPEN, {"team": team.name}))
     before = row.credit
     keep(row, accounting.credited(account_of(row), amount))
     note = storable(note).strip()[:200]
@@ -243,14 +244,15 @@ def _warn(row: LedgerAccount, warning: Warn) -> None:
     left = format_gpu_hours(max(0, account_of(row).balance))
     gone = warning is Warn.SPENT
     title = (
-        f"{row.team.name} has no GPU-hours left"
+        _("%(team)s has no GPU-hours left")
         if gone
-        else f"{row.team.name} has used {warning.value} % of its GPU-hours"
-    )
+        else _("%(team)s has used %(percent)s %% of its GPU-hours")
+    ) % {"team": row.team.name, "percent": warning.value}
     body = (
-        "Workspaces with GPUs stop; files stay. Ask for more hours, or wait for the refill."
+        _("Workspaces with GPUs stop; files stay. Ask for more hours, or wait for the refill.")
         if gone
-        else f"{left} are left. Stop what you do not need, or ask for more hours in time."
+        else _("%(hours)s are left. Stop what you do not need, or ask for more hours in time.")
+        % {"hours": left}
     )
     events.record(
         actor=SYSTEM, kind=f"ledger.warned_{warning.value}", team=row.team, message=f"warns: {title}"
@@ -289,8 +291,8 @@ def stop_for_want_of_hours(team: Team) -> int:
         events.notify(
             [workspace.owner],
             kind="ledger.stopped",
-            title=f"{workspace.name} stops: {OUT_OF_HOURS}",
-            body="Its files stay. Ask for more hours, then start it again.",
+            title=_("%(workspace)s stops: its team has no GPU-hours left") % {"workspace": workspace.name},
+            body=_("Its files stay. Ask for more hours, then start it again."),
             url=f"/workspaces/{workspace.pk}/",
         )
     return asked

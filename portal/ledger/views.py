@@ -6,14 +6,17 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_gpu_hours
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
-from portal.ledger import services as services
+from portal.ledger import services
 from portal.ledger.models import Period
 from portal.quotas import resources
 from portal.quotas.forms import parse_amount
@@ -28,7 +31,7 @@ def ledger(request: SignedInRequest, slug: str) -> HttpResponse:
         try:
             messages.success(request, _do(request, team))
         except PortalError as error:
-            messages.error(request, " ".join(part for part in (error.message, error.next_action) if part))
+            messages.error(request, error.sentence)
     return redirect(f"{reverse('home:team', args=[team.slug])}#ledger")
 
 
@@ -36,16 +39,21 @@ def _do(request: SignedInRequest, team: Team) -> str:
     what = request.POST.get("do")
     if what == "close":
         services.close_ledger(actor=request.user, team=team)
-        return f"GPU-hours of {team.name} are not counted any more."
+        return _("GPU-hours of %(team)s are not counted any more.") % {"team": team.name}
     text = storable(request.POST.get("hours", "")).strip()
     if what == "set":
         granted = parse_amount(text, resources.GPU_HOURS, "hours")
         period = request.POST.get("period", Period.MONTH)
         services.set_ledger(actor=request.user, team=team, granted=granted, period=period)
-        return f"{team.name} has {format_gpu_hours(granted)} GPU-hours {Period(period).label.lower()}."
+        words = {
+            "team": team.name,
+            "hours": format_gpu_hours(granted),
+            "period": Period(period).label.lower(),
+        }
+        return _("%(team)s has %(hours)s GPU-hours %(period)s.") % words
     if what == "credit":
         amount = parse_amount(text.removeprefix("-"), resources.GPU_HOURS, "hours")
         amount = -amount if text.startswith("-") else amount
         services.credit(actor=request.user, team=team, amount=amount, note=request.POST.get("note", ""))
-        return f"{format_gpu_hours(amount)} GPU-hours credited."
-    raise InvalidInput("Choose what to do.", next_action="Use one of the buttons.")
+        return _("%(hours)s GPU-hours credited.") % {"hours": format_gpu_hours(amount)}
+    raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

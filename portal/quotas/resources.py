@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext_lazy as _
 
+from portal.common.reasons.codes import QuotaCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
 from portal.inventory.resources import (
     CPU,
     DISK,
@@ -25,7 +29,7 @@ from provisioning.types import ResourceRequest
 
 __all__ = [
     "CPU", "DISK", "GPU", "GPU_HOURS", "MEMORY", "PLAIN", "SIMULATED", "WORKSPACES", "amounts_of", "class_of",
-    "gpu", "is_accelerator", "mig", "validate_amounts", "validate_resource",
+    "gpu", "is_accelerator", "is_resource", "mig", "validate_amounts", "validate_resource",
 ]  # fmt: skip
 
 PLAIN = frozenset({CPU, MEMORY, DISK, WORKSPACES, GPU})
@@ -58,21 +62,25 @@ def amounts_of(request: ResourceRequest, *, model: str = "", simulated: bool = F
     return {name: amount for name, amount in amounts.items() if amount}
 
 
+def is_resource(value: str) -> bool:
+    """Whether this names something that can be limited."""
+    return value.removeprefix(SIMULATED) in PLAIN or _ACCELERATOR.fullmatch(value) is not None
+
+
 def validate_resource(value: str) -> None:
     """Raises ValidationError for what is no resource."""
-    if value.removeprefix(SIMULATED) not in PLAIN and not _ACCELERATOR.fullmatch(value):
-        raise ValidationError(
-            "“%(value)s” is no resource. Use gpu, gpu:h100, mig:1g.10gb, cpu_milli, memory_mib, disk_mib"
-            " or workspaces.",
-            params={"value": value},
-        )
+    if not is_resource(value):
+        raise ValidationError(message_of(Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": value})))
 
 
 def validate_amounts(value: Any) -> None:
     """Raises ValidationError unless it maps resources to amounts above zero."""
     if not isinstance(value, Mapping) or not value:
-        raise ValidationError("Name at least one resource and its amount.")
+        raise ValidationError(_("Name at least one resource and its amount."))
     for resource, amount in value.items():
         validate_resource(resource)
         if not isinstance(amount, int) or isinstance(amount, bool) or amount <= 0:
-            raise ValidationError(f"The amount of {resource} has to be a whole number above zero.")
+            raise ValidationError(
+                _("The amount of %(resource)s has to be a whole number above zero."),
+                params={"resource": resource},
+            )

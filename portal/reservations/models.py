@@ -7,6 +7,7 @@ import uuid
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
 
 from portal.quotas.resources import validate_amounts
 
@@ -14,9 +15,9 @@ from portal.quotas.resources import validate_amounts
 class ReservationStatus(models.TextChoices):
     """Whether a reservation holds."""
 
-    REQUESTED = "requested", "Waits for approval"
-    BOOKED = "booked", "Booked"
-    CANCELLED = "cancelled", "Cancelled"
+    REQUESTED = "requested", _("Waits for approval")
+    BOOKED = "booked", _("Booked")
+    CANCELLED = "cancelled", _("Cancelled")
 
 
 class Reservation(models.Model):

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
-from portal.common.formatting import format_amount, format_resource
+from django.utils.translation import gettext as _
+
+from portal.common.formatting import format_amount, format_resource, format_resource_amount
+from portal.common.reasons.wording import names_joined
 from portal.quotas import resources
 from portal.quotas.presenters.bars import in_order
 from portal.reservations.models import Reservation, ReservationStatus
@@ -73,6 +76,12 @@ class Week:
         return self.first + timedelta(days=DAYS)
 
 
+def format_amounts(amounts: Mapping[str, int]) -> str:
+    """Amounts with their resources: "2 × H100 and 1 × A100"."""
+    parts = [format_resource_amount(name, amounts[name]) for name in in_order(amounts)]
+    return names_joined(parts) or _("nothing")
+
+
 def bounds(first: date) -> tuple[datetime, datetime]:
     """When the week begins, and when the next one does."""
     start = datetime.combine(first, time(), UTC)
@@ -121,6 +130,6 @@ def week(
 def _entry(row: Reservation, name: str, start: datetime, end: datetime, known: set[object] | None) -> Entry:
     begins = "" if row.starts_at <= start else f"{row.starts_at:%H:%M}"
     ends = "" if row.ends_at >= end else f"{row.ends_at:%H:%M}"
-    hours = "all day" if not begins and not ends else f"{begins or '…'}–{ends or '…'}"
+    hours = _("all day") if not begins and not ends else f"{begins or '…'}–{ends or '…'}"
     titled = known is None or row.team_id in known
     return Entry(row, format_amount(name, row.amounts[name]), hours, titled)

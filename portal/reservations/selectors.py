@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
@@ -13,7 +14,9 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound
-from portal.common.formatting import format_amount, format_resource_amount
+from portal.common.reasons.codes import ReservationCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
 from portal.quotas import policies, resources
 from portal.quotas.presenters.bars import in_order
 from portal.quotas.selectors import limits
@@ -36,7 +39,7 @@ def bookable() -> dict[str, int]:
 
 
 def visible_to(actor: User | SystemActor) -> Q:
-    """What is booked is everybody's business; what is only asked for, or was, the team's and deciders'."""
+    """What is booked is everybody's business; what is only asked for, or was, the team's and approvers'."""
     if isinstance(actor, SystemActor) or policies.sees_every_team(actor):
         return Q()
     own = Team.objects.filter(memberships__user=actor)
@@ -56,7 +59,7 @@ def reservations_for(actor: User) -> QuerySet[Reservation]:
 def reservation_by_id(actor: User, reservation_id: UUID) -> Reservation:
     found = reservations_for(actor).filter(pk=reservation_id).first()
     if found is None:
-        raise NotFound("There is no such reservation that you may see.", next_action="Look at the calendar.")
+        raise NotFound(Reason(ReservationCode.NO_SUCH_RESERVATION))
     return found
 
 
@@ -74,12 +77,6 @@ def of_team(team: Team) -> QuerySet[Reservation]:
     )
 
 
-def spoken(amounts: Amounts) -> str:
-    """Amounts as people say them: "2 × H100 and 1 × A100"."""
-    parts = [format_resource_amount(name, amounts[name]) for name in in_order(amounts)]
-    return " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else "nothing"
-
-
 def booked_between(start: datetime, end: datetime | None = None, but: UUID | None = None) -> list[Booked]:
     """What is booked at any time between the two moments, for `bookings`."""
     rows = Reservation.objects.filter(status=ReservationStatus.BOOKED, ends_at__gt=start)
@@ -95,13 +92,22 @@ def booked_between(start: datetime, end: datetime | None = None, but: UUID | Non
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Whether a reservation fits, in words. `next_start` is the first time at which it would."""
+    """Whether a reservation fits, and why. `next_start` is the first time at which it would."""
 
     fits: bool
-    sentence: str
-    next_action: str = ""
+    reason: Reason
     next_start: datetime | None = None
     clash: Clash | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What is booked of it, or who is in the way."""
+        return message_of(self.reason)
+
+    @property
+    def next_action(self) -> str:
+        """What would fit, or an empty string."""
+        return next_action_of(self.reason)
 
 
 def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | None = None) -> Check:
@@ -111,52 +117,32 @@ def check(amounts: Amounts, starts_at: datetime, ends_at: datetime, but: UUID | 
     others = booked_between(starts_at, but=but)
     found = slots.clash(amounts, start_s, end_s, others, there)
     if found is None:
-        return Check(True, _fits_sentence(amounts, start_s, end_s, others, there))
+        peaks = [
+            [name, slots.peak(name, start_s, end_s, others), there.get(name, 0)] for name in in_order(amounts)
+        ]
+        return Check(True, Reason(ReservationCode.FITS, {"peaks": peaks}))
     free_s = slots.first_fit(amounts, start_s, end_s, others, there)
     next_start = datetime.fromtimestamp(free_s, UTC) if free_s is not None else None
-    advice = []
-    if found.left > 0:
-        advice.append(f"Take at most {format_amount(found.resource, found.left)}")
-    if next_start:
-        advice.append(f"begin at {next_start:%d %b %Y, %H:%M} UTC")
-    words = " or ".join(advice)
-    return Check(
-        fits=False,
-        sentence=_clash_sentence(found),
-        next_action=f"{words[:1].upper()}{words[1:]}." if words else "Choose another model.",
-        next_start=next_start,
-        clash=found,
-    )
+    return Check(False, _clash_reason(found, next_start), next_start, found)
 
 
-def _fits_sentence(
-    amounts: Amounts, start_s: int, end_s: int, others: Iterable[Booked], there: Amounts
-) -> str:
-    parts = []
-    for name in in_order(amounts):
-        taken = slots.peak(name, start_s, end_s, others)
-        total = format_resource_amount(name, there.get(name, 0))
-        said = (
-            f"{format_amount(name, taken)} of {total} booked by others" if taken else f"{total}, none booked"
-        )
-        parts.append(said)
-    return f"Fits: {'; '.join(parts)} in that time."
-
-
-def _clash_sentence(found: Clash) -> str:
-    at = datetime.fromtimestamp(found.at_s, UTC)
-    total = format_resource_amount(found.resource, found.capacity)
+def _clash_reason(found: Clash, next_start: datetime | None) -> Reason:
+    params: dict[str, Any] = {
+        "resource": found.resource,
+        "capacity": found.capacity,
+        "wanted": found.wanted,
+        "left": found.left,
+        "next_start": next_start.isoformat() if next_start else None,
+    }
     if not found.holders:
-        return f"The site has {total}: {format_amount(found.resource, found.wanted)} do not fit."
-    named = [f"{format_amount(found.resource, amount)} by {team}" for team, amount in found.holders[:3]]
-    more = f" and {len(found.holders) - 3} more teams" if len(found.holders) > 3 else ""
-    until = datetime.fromtimestamp(found.until_s, UTC)
-    return (
-        f"{format_amount(found.resource, found.booked)} of {total} are booked at {at:%d %b, %H:%M} UTC"
-        f" ({', '.join(named)}{more}), until {until:%d %b, %H:%M} at least:"
-        f" {format_amount(found.resource, found.left)} left,"
-        f" {format_amount(found.resource, found.wanted)} wanted."
-    )
+        return Reason(ReservationCode.SITE_TOO_SMALL, params)
+    params |= {
+        "booked": found.booked,
+        "holders": [list(holder) for holder in found.holders],
+        "at": datetime.fromtimestamp(found.at_s, UTC).isoformat(),
+        "until": datetime.fromtimestamp(found.until_s, UTC).isoformat(),
+    }
+    return Reason(ReservationCode.BOOKED_BY_OTHERS, params)
 
 
 def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
@@ -165,8 +151,8 @@ def beyond_limits(team: Team, amounts: Amounts) -> list[str]:
     for name in in_order(amounts):
         bar = limits.bar_of(team, name)
         if bar is not None and bar.limit is not None and amounts[name] > bar.limit:
-            most = format_resource_amount(name, bar.limit)
-            found.append(f"{team.name} may hold {most} at most by its quota: the rest would lie unused.")
+            params = {"team": team.name, "resource": name, "capacity": bar.limit}
+            found.append(message_of(Reason(ReservationCode.BEYOND_QUOTA, params)))
     return found
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.accounts import approvers
 from portal.accounts.models import Team, User
@@ -21,22 +22,25 @@ from portal.accounts.selectors import owners_of
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.common.formatting import format_amount, format_resource, format_resource_amount
+from portal.common.formatting import format_clock, format_time_span
+from portal.common.reasons.codes import CommonCode, QuotaCode, ReservationCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory.models import PlacementLock
-from portal.quotas import policies
+from portal.quotas import policies, resources
 from portal.quotas.domain_events import LimitsChanged
-from portal.quotas.services.limits import clean_resource
-from portal.reservations import selectors as selectors
+from portal.reservations import selectors
 from portal.reservations.models import Reservation, ReservationStatus
+from portal.reservations.presenters import format_amounts
 
-LASTS_AT_LEAST = timedelta(minutes=15)
-AHEAD_AT_MOST = timedelta(days=366)
-PAST_AT_MOST = timedelta(minutes=5)
+MIN_LENGTH = timedelta(minutes=15)
+MAX_AHEAD = timedelta(days=366)
+MAX_PAST = timedelta(minutes=5)
 """Who books for now has looked at the clock a moment ago."""
 REMIND_BEFORE = timedelta(minutes=15)
-RESOURCES_AT_MOST = 16
+MAX_RESOURCES = 16
+MAX_TITLE = 80
 BATCH = 200
 Amounts = Mapping[str, int]
 
@@ -70,16 +74,16 @@ def request(
         created_by=actor,
         decided_by=actor if booked else None,
     )
-    words = f"{selectors.spoken(made.amounts)} for {team.name}, {span(made)}"
+    words = _words(made)
     _record(actor, made, "booked" if booked else "requested", f"{'books' if booked else 'asks for'} {words}")
     if booked:
-        _tell(made, f"{words} is booked", actor)
+        _notify(made, _("%(what)s is booked") % {"what": words}, actor)
         emit(LimitsChanged())
     else:
         events.notify(
-            _deciders(actor),
+            _approvers(actor),
             "reservation.requested",
-            f"{actor.username} asks for {words}",
+            _("%(username)s asks for %(what)s") % {"username": actor.username, "what": words},
             made.note,
             url(made),
         )
@@ -97,13 +101,13 @@ def approve(*, actor: User, reservation_id: UUID) -> Reservation:
     policies.require_book(actor)
     _require_open(found)
     if found.ends_at <= timezone.now():
-        raise StateConflict("Its time is over.", next_action="Ask for another time.")
+        raise StateConflict(Reason(ReservationCode.TIME_OVER))
     _require_room(_fields(found), but=found.pk)
     found.status, found.decided_by = ReservationStatus.BOOKED, actor
     found.save(update_fields=["status", "decided_by"])
-    words = f"{selectors.spoken(found.amounts)} for {found.team.name}, {span(found)}"
+    words = _words(found)
     _record(actor, found, "booked", f"books {words}")
-    _tell(found, f"{actor.username} booked {words}", actor)
+    _notify(found, _("%(username)s booked %(what)s") % {"username": actor.username, "what": words}, actor)
     emit(LimitsChanged())
     return found
 
@@ -116,12 +120,12 @@ def deny(*, actor: User, reservation_id: UUID, reason: str) -> Reservation:
     _require_open(found)
     reason = storable(reason).strip()[:2000]
     if not reason:
-        sentence = "Say why, so that they know what to do."
-        raise InvalidInput(sentence, errors={"reason": [sentence]})
+        missing = Reason(ReservationCode.DENIAL_WITHOUT_REASON)
+        raise InvalidInput(missing, errors={"reason": [missing]})
     found.status, found.decided_by, found.note = ReservationStatus.CANCELLED, actor, reason
     found.save(update_fields=["status", "decided_by", "note"])
     _record(actor, found, "denied", f"denies {found.team.name} “{found.title}”: {reason}")
-    _tell(found, f"“{found.title}” of {found.team.name} is not booked", actor, reason)
+    _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, reason)
     return found
 
 
@@ -133,12 +137,22 @@ def cancel(*, actor: User, reservation_id: UUID) -> Reservation:
     if found.status == ReservationStatus.CANCELLED:
         return found
     if found.ends_at <= timezone.now():
-        raise StateConflict("Its time is over.", next_action="There is nothing to cancel.")
+        raise StateConflict(Reason(ReservationCode.NOTHING_TO_CANCEL))
     booked = found.status == ReservationStatus.BOOKED
     found.status = ReservationStatus.CANCELLED
     found.save(update_fields=["status"])
-    _record(actor, found, "cancelled", f"cancels “{found.title}” of {found.team.name}, {span(found)}")
-    _tell(found, f"“{found.title}” of {found.team.name} is cancelled", actor, span(found))
+    _record(
+        actor,
+        found,
+        "cancelled",
+        f"cancels “{found.title}” of {found.team.name}, {_span(found)}",
+    )
+    _notify(
+        found,
+        _("%(what)s is cancelled") % {"what": _titled(found)},
+        actor,
+        _span(found),
+    )
     if booked:
         emit(LimitsChanged())
     return found
@@ -164,33 +178,32 @@ def change(
     policies.require_reserve(actor, found.team)
     now = timezone.now()
     if found.status == ReservationStatus.CANCELLED or found.ends_at <= now:
+        named = {"title": found.title}
         raise StateConflict(
-            f"“{found.title}” is {'cancelled' if found.ends_at > now else 'over'}.",
-            next_action="Ask for a new one.",
+            Reason(ReservationCode.WAS_CANCELLED, named)
+            if found.ends_at > now
+            else Reason(ReservationCode.OVER, named)
         )
     begun = found.starts_at <= now
     if begun:
         starts_at = found.starts_at
     wanted = _clean(title, amounts, starts_at, ends_at, found.starts_at if begun else now)
     if ends_at <= now:
-        sentence = "Choose an end in the future, or cancel it."
-        raise InvalidInput(sentence, errors={"ends_at": [sentence]})
+        wrong = Reason(ReservationCode.END_NOT_IN_FUTURE)
+        raise InvalidInput(wrong, errors={"ends_at": [wrong]})
     before = _fields(found)
     if before == wanted:
         return found
     if found.status == ReservationStatus.BOOKED and not policies.may_book(actor) and not _less(wanted, found):
-        raise NotAllowed(
-            "An owner gives back a part of what is booked, but takes no more.",
-            next_action="Ask for the rest as a reservation of its own, or ask an approver to change this.",
-        )
+        raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
     _require_room(wanted, but=found.pk)
     for name, value in wanted.items():
         setattr(found, name, value)
     found.reminded_at = None if found.starts_at > now else found.reminded_at
     found.save(update_fields=[*wanted, "reminded_at"])
-    words = f"{selectors.spoken(found.amounts)} for {found.team.name}, {span(found)}"
+    words = _words(found)
     _record(actor, found, "changed", f"changes “{found.title}” to {words}", before=_plain(before))
-    _tell(found, f"“{found.title}” is now {words}", actor)
+    _notify(found, _("“%(title)s” is now %(what)s") % {"title": found.title, "what": words}, actor)
     if found.status == ReservationStatus.BOOKED:
         emit(LimitsChanged())
     return found
@@ -227,8 +240,14 @@ def _remind(row: Reservation, now: datetime) -> None:
     events.notify(
         User.objects.filter(memberships__team=row.team),
         "reservation.soon",
-        f"{selectors.spoken(row.amounts)} are kept for {row.team.name} from {row.starts_at:%H:%M} UTC on",
-        f"“{row.title}”, {span(row)}. Start your workspaces then: they go first.",
+        _("%(amounts)s are kept for %(team)s from %(time)s on")
+        % {
+            "amounts": format_amounts(row.amounts),
+            "team": row.team.name,
+            "time": format_clock(row.starts_at, row.starts_at),
+        },
+        _("“%(title)s”, %(span)s. Start your workspaces then: they go first.")
+        % {"title": row.title, "span": _span(row)},
         url(row),
     )
 
@@ -236,7 +255,7 @@ def _remind(row: Reservation, now: datetime) -> None:
 def _begin(row: Reservation, now: datetime) -> None:
     row.begun_at = now
     row.save(update_fields=["begun_at"])
-    _record(SYSTEM, row, "begun", f"keeps {selectors.spoken(row.amounts)} for {row.team.name} from now on")
+    _record(SYSTEM, row, "begun", f"keeps {format_amounts(row.amounts)} for {row.team.name} from now on")
     emit(LimitsChanged())
 
 
@@ -248,20 +267,32 @@ def _end(row: Reservation, now: datetime) -> None:
 
 
 def _miss(row: Reservation, _now: datetime) -> None:
-    row.status, row.note = ReservationStatus.CANCELLED, "Nobody decided it in time."
+    row.status, row.note = ReservationStatus.CANCELLED, _("Nobody decided it in time.")
     row.save(update_fields=["status", "note"])
     _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")
-    _tell(row, f"“{row.title}” of {row.team.name} was not decided in time", SYSTEM, span(row))
+    _notify(
+        row,
+        _("%(what)s was not decided in time") % {"what": _titled(row)},
+        SYSTEM,
+        _span(row),
+    )
 
 
 # --- helpers --------------------------------------------------------------------------------------------
 
 
-def span(row: Reservation) -> str:
-    """Its time as people read it, in UTC."""
-    start, end = row.starts_at, row.ends_at
-    until = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%d %b %Y, %H:%M}"
-    return f"{start:%d %b %Y, %H:%M} to {until} UTC"
+def _span(row: Reservation) -> str:
+    return format_time_span(row.starts_at, row.ends_at)
+
+
+def _words(row: Reservation) -> str:
+    """What is kept, for whom and when."""
+    words = {"amounts": format_amounts(row.amounts), "team": row.team.name, "span": _span(row)}
+    return _("%(amounts)s for %(team)s, %(span)s") % words
+
+
+def _titled(row: Reservation) -> str:
+    return _("“%(title)s” of %(team)s") % {"title": row.title, "team": row.team.name}
 
 
 def url(row: Reservation) -> str:
@@ -272,47 +303,44 @@ def _clean(
     title: str, amounts: Amounts, starts_at: datetime, ends_at: datetime, earliest: datetime
 ) -> dict[str, Any]:
     """What is to be booked, in the form in which it is kept; all that is wrong with it at once."""
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[Reason]] = {}
     title = " ".join(storable(title).split())
-    if not 0 < len(title) <= 80:
-        problems["title"] = ["Say in 1 to 80 characters what it is for."]
-    cleaned: dict[str, int] = {}
-    try:
-        cleaned = _clean_amounts(amounts)
-    except InvalidInput as error:
-        problems["amounts"] = [error.message]
+    if not 0 < len(title) <= MAX_TITLE:
+        problems["title"] = [Reason(ReservationCode.TITLE_LENGTH, {"max": MAX_TITLE})]
+    cleaned = _clean_amounts(amounts)
+    if isinstance(cleaned, Reason):
+        problems["amounts"] = [cleaned]
     starts_at, ends_at = starts_at.replace(second=0, microsecond=0), ends_at.replace(second=0, microsecond=0)
-    if starts_at < earliest - PAST_AT_MOST:
-        problems["starts_at"] = ["Choose a start from now on."]
-    if ends_at - starts_at < LASTS_AT_LEAST:
-        problems["ends_at"] = ["It lasts 15 minutes at least: choose a later end."]
-    elif ends_at > timezone.now() + AHEAD_AT_MOST:
-        problems["ends_at"] = ["Choose an end within a year."]
+    if starts_at < earliest - MAX_PAST:
+        problems["starts_at"] = [Reason(ReservationCode.START_NOT_IN_FUTURE)]
+    if ends_at - starts_at < MIN_LENGTH:
+        minutes = int(MIN_LENGTH.total_seconds() // 60)
+        problems["ends_at"] = [Reason(ReservationCode.TOO_SHORT, {"minutes": minutes})]
+    elif ends_at > timezone.now() + MAX_AHEAD:
+        problems["ends_at"] = [Reason(ReservationCode.ENDS_TOO_LATE)]
     if problems:
         first = next(iter(problems.values()))[0]
-        raise InvalidInput(first, next_action="Correct it and try again.", errors=problems)
+        raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
     return {"title": title, "amounts": cleaned, "starts_at": starts_at, "ends_at": ends_at}
 
 
-def _clean_amounts(amounts: Amounts) -> dict[str, int]:
-    if not 0 < len(amounts) <= RESOURCES_AT_MOST:
-        raise InvalidInput(f"Name from one to {RESOURCES_AT_MOST} resources and how much of each.")
+def _clean_amounts(amounts: Amounts) -> dict[str, int] | Reason:
+    """The amounts by the one spelling of their resources, or what is wrong with them."""
+    if not 0 < len(amounts) <= MAX_RESOURCES:
+        return Reason(ReservationCode.RESOURCES_COUNT, {"max": MAX_RESOURCES})
     there = selectors.bookable()
     cleaned: dict[str, int] = {}
     for given, amount in amounts.items():
-        name = clean_resource(given)
+        name = given.strip().lower()
         if name not in there:
-            known = ", ".join(there) or "none at present"
-            raise InvalidInput(
-                f"This site has no {format_resource(name)} to reserve. Accelerators are reserved: {known}."
-            )
+            if not resources.is_resource(name):
+                return Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name})
+            return Reason(ReservationCode.NOT_RESERVABLE, {"resource": name, "known": list(there)})
         if not isinstance(amount, int) or isinstance(amount, bool) or amount <= 0:
-            raise InvalidInput(f"Reserve more than none of {format_resource(name)}.")
+            return Reason(ReservationCode.RESERVE_NOTHING, {"resource": name})
         if amount > there[name]:
-            raise InvalidInput(
-                f"The site has {format_resource_amount(name, there[name])}: {format_amount(name, amount)}"
-                " can never be had."
-            )
+            params = {"resource": name, "capacity": there[name], "wanted": amount}
+            return Reason(ReservationCode.MORE_THAN_SITE_HAS, params)
         cleaned[name] = amount
     return cleaned
 
@@ -346,24 +374,26 @@ def _locked(actor: User | SystemActor, reservation_id: UUID) -> Reservation:
         .first()
     )
     if found is None or not selectors.may_see(actor, found):
-        raise NotFound("There is no such reservation.", next_action="Look at the calendar.")
+        raise NotFound(Reason(ReservationCode.NO_SUCH_RESERVATION))
     return found
 
 
 def _require_open(found: Reservation) -> None:
     if found.status == ReservationStatus.REQUESTED:
         return
-    word = "booked" if found.status == ReservationStatus.BOOKED else "cancelled"
-    by = f" by {found.decided_by.username}" if found.decided_by else ""
-    raise StateConflict(f"“{found.title}” is {word} already{by}.", next_action="Look at the calendar.")
+    params = {"title": found.title, "by": found.decided_by.username if found.decided_by else ""}
+    raise StateConflict(
+        Reason(ReservationCode.BOOKED_ALREADY, params)
+        if found.status == ReservationStatus.BOOKED
+        else Reason(ReservationCode.CANCELLED_ALREADY, params)
+    )
 
 
 def _require_room(wanted: Mapping[str, Any], but: UUID | None = None) -> None:
     found = selectors.check(wanted["amounts"], wanted["starts_at"], wanted["ends_at"], but=but)
     if not found.fits:
         raise StateConflict(
-            found.sentence,
-            next_action=found.next_action,
+            found.reason,
             next_start=found.next_start.isoformat() if found.next_start else None,
         )
 
@@ -378,7 +408,7 @@ def _record(actor: User | SystemActor, row: Reservation, word: str, message: str
     )
 
 
-def _deciders(actor: User) -> Iterable[User]:
+def _approvers(actor: User) -> Iterable[User]:
     found = {user.pk: user for user in approvers.approvers()}
     for delegation in approvers.delegations_at(timezone.now()).select_related("delegate"):
         found[delegation.delegate_id] = delegation.delegate
@@ -386,7 +416,7 @@ def _deciders(actor: User) -> Iterable[User]:
     return found.values()
 
 
-def _tell(row: Reservation, title: str, actor: User | SystemActor, body: str = "") -> None:
+def _notify(row: Reservation, title: str, actor: User | SystemActor, body: str = "") -> None:
     """The team's owners and who made it, but for who has just done it."""
     found = {user.pk: user for user in owners_of(row.team)}
     if row.created_by is not None:

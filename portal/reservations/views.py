@@ -1,4 +1,4 @@
-"""The calendar and a reservation's page; templates/quotas/ says what each expects."""
+"""The calendar and a reservation's page; templates/reservations/ says what each expects."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, PortalError
-from portal.common.formatting import format_amount, format_resource
+from portal.common.formatting import format_amount, format_resource, format_time_span
 from portal.common.htmx import wants
+from portal.common.reasons.codes import CommonCode, ReservationCode
+from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.quotas import policies, resources
 from portal.quotas.forms import parse_amount
 from portal.quotas.selectors import limits
-from portal.reservations import presenters, slots
-from portal.reservations import selectors as selectors
-from portal.reservations import services as services
+from portal.reservations import presenters, selectors, services, slots
 from portal.reservations.models import Reservation, ReservationStatus
 
 
@@ -43,7 +44,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         except PortalError as refused:
             error = refused
         else:
-            messages.success(request, _said(made))
+            messages.success(request, _made_message(made))
             return redirect(services.url(made))
     there = selectors.bookable()
     form = {
@@ -68,7 +69,7 @@ def board(request: SignedInRequest) -> HttpResponse:
     context = {
         "week": presenters.week(first, rows, there, known, today),
         "rows": [
-            (row, selectors.spoken(slots.plain(row.amounts)), known is None or row.team_id in known)
+            (row, presenters.format_amounts(slots.plain(row.amounts)), known is None or row.team_id in known)
             for row in rows
         ],
         "waiting": list(
@@ -92,9 +93,10 @@ def board(request: SignedInRequest) -> HttpResponse:
     return render(request, "reservations/calendar.html", context, status=error.status if error else 200)
 
 
-def _said(made: Reservation) -> str:
+def _made_message(made: Reservation) -> str:
     booked = made.status == ReservationStatus.BOOKED
-    return f"“{made.title}” is booked." if booked else f"“{made.title}” waits for an approver."
+    words = _("“%(title)s” is booked.") if booked else _("“%(title)s” waits for an approver.")
+    return words % {"title": made.title}
 
 
 def _request(request: SignedInRequest) -> Reservation:
@@ -113,7 +115,8 @@ def _request(request: SignedInRequest) -> Reservation:
 def _amounts(resource: str, amount: str) -> dict[str, int]:
     resource = storable(resource)
     if not resource:
-        raise InvalidInput("Choose what to reserve.", errors={"resource": ["Choose what to reserve."]})
+        missing = Reason(ReservationCode.CHOOSE_RESOURCE)
+        raise InvalidInput(missing, errors={"resource": [missing]})
     return {resource: parse_amount(storable(amount), resource, "amount")}
 
 
@@ -124,8 +127,8 @@ def _moment(text: str, field: str) -> datetime:
     except ValueError:
         found = None
     if found is None:
-        sentence = "Say date and time, such as 2030-01-31T14:00."
-        raise InvalidInput(sentence, errors={field: [sentence]})
+        wrong = Reason(ReservationCode.TIME_NOT_UNDERSTOOD)
+        raise InvalidInput(wrong, errors={field: [wrong]})
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -155,14 +158,14 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
         try:
             found = _act(request, found)
         except PortalError as error:
-            messages.error(request, " ".join(part for part in (error.message, error.next_action) if part))
+            messages.error(request, error.sentence)
         return redirect(services.url(found))
     over = found.ends_at <= timezone.now()
     open_ = found.status == ReservationStatus.REQUESTED and not over
     context = {
         "row": found,
-        "what": selectors.spoken(slots.plain(found.amounts)),
-        "span": services.span(found),
+        "what": presenters.format_amounts(slots.plain(found.amounts)),
+        "span": format_time_span(found.starts_at, found.ends_at),
         "over": over,
         "titled": policies.may_view_team(request.user, found.team),
         "may_decide": open_ and policies.may_book(request.user),
@@ -187,4 +190,4 @@ def _act(request: SignedInRequest, found: Reservation) -> Reservation:
         )
     if what == "cancel":
         return services.cancel(actor=request.user, reservation_id=found.pk)
-    raise InvalidInput("Choose what to do.", next_action="Use one of the buttons.")
+    raise InvalidInput(Reason(CommonCode.CHOOSE_WHAT_TO_DO))

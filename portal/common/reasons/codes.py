@@ -107,6 +107,7 @@ class CommonCode(StrEnum):
 
     CHOOSE_ONE_OF = "choose_one_of"
     CHOOSE_WHAT_TO_DO = "choose_what_to_do"
+    CORRECT_AND_RETRY = "correct_and_retry"
     DRIVER_REPORT = "driver_report"
     FIRST_CHOICE_MISSING = "first_choice_missing"
     HOURS_NOT_UNDERSTOOD = "hours_not_understood"
@@ -274,9 +275,40 @@ class QuotaCode(StrEnum):
 class LedgerCode(StrEnum):
     """Refusals about GPU-hours."""
 
+    CREDIT_OUT_OF_RANGE = "credit_out_of_range"
+    GRANTED_OUT_OF_RANGE = "granted_out_of_range"
+    HOURS_NOT_COUNTED = "hours_not_counted"
+    LEDGER_NOT_OPEN = "ledger_not_open"
+    NO_TEAM_OF_LEDGER = "no_team_of_ledger"
+
 
 class ReservationCode(StrEnum):
-    """Refusals about reservations."""
+    """Refusals about reservations, and whether one fits."""
+
+    BEYOND_QUOTA = "beyond_quota"
+    BOOKED_BY_OTHERS = "booked_by_others"
+    BOOKED_ALREADY = "booked_already"
+    CANCELLED_ALREADY = "cancelled_already"
+    CHOOSE_RESOURCE = "choose_resource"
+    DENIAL_WITHOUT_REASON = "denial_without_reason"
+    END_NOT_IN_FUTURE = "end_not_in_future"
+    ENDS_TOO_LATE = "ends_too_late"
+    FITS = "reservation_fits"
+    MORE_THAN_SITE_HAS = "more_than_site_has"
+    NOTHING_TO_CANCEL = "nothing_to_cancel"
+    NOT_RESERVABLE = "not_reservable"
+    NO_SUCH_RESERVATION = "no_such_reservation"
+    ONLY_LESS = "only_less"
+    OVER = "reservation_over"
+    RESERVE_NOTHING = "reserve_nothing"
+    RESOURCES_COUNT = "resources_count"
+    SITE_TOO_SMALL = "site_too_small"
+    START_NOT_IN_FUTURE = "start_not_in_future"
+    TIME_NOT_UNDERSTOOD = "time_not_understood"
+    TIME_OVER = "time_over"
+    TITLE_LENGTH = "title_length"
+    TOO_SHORT = "reservation_too_short"
+    WAS_CANCELLED = "reservation_was_cancelled"
 
 
 class RequestCode(StrEnum):

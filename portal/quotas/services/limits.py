@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from portal.accounts.models import Team, User
@@ -46,10 +45,8 @@ class Changed:
 def clean_resource(resource: str) -> str:
     """The name of a resource in its one spelling. Raises `InvalidInput`."""
     name = resource.strip().lower()
-    try:
-        resources.validate_resource(name)
-    except ValidationError:
-        raise _invalid("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name})) from None
+    if not resources.is_resource(name):
+        raise _invalid("resource", Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": name}))
     if len(name) > MAX_NAME:
         length = Reason(QuotaCode.RESOURCE_NAME_LENGTH, {"max": MAX_NAME})
         raise InvalidInput(Reason(QuotaCode.RESOURCE_NAME_TOO_LONG), errors={"resource": [length]})

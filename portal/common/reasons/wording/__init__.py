@@ -63,6 +63,11 @@ def listed(*names: str) -> Callable[[Params], Params]:
     return lambda params: {**params, **{name: ", ".join(params[name]) for name in names}}
 
 
+def first_problem(params: Params) -> Params:
+    """For `prepare`: `first` is a reason in its JSON form, the first of those at a form's fields."""
+    return {**params, "first": message_of(Reason.from_json(params["first"]))}
+
+
 def names_joined(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     if len(names) < 2:

@@ -8,7 +8,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.reasons.codes import CommonCode
-from portal.common.reasons.wording import Params, Text, listed
+from portal.common.reasons.wording import Params, Text, first_problem, listed
 
 _CHOICES = {
     "template": _("Choose a template first."),
@@ -26,6 +26,7 @@ def _parameters(params: Params) -> Params:
 TEXTS: dict[StrEnum, Text] = {
     CommonCode.CHOOSE_ONE_OF: Text(_("Choose one of: %(known)s."), prepare=listed("known")),
     CommonCode.CHOOSE_WHAT_TO_DO: Text(_("Choose what to do."), _("Use one of the buttons.")),
+    CommonCode.CORRECT_AND_RETRY: Text("%(first)s", _("Correct it and try again."), prepare=first_problem),
     # A driver's report keeps the driver's own sentence (see provisioning.errors).
     CommonCode.DRIVER_REPORT: Text("%(message)s"),
     CommonCode.FIRST_CHOICE_MISSING: Text(
