@@ -7,37 +7,36 @@ Whatever goes wrong on the way, the answer is a refusal.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocketClose
 
-from portal.workspaces.gateway import pages, state, tickets
+from portal.workspaces.gateway import access, pages, tickets
+from portal.workspaces.gateway.access import Access, AuthorizeBearer, Refusal, Refused, Resolve
 from portal.workspaces.gateway.feed import RoutesFeed
 from portal.workspaces.gateway.names import local_path, workspace_of_host, workspace_uuid
-from portal.workspaces.gateway.pages import Answer, Notice
-from portal.workspaces.gateway.request import Malformed, Request, direct, forwarded
+from portal.workspaces.gateway.pages import Notice
+from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded
 from portal.workspaces.gateway.state import WorkspaceView
 from portal.workspaces.gateway.tickets import CookiePolicy
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Resolve = Callable[[str], Awaitable[WorkspaceView | None]]
-AuthorizeBearer = Callable[[str, str], Awaitable[str | None]]
-
-STORE_TIMEOUT_S = 2.0
-BEARER_CACHE_S = 1.0
-_BEARER_CACHE_MAX = 4096
 _MAX_FORM_BYTES = 8192
+_PROXY_PREFIX = "/gateway/"
 _OWN_PREFIX = "/.berth/"
+_CLIENT = "berth.client"
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 log = logging.getLogger(__name__)
 
@@ -56,22 +55,6 @@ class GatewaySettings:
             raise ValueError("BERTH_GATEWAY_SECRET needs at least 16 letters and digits, and nothing else")
         if urlsplit(self.public_url).scheme not in ("http", "https"):
             raise ValueError("BERTH_PUBLIC_URL has to start with http:// or https://")
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """Somebody who may use a workspace now."""
-
-    view: WorkspaceView
-    user: str
-
-
-class _Refused(Exception):
-    """Carries the answer to a request that does not get through."""
-
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(answer.status)
-        self.answer = answer
 
 
 def build_app(
@@ -93,7 +76,7 @@ def build_app(
 
 
 class Gateway:
-    """See `build_app`. `handles(scope)` tells whether a request is for this application."""
+    """See `build_app`. `handles(scope)` says whether a request is for this application."""
 
     def __init__(
         self,
@@ -103,219 +86,99 @@ class Gateway:
         authorize_bearer: AuthorizeBearer,
         clock: Callable[[], float],
     ) -> None:
-        self._settings = settings
+        self._domain = settings.domain
+        self._secret = settings.secret.encode()
         self._redis = redis
-        self._resolve = resolve
-        self._authorize_bearer = authorize_bearer
         self._clock = clock
         self._cookie = CookiePolicy(secure=settings.cookie_secure)
         self._portal = settings.public_url.rstrip("/")
-        self._scheme = urlsplit(settings.public_url).scheme
         self._feed = RoutesFeed(redis)
-        self._bearers: dict[bytes, tuple[float, str]] = {}
+        self._access = Access(
+            redis,
+            resolve,
+            authorize_bearer,
+            cookie=self._cookie,
+            scheme=urlsplit(settings.public_url).scheme,
+            clock=clock,
+        )
+        endpoints: dict[str, Handler] = {
+            "/gateway/{secret}/auth": self._auth,
+            "/gateway/{secret}/routes": self._routes,
+            "/gateway/{path:path}": self._nothing,
+            "/.berth/page.css": self._style,
+            "/.berth/enter": self._exchange,
+            "/.berth/leave": self._leave,
+        }
+        self._router = Router(
+            [Route(path, _Endpoint(handler, self._failure)) for path, handler in endpoints.items()],
+            redirect_slashes=False,
+            default=_Endpoint(self._fallback, self._failure),
+        )
 
     def handles(self, scope: Scope) -> bool:
         """Whether `scope` is for a workspace's host or for forward-auth."""
         if scope["type"] not in ("http", "websocket"):
             return False
-        if scope["path"].startswith("/gateway/"):
+        if scope["path"].startswith(_PROXY_PREFIX):
             return True
         host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-        return workspace_of_host(host.decode("latin-1"), self._settings.domain) is not None
+        return workspace_of_host(host.decode("latin-1"), self._domain) is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             # Only a workspace without a route leads here: there is nothing to talk to.
-            await receive()
-            await send({"type": "websocket.close", "code": 1013, "reason": "The workspace is not running."})
-            return
-        html = False
-        try:
-            if scope["path"].startswith("/gateway/"):
-                if self._is(scope["path"], "routes"):
-                    answer = await self._routes(scope, receive)
-                elif not self._is(scope["path"], "auth"):
-                    answer = _not_found(html=False)
-                else:
-                    request = forwarded(scope)
-                    html = request.navigation
-                    answer = await self._auth(request)
-            else:
-                request = direct(scope)
-                html = request.navigation
-                answer = await self._own_host(request, receive)
-        except _Refused as refused:
-            answer = refused.answer
-        except Malformed:
-            answer = Notice(
-                400, "bad_request", "Not a request for a workspace", "Use the address that the portal shows."
-            ).answer(html=False)
-        except (RedisError, OSError, TimeoutError) as error:
-            log.warning("message store not reachable: %s", type(error).__name__)
-            answer = Notice(
-                503,
-                "store_unavailable",
-                "The portal’s message store is not reachable",
-                "Nothing is lost. Try again in a moment; if this stays, tell your operator.",
-                link=f"{self._portal}/",
-                link_text="Go to the portal",
-                refresh_s=5,
-            ).answer(html=html)
-        except Exception:
-            log.exception("gateway request failed")
-            answer = Notice(
-                503,
-                "lookup_failed",
-                "The portal could not look up this workspace",
-                "Nothing is lost. Try again in a moment; if this stays, tell your operator.",
-                link=f"{self._portal}/",
-                link_text="Go to the portal",
-                refresh_s=5,
-            ).answer(html=html)
-        await _respond(send, answer, head=scope["method"] == "HEAD")
+            await WebSocketClose(1013, "The workspace is not running.")(scope, receive, send)
+        else:
+            await self._router(scope, receive, send)
 
-    def _is(self, path: str, what: str) -> bool:
-        expected = f"/gateway/{self._settings.secret}/{what}"
-        return hmac.compare_digest(path.encode("utf-8", "surrogateescape"), expected.encode())
+    # What Traefik asks, below a path that only it knows.
 
-    async def _routes(self, scope: Scope, receive: Receive) -> Answer:
-        """Traefik's configuration, held back until it has changed; see `RoutesFeed`."""
-        document = await self._feed.answer(scope.get("client"), receive)
-        if document is None:
-            return Notice(503, "store_unavailable", "No routes yet", "Ask again.").answer(html=False)
-        return Answer(200, (("content-type", "application/json"), ("cache-control", "no-store")), document)
-
-    async def _auth(self, request: Request) -> Answer:
-        """Traefik's question. 200 carries what the app gets in place of the client's own headers."""
-        name = workspace_of_host(request.host, self._settings.domain)
-        if name is None:
-            return _not_found(html=False)
-        entry = await self._enter(name, request)
-        if entry.view.simulated:
-            return self._simulated(entry.view, html=request.navigation)
-        if entry.view.state != "running":
-            return self._not_running(entry.view, html=request.navigation)
-        upstream = entry.view.upstream_headers
-        cookies = "; ".join(part for part in (request.app_cookies(), upstream.get("Cookie", "")) if part)
-        headers = [("cache-control", "no-store")]
-        if cookies:
-            headers.append(("cookie", cookies))
+    async def _auth(self, request: Request) -> Response:
+        """Forward-auth. 200 carries what the app gets in place of the client's own headers."""
+        self._check_secret(request)
+        client = _noted(request, forwarded(request))
+        view = await self._access.enter(self._workspace(client), client)
+        if view.simulated or view.state != "running":
+            return self._not_reachable(view, client)
+        upstream = view.upstream_headers
+        headers = {"cache-control": "no-store"}
+        if cookies := "; ".join(part for part in (client.app_cookies(), upstream.get("Cookie", "")) if part):
+            headers["cookie"] = cookies
         if "Authorization" in upstream:
-            headers.append(("authorization", upstream["Authorization"]))
-        return Answer(200, tuple(headers))
+            headers["authorization"] = upstream["Authorization"]
+        return Response(headers=headers)
 
-    async def _own_host(self, request: Request, receive: Receive) -> Answer:
-        """A workspace's host: the gateway's own paths, and the page where no route leads further."""
-        name = workspace_of_host(request.host, self._settings.domain)
-        if name is None:
-            return _not_found(html=request.navigation)
-        if request.path == f"{_OWN_PREFIX}page.css":
-            headers = (("content-type", "text/css; charset=utf-8"), ("cache-control", "max-age=3600"))
-            return Answer(200, (*headers, ("x-content-type-options", "nosniff")), pages.CSS.encode())
-        if request.path == f"{_OWN_PREFIX}enter":
-            return await self._exchange(name, request, receive)
-        if request.path == f"{_OWN_PREFIX}leave":
-            return await self._leave(name, request)
-        if request.path.startswith(_OWN_PREFIX):
-            return _not_found(html=request.navigation)
-        entry = await self._enter(name, request)
-        if entry.view.simulated:
-            return self._simulated(entry.view, html=request.navigation)
-        return self._not_running(entry.view, html=request.navigation)
+    async def _routes(self, request: Request) -> Response:
+        """Traefik's configuration, held back until it has changed; see `RoutesFeed`."""
+        self._check_secret(request)
+        document = await self._feed.answer(request.scope.get("client"), request.receive)
+        if document is None:
+            return Notice(503, "store_unavailable", "No routes yet", "Ask again.").response(html=False)
+        return Response(document, headers={"cache-control": "no-store"}, media_type="application/json")
 
-    async def _enter(self, name: str, request: Request) -> _Entry:
-        """Who sends this, if they may; raises `_Refused` with the answer if not."""
-        html = request.navigation
-        if request.foreign(self._scheme):
-            raise _Refused(
-                Notice(
-                    403,
-                    "foreign_origin",
-                    "Refused: sent by another site",
-                    "Open the workspace in a window of its own, from the portal.",
-                    link=self._page_url(name),
-                    link_text="Go to the workspace’s page",
-                ).answer(html=html)
-            )
-        cookies = request.session_cookies(self._cookie.name)
-        bearer = request.bearer
-        if not cookies and not bearer:
-            raise _Refused(self._sign_in(name, request))
-        view, sessions = await self._read(name, cookies)
-        user = await self._session_user(sessions)
-        if user is None and bearer:
-            user = await self._bearer_user(bearer, name)
-        if user is None:
-            raise _Refused(self._sign_in(name, request))
-        if view is None:
-            view = await self._resolve(name)
-            if view is not None and view.external_name != name:
-                raise ValueError("resolve answered for another workspace")
-            if view is not None:
-                async with asyncio.timeout(STORE_TIMEOUT_S):
-                    await state.heal(self._redis, view)
-        if view is None or user not in view.user_ids:
-            raise _Refused(
-                Notice(
-                    403,
-                    "forbidden",
-                    "You cannot open this workspace",
-                    "It does not exist, or it is not shared with you. Ask its owner.",
-                    link=f"{self._portal}/",
-                    link_text="Go to my workspaces",
-                ).answer(html=html)
-            )
-        return _Entry(view, user)
+    async def _nothing(self, request: Request) -> Response:
+        raise _NotFound
 
-    async def _read(
-        self, name: str, cookies: list[str]
-    ) -> tuple[WorkspaceView | None, list[tuple[str, tickets.Session, int]]]:
-        """The view, and this workspace's live sessions among the cookies, in one round trip."""
-        async with asyncio.timeout(STORE_TIMEOUT_S), self._redis.pipeline(transaction=False) as pipe:
-            pipe.get(state.key(name))
-            keys = [tickets.session_key(cookie) for cookie in cookies]
-            for session_key in keys:
-                pipe.get(session_key)
-                pipe.ttl(session_key)
-            found = await pipe.execute()
-        sessions = []
-        for position, session_key in enumerate(keys):
-            session = tickets.decode_session(found[1 + 2 * position])
-            if session is not None and session.workspace == name:
-                sessions.append((session_key, session, int(found[2 + 2 * position])))
-        return state.decode(found[0]), sessions
+    def _check_secret(self, request: Request) -> None:
+        """Raises `_NotFound` for anybody but Traefik."""
+        given: str = request.path_params["secret"]
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._secret):
+            raise _NotFound
 
-    async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:
-        """The user of the one live session; with several it is not clear who this is."""
-        if len({session.user for _, session, _ in sessions}) != 1:
-            return None
-        session_key, session, ttl_s = sessions[0]
-        renewed_s = tickets.renewal_s(session, ttl_s, self._clock())
-        if renewed_s:
-            async with asyncio.timeout(STORE_TIMEOUT_S):
-                await self._redis.expire(session_key, renewed_s)
-        return session.user
+    # A workspace's host: the gateway's own paths, and the page where no route leads further.
 
-    async def _bearer_user(self, token: str, name: str) -> str | None:
-        """The user behind a token. A yes is believed for `BEARER_CACHE_S`, a no never."""
-        key = hashlib.sha256(f"{name} {token}".encode()).digest()
-        now = time.monotonic()
-        until, user = self._bearers.get(key, (0.0, ""))
-        if now < until:
-            return user
-        found = await self._authorize_bearer(token, name)
-        if found is None:
-            self._bearers.pop(key, None)
-            return None
-        if len(self._bearers) >= _BEARER_CACHE_MAX:
-            self._bearers.clear()
-        self._bearers[key] = (now + BEARER_CACHE_S, found)
-        return found
+    async def _style(self, request: Request) -> Response:
+        self._workspace(_noted(request, direct(request)))
+        headers = {"cache-control": "max-age=3600", "x-content-type-options": "nosniff"}
+        return Response(pages.CSS, headers=headers, media_type="text/css")
 
-    async def _exchange(self, name: str, request: Request, receive: Receive) -> Answer:
+    async def _exchange(self, request: Request) -> Response:
+        """A one-time ticket for a cookie of this origin."""
+        client = _noted(request, direct(request))
+        name = self._workspace(client)
         if request.method not in ("GET", "POST"):
-            return _method_not_allowed()
-        text = request.query if request.method == "GET" else await _form(receive)
+            return pages.METHOD_NOT_ALLOWED.response(html=False)
+        text = client.query if request.method == "GET" else await _form(request)
         try:
             values = parse_qs(text, max_num_fields=10)
         except ValueError:
@@ -324,7 +187,7 @@ class Gateway:
         following = local_path(values.get("next", ["/"])[0])
         cookie = None
         if len(given) == 1:
-            async with asyncio.timeout(STORE_TIMEOUT_S):
+            async with asyncio.timeout(access.STORE_TIMEOUT_S):
                 cookie = await tickets.exchange(
                     self._redis, ticket=given[0], external_name=name, clock=self._clock
                 )
@@ -336,41 +199,84 @@ class Gateway:
                 "A link into a workspace works once, for half a minute. Open the workspace again.",
                 link=self._open_url(name, following),
                 link_text="Open the workspace",
-            ).answer(html=request.navigation or request.method == "POST")
-        return pages.redirect(
-            following, status=303, headers=[("set-cookie", self._cookie.set_header(cookie))]
-        )
+            ).response(html=client.navigation or request.method == "POST")
+        return pages.redirect(following, status=303, headers={"set-cookie": self._cookie.set_header(cookie)})
 
-    async def _leave(self, name: str, request: Request) -> Answer:
+    async def _leave(self, request: Request) -> Response:
+        client = _noted(request, direct(request))
+        name = self._workspace(client)
         if request.method not in ("GET", "POST"):
-            return _method_not_allowed()
-        for cookie in request.session_cookies(self._cookie.name):
-            async with asyncio.timeout(STORE_TIMEOUT_S):
+            return pages.METHOD_NOT_ALLOWED.response(html=False)
+        for cookie in client.session_cookies(self._cookie.name):
+            async with asyncio.timeout(access.STORE_TIMEOUT_S):
                 await tickets.end(self._redis, cookie)
-        return pages.redirect(
-            self._page_url(name), status=303, headers=[("set-cookie", self._cookie.clear_header())]
-        )
+        headers = {"set-cookie": self._cookie.clear_header()}
+        return pages.redirect(self._page_url(name), status=303, headers=headers)
 
-    def _sign_in(self, name: str, request: Request) -> Answer:
-        """Browsers are sent to the portal for a ticket; programs are told."""
-        if request.navigation:
-            return pages.redirect(self._open_url(name, local_path(request.target)))
-        return Notice(
-            401,
-            "not_signed_in",
-            "Not signed in to this workspace",
-            "Open it from the portal, or send a token with the scope workspaces:connect as a bearer token.",
-            link=self._page_url(name),
-            headers=(("www-authenticate", 'Bearer realm="berth"'),),
-        ).answer(html=False)
+    async def _fallback(self, request: Request) -> Response:
+        client = _noted(request, direct(request))
+        name = self._workspace(client)
+        if client.path.startswith(_OWN_PREFIX):
+            raise _NotFound
+        return self._not_reachable(await self._access.enter(name, client), client)
 
-    def _simulated(self, view: WorkspaceView, *, html: bool) -> Answer:
-        notice = pages.simulated_notice(view.name, self._page_url(view.external_name))
-        return notice.answer(html=html)
+    def _workspace(self, client: ClientRequest) -> str:
+        """The external name of the workspace whose host was asked. Raises `_NotFound`."""
+        name = workspace_of_host(client.host, self._domain)
+        if name is None:
+            raise _NotFound
+        return name
 
-    def _not_running(self, view: WorkspaceView, *, html: bool) -> Answer:
-        notice = pages.state_notice(view.name, view.state, self._page_url(view.external_name))
-        return notice.answer(html=html)
+    def _not_reachable(self, view: WorkspaceView, client: ClientRequest) -> Response:
+        page_url = self._page_url(view.external_name)
+        if view.simulated:
+            return pages.simulated_notice(view.name, page_url).response(html=client.navigation)
+        return pages.state_notice(view.name, view.state, page_url).response(html=client.navigation)
+
+    # Refusals and failures.
+
+    def _failure(self, request: Request, error: Exception) -> Response:
+        """The answer to whatever a handler has raised."""
+        client: ClientRequest | None = request.scope.get(_CLIENT)
+        html = client is not None and client.navigation
+        match error:
+            case Refused():
+                return self._refused(error)
+            case _NotFound():
+                in_page = html and not request.scope["path"].startswith(_PROXY_PREFIX)
+                return Notice(404, "not_found", "Nothing is here", "Check the address.").response(
+                    html=in_page
+                )
+            case Malformed():
+                return Notice(
+                    400,
+                    "bad_request",
+                    "Not a request for a workspace",
+                    "Use the address that the portal shows.",
+                ).response(html=False)
+            case RedisError() | OSError():
+                log.warning("message store not reachable: %s", type(error).__name__)
+                return pages.store_unavailable_notice(f"{self._portal}/").response(html=html)
+            case _:
+                log.error("gateway request failed", exc_info=error)
+                return pages.lookup_failed_notice(f"{self._portal}/").response(html=html)
+
+    def _refused(self, refused: Refused) -> Response:
+        client = refused.client
+        match refused.refusal:
+            case Refusal.NOT_SIGNED_IN:
+                return self._sign_in(refused.name, client)
+            case Refusal.FOREIGN_ORIGIN:
+                notice = pages.foreign_origin_notice(self._page_url(refused.name))
+            case Refusal.FORBIDDEN:
+                notice = pages.forbidden_notice(f"{self._portal}/")
+        return notice.response(html=client.navigation)
+
+    def _sign_in(self, name: str, client: ClientRequest) -> Response:
+        """Browsers are sent to the portal for a ticket; programs get a 401."""
+        if client.navigation:
+            return pages.redirect(self._open_url(name, local_path(client.target)))
+        return pages.sign_in_notice(self._page_url(name)).response(html=False)
 
     def _page_url(self, name: str) -> str:
         return f"{self._portal}/workspaces/{workspace_uuid(name)}/"
@@ -379,32 +285,43 @@ class Gateway:
         return f"{self._page_url(name)}open/?next={quote(following, safe='/')}"
 
 
-def _not_found(*, html: bool) -> Answer:
-    return Notice(404, "not_found", "Nothing is here", "Check the address.").answer(html=html)
+class _NotFound(Exception):
+    """Nothing is here, or nothing that may be known of."""
 
 
-def _method_not_allowed() -> Answer:
-    return Notice(
-        405, "method_not_allowed", "Not possible here", "Use GET or POST.", headers=(("allow", "GET, POST"),)
-    ).answer(html=False)
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """An ASGI endpoint for every method: `handler` answers, `failure` in its place when it raises.
+
+    It is no function, for which Starlette would allow GET and answer the rest in plain text.
+    """
+
+    handler: Handler
+    failure: Callable[[Request, Exception], Response]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self.handler(request)
+        except Exception as error:
+            response = self.failure(request, error)
+        await response(scope, receive, send)
 
 
-async def _form(receive: Receive) -> str:
+def _noted(request: Request, client: ClientRequest) -> ClientRequest:
+    """`client`, noted with the request, so that a failure is answered in the form that it can read."""
+    request.scope[_CLIENT] = client
+    return client
+
+
+async def _form(request: Request) -> str:
     """The body of a form; empty when it is larger than any that we ask for."""
     body = b""
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return ""
-        body += bytes(message.get("body", b""))
-        if len(body) > _MAX_FORM_BYTES:
-            return ""
-        if not message.get("more_body"):
-            return body.decode("latin-1")
-
-
-async def _respond(send: Send, answer: Answer, *, head: bool) -> None:
-    headers = [(name.encode(), value.encode("latin-1")) for name, value in answer.headers]
-    headers.append((b"content-length", str(len(answer.body)).encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if head else answer.body})
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MAX_FORM_BYTES:
+                return ""
+    except ClientDisconnect:
+        return ""
+    return body.decode("latin-1")

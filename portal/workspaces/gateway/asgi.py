@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import redis.asyncio
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from portal.workspaces.gateway import publishing
 from portal.workspaces.gateway.app import GatewaySettings, build_app
 
-Application = Callable[[MutableMapping[str, Any], Any, Any], Awaitable[None]]
 
-
-def gateway_application(django_application: Any) -> Application:
+def gateway_application(django_application: Any) -> ASGIApp:
     """The gateway for workspaces' hosts and forward-auth, Django for all else."""
     if not settings.BERTH_GATEWAY_SECRET:
         raise RuntimeError("BERTH_GATEWAY_SECRET is not set: run `make up`, which writes one.")
@@ -34,7 +32,7 @@ def gateway_application(django_application: Any) -> Application:
         sync_to_async(publishing.authorize_bearer),
     )
 
-    async def application(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if app.handles(scope):
             await app(scope, receive, send)
         else:

@@ -21,7 +21,7 @@ from portal.workspaces.gateway import routes
 from portal.workspaces.gateway.routes import Route, Snapshot
 
 AUTH_MIDDLEWARE = "ws-auth@file"
-# Traefik does not break off a poll when it is told to end: this is how long that may take it.
+# Traefik does not break off a poll when it has to end: this is how long that may take it.
 HOLD_S = 2.0
 _RETRY_S = 0.25
 # A message may be lost with its connection: the revision is looked at again after this.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from html import escape
 
-Headers = tuple[tuple[str, str], ...]
+import msgspec
+from starlette.responses import RedirectResponse, Response
 
 CSS = """\
 :root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
@@ -31,30 +31,20 @@ a:focus-visible { outline: 3px solid #d97706; outline-offset: 2px; }
 }
 """
 
-SECURITY_HEADERS: Headers = (
-    (
-        "content-security-policy",
-        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+SECURITY_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
-    ("cache-control", "no-store"),
-    ("vary", "Cookie, Authorization, Accept"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole HTTP response."""
-
-    status: int
-    headers: Headers = ()
-    body: bytes = b""
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "vary": "Cookie, Authorization, Accept",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to say, to a person or a program. `refresh_s` 0 means that the page stays."""
+    """One message, for a person or a program. `refresh_s` 0 means that the page stays."""
 
     status: int
     code: str
@@ -63,15 +53,19 @@ class Notice:
     link: str = ""
     link_text: str = ""
     refresh_s: int = 0
-    headers: Headers = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
 
-    def answer(self, *, html: bool) -> Answer:
+    def response(self, *, html: bool) -> Response:
         """The page or the problem document."""
-        kind = "text/html; charset=utf-8" if html else "application/problem+json"
-        headers: list[tuple[str, str]] = [("content-type", kind), *SECURITY_HEADERS, *self.headers]
+        headers = {**SECURITY_HEADERS, **self.headers}
         if self.status == 503:
-            headers.append(("retry-after", str(self.refresh_s or 5)))
-        return Answer(self.status, tuple(headers), self._page() if html else self._problem())
+            headers["retry-after"] = str(self.refresh_s or 5)
+        return Response(
+            self._page() if html else self._problem(),
+            self.status,
+            headers,
+            "text/html" if html else "application/problem+json",
+        )
 
     def _problem(self) -> bytes:
         document: dict[str, object] = {
@@ -83,7 +77,7 @@ class Notice:
         }
         if self.link:
             document["link"] = self.link
-        return json.dumps(document).encode()
+        return msgspec.json.encode(document)
 
     def _page(self) -> bytes:
         refresh = f'<meta http-equiv="refresh" content="{self.refresh_s}">' if self.refresh_s else ""
@@ -99,15 +93,24 @@ class Notice:
         ).encode()
 
 
-def redirect(location: str, *, status: int = 302, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+NOT_FOUND = Notice(404, "not_found", "Nothing is here", "Check the address.")
+BAD_REQUEST = Notice(
+    400, "bad_request", "Not a request for a workspace", "Use the address that the portal shows."
+)
+METHOD_NOT_ALLOWED = Notice(
+    405, "method_not_allowed", "Not possible here", "Use GET or POST.", headers={"allow": "GET, POST"}
+)
+
+
+def redirect(location: str, *, status: int = 302, headers: Mapping[str, str] | None = None) -> Response:
     """A redirect to `location`, which the caller has made safe."""
-    return Answer(status, (("location", location), *SECURITY_HEADERS, *headers))
+    return RedirectResponse(location, status, {**SECURITY_HEADERS, **(headers or {})})
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
     code: str
-    says: str
+    predicate: str
     detail: str
     refresh_s: int = 0
 
@@ -129,12 +132,12 @@ _OTHER = _State("workspace_not_running", "is not running", "Its page tells its s
 
 
 def state_notice(name: str, state: str, page_url: str) -> Notice:
-    """What to say where a workspace cannot be reached now."""
+    """Where a workspace cannot be reached now."""
     known = _STATES.get(state, _OTHER)
     return Notice(
         503,
         known.code,
-        f"{name} {known.says}",
+        f"{name} {known.predicate}",
         known.detail,
         link=page_url,
         link_text="Go to the workspace’s page",
@@ -143,7 +146,7 @@ def state_notice(name: str, state: str, page_url: str) -> Notice:
 
 
 def simulated_notice(name: str, page_url: str) -> Notice:
-    """What to say of a workspace in a simulated pool."""
+    """In place of a workspace in a simulated pool."""
     return Notice(
         200,
         "workspace_simulated",
@@ -151,4 +154,62 @@ def simulated_notice(name: str, page_url: str) -> Notice:
         "This is a simulated workspace: nothing runs behind it.",
         link=page_url,
         link_text="Go to the workspace’s page",
+    )
+
+
+def foreign_origin_notice(page_url: str) -> Notice:
+    """For what another site's page sent."""
+    return Notice(
+        403,
+        "foreign_origin",
+        "Refused: sent by another site",
+        "Open the workspace in a window of its own, from the portal.",
+        link=page_url,
+        link_text="Go to the workspace’s page",
+    )
+
+
+def forbidden_notice(portal_url: str) -> Notice:
+    """The same for a workspace that does not exist and for one of somebody else."""
+    return Notice(
+        403,
+        "forbidden",
+        "You cannot open this workspace",
+        "It does not exist, or it is not shared with you. Ask its owner.",
+        link=portal_url,
+        link_text="Go to my workspaces",
+    )
+
+
+def sign_in_notice(page_url: str) -> Notice:
+    """For programs that have neither a session nor a good token."""
+    return Notice(
+        401,
+        "not_signed_in",
+        "Not signed in to this workspace",
+        "Open it from the portal, or send a token with the scope workspaces:connect as a bearer token.",
+        link=page_url,
+        headers={"www-authenticate": 'Bearer realm="berth"'},
+    )
+
+
+def store_unavailable_notice(portal_url: str) -> Notice:
+    """While Redis does not answer."""
+    return _failure_notice("store_unavailable", "The portal’s message store is not reachable", portal_url)
+
+
+def lookup_failed_notice(portal_url: str) -> Notice:
+    """After an error of ours, of which nothing is shown."""
+    return _failure_notice("lookup_failed", "The portal could not look up this workspace", portal_url)
+
+
+def _failure_notice(code: str, title: str, portal_url: str) -> Notice:
+    return Notice(
+        503,
+        code,
+        title,
+        "Nothing is lost. Try again in a moment; if this stays, tell your operator.",
+        link=portal_url,
+        link_text="Go to the portal",
+        refresh_s=5,
     )

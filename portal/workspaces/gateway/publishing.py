@@ -1,4 +1,4 @@
-"""Tells the gateway about workspaces: where they answer, who may enter, with which upstream secret.
+"""Publishes workspaces to the gateway: where they answer, who may enter, with which upstream secret.
 
 Redis may lose all of it: `sync` puts everything back from the database.
 """
@@ -72,7 +72,7 @@ def publish_on_commit(workspace: Workspace) -> None:
 
 
 def publish(workspace: Workspace) -> None:
-    """Lay or take away the route, and tell the present state. Without Redis the next sync does it."""
+    """Publish or withdraw the route, and publish the present state. Without Redis the next sync does it."""
     try:
         route = route_of(workspace)
         if route is None:
@@ -83,7 +83,7 @@ def publish(workspace: Workspace) -> None:
         if workspace.state == State.TERMINATED:
             tickets.revoke_workspace(live.connection(), workspace.external_name)
     except redis.RedisError as error:
-        log.warning("gateway not told about %s: %s", workspace.external_name, error)
+        log.warning("gateway not updated about %s: %s", workspace.external_name, error)
 
 
 def sync() -> None:

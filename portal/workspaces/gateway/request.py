@@ -1,11 +1,12 @@
-"""A request as the gateway judges it, and the policies that need nothing but the request."""
+"""A client's request as the gateway judges it, and the policies that need nothing but the request."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
+
+from starlette.requests import Request
 
 from portal.workspaces.gateway.names import same_origin
 from portal.workspaces.gateway.tickets import MAX_COOKIES
@@ -21,13 +22,13 @@ class Malformed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What the client asked of a workspace's host, whoever told us. Header names are lower case."""
+class ClientRequest:
+    """What a client asked of a workspace's host, of us or of Traefik."""
 
     host: str
     method: str
     target: str
-    headers: Mapping[str, tuple[str, ...]]
+    headers: Mapping[str, Sequence[str]]
 
     def first(self, name: str) -> str:
         """The header's value, lower case; empty when it is missing or sent twice."""
@@ -44,7 +45,7 @@ class Request:
 
     @property
     def websocket(self) -> bool:
-        """Hop-by-hop headers do not reach forward-auth, so the handshake's own ones tell."""
+        """Hop-by-hop headers do not reach forward-auth, so the handshake's own ones decide."""
         return "sec-websocket-key" in self.headers or "sec-websocket-version" in self.headers
 
     @property
@@ -79,7 +80,7 @@ class Request:
         return "; ".join(pair for pair in pairs if pair.partition("=")[0].strip() not in _OWN_COOKIES)
 
     def _cookie_pairs(self) -> list[str]:
-        pairs = (pair.strip() for line in self.headers.get("cookie", ()) for pair in line.split(";"))
+        pairs = map(str.strip, ";".join(self.headers.get("cookie", ())).split(";"))
         return [pair for pair in pairs if pair]
 
     def foreign(self, scheme: str) -> bool:
@@ -98,37 +99,40 @@ class Request:
         return not (opens and self.first("sec-fetch-dest") in ("document", ""))
 
 
-def collect(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, tuple[str, ...]]:
-    """ASGI headers by lower-case name."""
-    headers: dict[str, tuple[str, ...]] = {}
-    for name, value in raw:
-        key = name.decode("latin-1").lower()
-        headers[key] = (*headers.get(key, ()), value.decode("latin-1"))
-    return headers
-
-
-def direct(scope: Mapping[str, Any]) -> Request:
-    """The request of an ASGI scope itself. Raises `Malformed`."""
-    headers = collect(scope["headers"])
+def direct(request: Request) -> ClientRequest:
+    """The request as it came, on a workspace's own host. Raises `Malformed`."""
+    scope = request.scope
     target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     if scope.get("query_string"):
         target += "?" + scope["query_string"].decode("latin-1")
-    return Request(_once(headers, "host"), scope.get("method", "GET"), target, headers)
+    headers = _by_name(request)
+    return ClientRequest(_once(headers, "host"), request.method, target, headers)
 
 
-def forwarded(scope: Mapping[str, Any]) -> Request:
+def forwarded(request: Request) -> ClientRequest:
     """The request that Traefik asks about. Raises `Malformed`."""
-    headers = collect(scope["headers"])
+    headers = _by_name(request)
     method = _once(headers, "x-forwarded-method").upper()
     target = _once(headers, "x-forwarded-uri")
     if not target.startswith("/"):
         # The absolute form of a request line.
         parts = urlsplit(target)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Request(_once(headers, "x-forwarded-host"), method, target, headers)
+    return ClientRequest(_once(headers, "x-forwarded-host"), method, target, headers)
 
 
-def _once(headers: Mapping[str, tuple[str, ...]], name: str) -> str:
+def _by_name(request: Request) -> dict[str, list[str]]:
+    """The headers, whose names a server of ASGI sends in lower case.
+
+    Ten of them are looked at for each request; in Starlette's `Headers` each look goes through the list.
+    """
+    headers: dict[str, list[str]] = {}
+    for name, value in request.scope["headers"]:
+        headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    return headers
+
+
+def _once(headers: Mapping[str, Sequence[str]], name: str) -> str:
     values = headers.get(name, ())
     if len(values) != 1 or not values[0]:
         raise Malformed(name)

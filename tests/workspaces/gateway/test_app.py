@@ -12,8 +12,7 @@ from gateway_support import DOMAIN, SECRET, WS_A, WS_B, Portal, free_port, setti
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from portal.workspaces.gateway import app as app_module
-from portal.workspaces.gateway import state, tickets
+from portal.workspaces.gateway import access, state, tickets
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 
 pytestmark = pytest.mark.engine
@@ -159,7 +158,7 @@ class TestForwardAuth:
         self, http: Http, portal: Portal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1000.0
-        monkeypatch.setattr(app_module.time, "monotonic", lambda: now)
+        monkeypatch.setattr(access.time, "monotonic", lambda: now)
         assert (await ask(http, ("authorization", "Bearer good"))).status_code == 200
         portal.tokens.clear()
         now += 1.01
@@ -402,6 +401,17 @@ class TestEnterAndLeave:
         assert "Max-Age=0" in answer.headers["set-cookie"]
         assert code(await ask(http, cookie))[0] == 401
 
+    @pytest.mark.parametrize(
+        "path", ["/lab%0A", "/.berth/%0A", "/.berth/enter/", "/gateway/%0A", "/a//b", "/%2F/x"]
+    )
+    async def test_odd_paths_are_answered_like_others(self, http: Http, path: str) -> None:
+        answer = await http.get(path, headers={"host": HOST})
+        assert code(answer) in {(401, "not_signed_in"), (404, "not_found")}
+
+    async def test_below_traefiks_prefix_nothing_is_a_page(self, http: Http) -> None:
+        for path in (f"/gateway/{SECRET}/x", "/gateway/", "/gateway/x/auth", "/gateway/x/routes"):
+            assert code(await http.get(path, headers={"host": HOST, **BROWSER})) == (404, "not_found")
+
     async def test_there_is_nothing_else_below_the_prefix(self, http: Http) -> None:
         assert code(await http.get("/.berth/x", headers={"host": HOST})) == (404, "not_found")
 
@@ -425,7 +435,7 @@ class TestBadWeather:
     async def test_a_store_that_hangs_is_not_waited_for(
         self, portal: Portal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(app_module, "STORE_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(access, "STORE_TIMEOUT_S", 0.2)
         held: list[asyncio.StreamWriter] = []
 
         async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
