@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q, Sum
+from django.db.models import Q
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
+from portal.common.formatting import format_cores, format_memory
 from portal.events.models import Event
 from portal.fleet.presenters import pools
 from portal.gpu_checks.presenters import RECOVERY, Block, block, worded
-from portal.inventory import selectors, series
+from portal.inventory import counting, resources, selectors, series
 from portal.inventory.cordons import name_of
+from portal.inventory.counting import Count, Counts
 from portal.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
 from portal.inventory.models import Device, Node, Pool
 from portal.workspaces.models import Workspace
@@ -228,7 +231,8 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
             hidden += 1
     if hidden:
         holders.append(pools.Holder(f"{hidden} of other teams"))
-    used = node.allocations.filter(released_at=None).aggregate(cpu=Sum("cpu_milli"), memory=Sum("memory_mib"))
+    only = Node.objects.filter(pk=node.pk)
+    counts = counting.by_pool(only, now, counting.counted(devices)).get(node.pool_id, {})
     rows = []
     for device in devices:
         state = DeviceState(device.state)
@@ -237,22 +241,25 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         node=node,
         devices=tuple(rows),
         holders=tuple(holders),
-        facts=tuple(_facts_of_node(node, used["cpu"] or 0, used["memory"] or 0)),
+        facts=tuple(_facts_of_node(node, counts)),
         events=_events(node.pool, Q(data__node=node.name)),
         may=actor.operates,
     )
 
 
-def _facts_of_node(node: Node, used_cpu: int, used_memory: int) -> Iterable[tuple[str, str]]:
-    yield "Cores", f"{max(0, node.cpu_milli - used_cpu) / 1000:g} free of {node.cpu_milli / 1000:g}"
-    free_gib, all_gib = max(0, node.memory_mib - used_memory) / 1024, node.memory_mib / 1024
-    yield "Memory", f"{free_gib:,.0f} GiB free of {all_gib:,.0f} GiB"
+def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
+    prefix = resources.SIMULATED if node.pool.simulated else ""
+    cpu = counts.get(prefix + resources.CPU, Count())
+    memory = counts.get(prefix + resources.MEMORY, Count())
+    free = _("%(free)s free of %(total)s")
+    yield _("Cores"), free % {"free": format_cores(cpu.free), "total": format_cores(cpu.total)}
+    yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
     facts = node.facts
-    cpu = facts.get("cpu") or {}
-    if cpu.get("model"):
-        yield "Processor", str(cpu["model"])
-    if cpu.get("features"):
-        names = (str(name).upper().replace("_", " ") for name in cpu["features"])
+    processor = facts.get("cpu") or {}
+    if processor.get("model"):
+        yield _("Processor"), str(processor["model"])
+    if processor.get("features"):
+        names = (str(name).upper().replace("_", " ") for name in processor["features"])
         yield "Instructions", ", ".join(name.replace("AVX512", "AVX-512") for name in names)
     for each in facts.get("numa") or ():
         kind = "" if each.get("kind") in (None, "", "dram") else f" ({str(each['kind']).upper()})"
