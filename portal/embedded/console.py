@@ -17,7 +17,7 @@ class Problem(Exception):
     """Something the person at the keyboard has to put right: what is wrong, and one next action."""
 
     def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(f"{message} {fix}".strip())
+        super().__init__(" ".join(filter(None, (message, fix))))
         self.message = message
         self.fix = fix
 
@@ -79,7 +79,7 @@ class Console:
 
     def complain(self, problem: Problem) -> None:
         """The one line about what has to be put right."""
-        self._write(self._errors, f"  ✗ {problem.message} {problem.fix}".rstrip() + "\n", transient=False)
+        self._write(self._errors, f"  ✗ {problem}\n", transient=False)
 
     @contextmanager
     def step(self, label: str) -> Iterator[Step]:

@@ -126,14 +126,12 @@ class Supervisor:
                 service.detail = _exit_words(code)
                 # Who was killed from outside had no time for a reason.
                 words = self.last_words(name, since=log_size) if code >= 0 else ""
-                service.detail += f"; its last words: {words}" if words else ""
+                service.detail += f"; its last words: {words.rstrip('.')}" if words else ""
             repaired = self._repair(service)
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
             service.restarts += 1
             self._to(service, State.RESTARTING)
-            self._said(
-                f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.".replace("..", ".")
-            )
+            self._said(f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.")
             await asyncio.sleep(delay_s)
 
     def _spawn(self, service: Service) -> int:

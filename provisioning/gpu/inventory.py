@@ -79,7 +79,7 @@ def state_of(problem: NvmlProblem) -> MachineState:
 def _sentence(problem: NvmlProblem, root: Path) -> str:
     if isinstance(problem, NoDriver) and (count := _on_pci(root)):
         word = "NVIDIA GPU" if count == 1 else "NVIDIA GPUs"
-        return f"{problem.message.rstrip('.')}, though {count} {word} can be seen on PCI. {problem.fix}"
+        return f"{problem.message} Yet {count} {word} can be seen on PCI. {problem.fix}"
     if isinstance(problem, NoDriver):
         return f"{problem.message} Workspaces run without a GPU. {problem.fix}"
     return problem.sentence

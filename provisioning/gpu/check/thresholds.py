@@ -208,7 +208,7 @@ def judge(
         try:
             lint(BASELINE.fail * known / sheet[0], f"baseline of {metric}")
         except BadThreshold as error:
-            known, note = None, f"Refused the {error}. "
+            known, note = None, f"Refused the {error}."
     if known is not None and known > 0:
         fail, warn, against = BASELINE.fail * known, BASELINE.warn * known, "baseline"
     elif sheet is not None and not own_kernel:
@@ -227,9 +227,14 @@ def judge(
             else f"no floor is known for {facts.name or 'it'}"
         )
         return Judgement(
-            metric, value, unit, Status.MEASURED, text=f"{note}Not judged: {reason}.", advisory=own_kernel
+            metric,
+            value,
+            unit,
+            Status.MEASURED,
+            text=" ".join(filter(None, (note, f"Not judged: {reason}."))),
+            advisory=own_kernel,
         )
-    return Judgement(metric, value, unit, status, round(fail, 3), round(warn, 3), against, note.strip())
+    return Judgement(metric, value, unit, status, round(fail, 3), round(warn, 3), against, note)
 
 
 def judge_pcie(metric: str, value: float, facts: Facts) -> Judgement:

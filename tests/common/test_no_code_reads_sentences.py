@@ -1,0 +1,257 @@
+"""Codes decide; sentences are only shown: no code compares, splits or searches what is written for people.
+
+The check reads the source. It knows a sentence by the name that it goes under (`message`, `summary`, …, as a
+variable, an attribute or a key) and by the functions that make one, and follows it through assignments inside
+one function. Emptiness may be asked for, and a comparison with a code is one of codes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT_MODULES = ("portal/common/reasons/wording/", "portal/common/formatting.py")
+SENTENCES = frozenset(
+    {
+        "message", "detail", "title", "summary", "note", "sentence", "basis", "next_action", "error_message",
+        "state_message", "accelerator_note", "cordon_reason", "eta_basis", "install_hint",
+    }
+)  # fmt: skip
+MAKERS = frozenset({"message_of", "next_action_of", "sentence_of"})
+READS = frozenset(
+    {
+        "split", "rsplit", "splitlines", "partition", "rpartition", "find", "rfind", "index", "rindex",
+        "count", "startswith", "endswith", "removeprefix", "removesuffix", "replace", "strip", "lstrip",
+        "rstrip",
+    }
+)  # fmt: skip
+SEARCHES = frozenset({"search", "match", "fullmatch", "findall", "finditer", "split", "sub"})
+QUERIES = frozenset({"filter", "exclude", "get", "Q", "get_or_create", "update_or_create"})
+KEPT_AS = frozenset({"str", "storable", "cast", "lower", "upper", "casefold", "capitalize"})
+
+_TYPED = "what a user has typed into a field of this name"
+_SAME = "whether a row is written anew: nothing is read out of the sentence but that it is another one"
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("portal/cli/client.py", "str(sentence) not in (problem.get('next_action'), problem.get('detail'))"): (
+        "what the portal sent twice is printed once"
+    ),
+    ("portal/events/services.py", "storable(title).split()"): "any white space becomes one space: a subject",
+    (
+        "portal/events/services.py",
+        "Notification.objects.filter(user__in=wanted, kind=kind, title=title, url=url, read_at=None, "
+        "at__gte=now - SAME_NOTICE)",
+    ): _SAME,
+    ("portal/gpu_checks/results.py", "(last.verdict, last.summary) == (run.verdict, run.summary)"): _SAME,
+    (
+        "portal/inventory/cordons.py",
+        "(device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery) == wanted",
+    ): _SAME,
+    (
+        "portal/inventory/services.py",
+        "Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)",
+    ): _SAME,
+    ("portal/ledger/services.py", "storable(note).strip()"): _TYPED,
+    ("portal/quota_requests/services/requests.py", "storable(note).strip()"): _TYPED,
+    ("portal/reservations/services.py", "storable(note).strip()"): _TYPED,
+    ("portal/reservations/services.py", "storable(title).split()"): _TYPED,
+    ("portal/workspaces/presenters.py", "event.message.partition(': ')"): (
+        "entries of the audit log that were written before they had a reason of their own"
+    ),
+    ("provisioning/gpu/check/report.py", "worst.text.rstrip('.')"): (
+        "a finding ends with a full stop or without, a summary with one"
+    ),
+}
+"""Path and source of what may stay, and why."""
+
+
+class Reader(ast.NodeVisitor):
+    """Collects the expressions of one module that read a sentence."""
+
+    def __init__(self) -> None:
+        self.found: list[ast.AST] = []
+        self.aliases: set[str] = set()
+        self.mappings: set[str] = set()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        outer = self.aliases, self.mappings
+        self.aliases, self.mappings = set(self.aliases), set(self.mappings)
+        for argument in (*node.args.args, *node.args.kwonlyargs):
+            if argument.annotation is not None and ast.unparse(argument.annotation).startswith("dict["):
+                self.mappings.add(argument.arg)
+        self.generic_visit(node)
+        self.aliases, self.mappings = outer
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self._assign(target.id, node.value)
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        self._assign(node.target.id, node.value)
+
+    def _assign(self, name: str, value: ast.expr) -> None:
+        if self.sentence(value):
+            self.aliases.add(name)
+        else:
+            self.aliases.discard(name)
+
+    def sentence(self, node: ast.AST) -> bool:
+        """Whether an expression is a sentence, or one that was only shortened or wrapped."""
+        match node:
+            case ast.Name(id=name):
+                return name in self.aliases or (name in SENTENCES and name not in self.mappings)
+            case ast.Attribute(attr=name):
+                return name in SENTENCES or name == "text"
+            case ast.Subscript(slice=ast.Constant(value=str(key))):
+                return key in SENTENCES
+            case ast.Subscript(value=value, slice=ast.Slice()) | ast.NamedExpr(value=value):
+                return self.sentence(value)
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str(key)), *_]):
+                return key in SENTENCES
+            case ast.Call(func=ast.Name(id=name), args=args) if name in KEPT_AS:
+                return any(self.sentence(each) for each in args)
+            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in KEPT_AS | READS:
+                return self.sentence(value)
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                return name in MAKERS
+            case ast.BoolOp(values=values) | ast.Tuple(elts=values):
+                return any(self.sentence(each) for each in values)
+            case ast.IfExp(body=one, orelse=other):
+                return self.sentence(one) or self.sentence(other)
+            case ast.JoinedStr(values=values):
+                return any(
+                    isinstance(each, ast.FormattedValue) and self.sentence(each.value) for each in values
+                )
+        return False
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        sides = [node.left, *node.comparators]
+        for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+            if not isinstance(operator, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
+                continue
+            if (self.sentence(left) and not _harmless(right)) or (
+                self.sentence(right) and not _harmless(left)
+            ):
+                self.found.append(node)
+                break
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        arguments = [*node.args, *(each.value for each in node.keywords)]
+        match node.func:
+            case ast.Attribute(value=value, attr=name) if name in READS and self.sentence(value):
+                self.found.append(node)
+            case ast.Attribute(attr=name) if name in SEARCHES and any(map(self.sentence, arguments)):
+                self.found.append(node)
+            case ast.Attribute(attr=name) | ast.Name(id=name) if name in QUERIES:
+                if any((each.arg or "").split("__")[0] in SENTENCES for each in node.keywords):
+                    self.found.append(node)
+        self.generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> None:
+        if self.sentence(node.subject):
+            self.found.append(node.subject)
+        self.generic_visit(node)
+
+
+def _harmless(node: ast.AST) -> bool:
+    """Nothing, emptiness, or a code: a member of an enumeration."""
+    match node:
+        case ast.Constant(value=None | "" | 0):
+            return True
+        case ast.Attribute(value=ast.Name(id=name), attr=member):
+            return name[:1].isupper() and member.isupper()
+        case ast.Set(elts=elements) | ast.Tuple(elts=elements) | ast.List(elts=elements):
+            return bool(elements) and all(map(_harmless, elements))
+    return False
+
+
+def readings(source: str) -> list[tuple[int, str]]:
+    """Line and source of each expression that reads a sentence."""
+    reader = Reader()
+    reader.visit(ast.parse(source))
+    return [(node.lineno, ast.unparse(node)) for node in reader.found]  # type: ignore[attr-defined]
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for room in ("portal", "provisioning"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith(TEXT_MODULES) and "/migrations/" not in name:
+                yield name, path.read_text()
+
+
+def test_no_code_reads_sentences() -> None:
+    found = [(name, line, code) for name, source in sources() for line, code in readings(source)]
+    unexcused = [f"{name}:{line}: {code}" for name, line, code in found if (name, code) not in EXCEPTIONS]
+    assert unexcused == []
+    unused = set(EXCEPTIONS) - {(name, code) for name, _, code in found}
+    assert unused == set(), "exceptions that nothing needs any more"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if error.message == 'No capacity.': pass",
+        "if 'no room' in verdict.message: pass",
+        "if title != other.title: pass",
+        "if run.summary in seen: pass",
+        "what, _, why = event.message.partition(': ')",
+        "words = event.message.split()",
+        "error.detail.startswith('Not')",
+        "note.endswith('.')",
+        "verdict.sentence.strip('.')",
+        "workspace.error_message.removeprefix('Ends: ')",
+        "re.search('[0-9]+', error.message)",
+        "PATTERN.match(basis)",
+        "re.sub('a', 'b', string=error.message)",
+        "if message_of(reason) == 'No capacity.': pass",
+        "message_of(reason).split(':')",
+        "wording.next_action_of(reason).find('wait')",
+        "problem['detail'].startswith('Not')",
+        "if problem.get('message', '') == 'Not found.': pass",
+        "Event.objects.filter(message__icontains='stopped')",
+        "Q(summary='Lost.')",
+        "def f(event):\n    text = event.message\n    return text.split(': ')",
+        "def f(event):\n    if (text := str(event.message)[:10]) == 'Ends': pass",
+        "f'{error.message}'.startswith('No')",
+        "(error.message or '').lower() == 'no'",
+        "match error.message:\n    case 'No.': pass",
+        "if event.message.lower().startswith('x'): pass",
+        "if (run.verdict, run.summary) == (last.verdict, last.summary): pass",
+    ],
+)
+def test_it_finds_every_kind_of_reading(source: str) -> None:
+    assert len(readings(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if error.message: pass",
+        "if error.message == '': pass",
+        "if verdict.basis == WaitBasis.RUNNING: pass",
+        "if verdict.basis in (WaitBasis.RUNNING, WaitBasis.BOOKED): pass",
+        "if reason.code == WorkspaceCode.LOST: pass",
+        "print(error.message)",
+        "text = error.message[:500]",
+        "def f(event):\n    text = event.message\n    text = event.kind\n    return text.split('.')",
+        "Event.objects.create(message='stopped it')",
+        "name.strip()",
+        "def f(message: dict[str, str]):\n    return 'nonce' in message",
+    ],
+)
+def test_it_lets_pass_what_only_shows_or_decides_by_code(source: str) -> None:
+    assert readings(source) == []
