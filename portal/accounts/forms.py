@@ -8,16 +8,17 @@ from typing import Any
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import Role
 from portal.common.scopes import Scope
 
 EXPIRIES = [
-    ("7", "In 7 days"),
-    ("30", "In 30 days"),
-    ("90", "In 90 days"),
-    ("365", "In a year"),
-    ("", "Never"),
+    ("7", _("In 7 days")),
+    ("30", _("In 30 days")),
+    ("90", _("In 90 days")),
+    ("365", _("In a year")),
+    ("", _("Never")),
 ]
 
 
@@ -25,8 +26,8 @@ class SignInForm(AuthenticationForm):
     """Django's, with words that say what to do."""
 
     error_messages = {
-        "invalid_login": "Name and password do not match. The password is case-sensitive.",
-        "inactive": "This account is switched off. Ask an operator.",
+        "invalid_login": _("Name and password do not match. The password is case-sensitive."),
+        "inactive": _("This account is switched off. Ask an operator."),
     }
 
 
@@ -35,9 +36,9 @@ class TeamForm(forms.Form):
 
     name = forms.CharField(max_length=80, widget=forms.TextInput(attrs={"autocomplete": "off"}))
     slug = forms.CharField(
-        label="Short name",
+        label=_("Short name"),
         max_length=40,
-        help_text="Lower-case letters, digits and hyphens. It cannot be changed later.",
+        help_text=_("Lower-case letters, digits and hyphens. It cannot be changed later."),
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
@@ -48,7 +49,7 @@ class MemberForm(forms.Form):
     """Somebody to add to a team."""
 
     username = forms.CharField(
-        label="Name",
+        label=_("Name"),
         max_length=32,
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
@@ -61,16 +62,18 @@ class TokenForm(forms.Form):
     """A new API token."""
 
     name = forms.CharField(
-        label="What is it for?",
+        label=_("What is it for?"),
         max_length=80,
-        widget=forms.TextInput(attrs={"autocomplete": "off", "placeholder": "For example: nightly training"}),
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "placeholder": _("For example: nightly training")}
+        ),
     )
-    expires = forms.ChoiceField(label="Expires", choices=EXPIRIES, initial="90", required=False)
+    expires = forms.ChoiceField(label=_("Expires"), choices=EXPIRIES, initial="90", required=False)
     scopes = forms.MultipleChoiceField(
         choices=Scope.choices,
         initial=[Scope.ALL],
         widget=forms.CheckboxSelectMultiple,
-        error_messages={"required": "Choose at least one."},
+        error_messages={"required": _("Choose at least one.")},
     )
 
     def expires_at(self) -> datetime | None:

@@ -9,6 +9,7 @@ from django.contrib.auth.models import AbstractUser
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator, username_validator
 
@@ -18,16 +19,16 @@ class User(AbstractUser):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     username = models.CharField(
-        "name",
+        _("name"),
         max_length=32,
         unique=True,
         validators=[username_validator],
-        error_messages={"unique": "This name is taken."},
+        error_messages={"unique": _("This name is taken.")},
     )
-    email = models.EmailField("e-mail", blank=True)
-    is_operator = models.BooleanField(default=False, help_text="Runs the pools.")
-    is_approver = models.BooleanField(default=False, help_text="Decides quota requests.")
-    mail_notices = models.BooleanField(default=True, help_text="Notices come by e-mail too.")
+    email = models.EmailField(_("e-mail"), blank=True)
+    is_operator = models.BooleanField(default=False, help_text=_("Runs the pools."))
+    is_approver = models.BooleanField(default=False, help_text=_("Decides quota requests."))
+    mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
 
     class Meta:
         constraints = [
@@ -35,7 +36,7 @@ class User(AbstractUser):
                 Lower("email"),
                 name="user_email_unique",
                 condition=~models.Q(email=""),
-                violation_error_message="This e-mail address is in use.",
+                violation_error_message=_("This e-mail address is in use."),
             )
         ]
 
@@ -53,7 +54,7 @@ class Team(models.Model):
         max_length=40,
         unique=True,
         validators=[slug_validator],
-        error_messages={"unique": "This short name is taken."},
+        error_messages={"unique": _("This short name is taken.")},
     )
     name = models.CharField(max_length=80)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -69,8 +70,8 @@ class Team(models.Model):
 class Role(models.TextChoices):
     """A member's rights in a team."""
 
-    MEMBER = "member", "Member"
-    OWNER = "owner", "Owner"
+    MEMBER = "member", _("Member")
+    OWNER = "owner", _("Owner")
 
 
 class Membership(models.Model):

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
 
@@ -14,9 +15,9 @@ from portal.common.names import slug_validator
 class UpstreamAuth(models.TextChoices):
     """How the gateway signs in to the app on the user's behalf, with the app's token."""
 
-    NONE = "none", "Not at all"
-    BEARER = "bearer", "Authorization: Bearer …"
-    CODE_SERVER = "code-server", "Cookie of code-server"
+    NONE = "none", _("Not at all")
+    BEARER = "bearer", _("Authorization: Bearer …")
+    CODE_SERVER = "code-server", _("Cookie of code-server")
 
 
 COMPUTE_CAPABILITIES = (
@@ -34,25 +35,25 @@ class Template(models.Model):
     slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
     name = models.CharField(max_length=80)
     description = models.CharField(max_length=200, blank=True)
-    icon = models.CharField(max_length=40, blank=True, help_text="Name of a symbol in the icon sprite.")
+    icon = models.CharField(max_length=40, blank=True, help_text=_("Name of a symbol in the icon sprite."))
     program = models.CharField(
-        max_length=80, help_text="The program that a node must have; inventory reports it."
+        max_length=80, help_text=_("The program that a node must have; inventory reports it.")
     )
     install_hint = models.CharField(
-        max_length=200, blank=True, help_text="What an operator does where the program is missing."
+        max_length=200, blank=True, help_text=_("What an operator does where the program is missing.")
     )
     # For devices alone; empty is any. What the driver runs, and the oldest device that will do.
     min_cuda = models.CharField(
         max_length=6,
         blank=True,
-        validators=[RegexValidator(r"^1[1-9]\.\d{1,2}$", "Write it as 12.4.")],
-        help_text="The CUDA version that its image or environment brings, such as 12.4.",
+        validators=[RegexValidator(r"^1[1-9]\.\d{1,2}$", _("Write it as 12.4."))],
+        help_text=_("The CUDA version that its image or environment brings, such as 12.4."),
     )
     min_compute_capability = models.CharField(
         max_length=5,
         blank=True,
         choices=[(version, version) for version in COMPUTE_CAPABILITIES],
-        help_text="The least that a device must have.",
+        help_text=_("The least that a device must have."),
     )
     argv = models.JSONField(default=list)
     env = models.JSONField(default=dict, blank=True)
@@ -60,7 +61,7 @@ class Template(models.Model):
     open_path = models.CharField(max_length=200, default="/")
     upstream_auth = models.CharField(max_length=20, choices=UpstreamAuth, default=UpstreamAuth.NONE)
     activity = models.CharField(
-        max_length=20, blank=True, help_text="How the agent asks the app what it does."
+        max_length=20, blank=True, help_text=_("How the agent asks the app what it does.")
     )
     start_timeout_s = models.PositiveIntegerField(default=120, validators=[MinValueValidator(5)])
     stop_timeout_s = models.PositiveIntegerField(default=10, validators=[MaxValueValidator(300)])
@@ -91,13 +92,14 @@ class Flavor(models.Model):
         default=1000, validators=[MinValueValidator(1), MaxValueValidator(1000)]
     )
     mig_profile = models.CharField(
-        max_length=40, blank=True, help_text="MIG instances of this profile, e.g. 1g.10gb."
+        max_length=40, blank=True, help_text=_("MIG instances of this profile, e.g. 1g.10gb.")
     )
     preemptible = models.BooleanField(
-        default=True, help_text="Others may take its place back after the least run time, with notice."
+        default=True, help_text=_("Others may take its place back after the least run time, with notice.")
     )
     expected_s = models.PositiveIntegerField(
-        default=28_800, help_text="How long such a workspace is expected to run, in seconds, for estimates."
+        default=28_800,
+        help_text=_("How long such a workspace is expected to run, in seconds, for estimates."),
     )
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="flavors"

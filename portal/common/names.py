@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from django.core.validators import RegexValidator
+from django.utils.translation import gettext_lazy as _
 
 # A leading letter or digit and no dots in front: safe as one component of a path.
 slug_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\Z",
-    "Use lower-case letters, digits and hyphens; begin and end with a letter or digit.",
+    _("Use lower-case letters, digits and hyphens; begin and end with a letter or digit."),
 )
 username_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?\Z",
-    "Use lower-case letters, digits, dots, hyphens and underscores; begin and end with a letter or digit.",
+    _("Use lower-case letters, digits, dots, hyphens and underscores; begin and end with a letter or digit."),
 )

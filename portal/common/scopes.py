@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Scope(models.TextChoices):
     """What a token may be used for; never more than its user may do."""
 
-    ALL = "all", "Everything you may do"
-    WORKSPACES_READ = "workspaces:read", "See workspaces"
-    WORKSPACES_WRITE = "workspaces:write", "Create, start, stop and delete workspaces"
-    WORKSPACES_CONNECT = "workspaces:connect", "Open workspaces from programs"
-    CATALOG_READ = "catalog:read", "See templates and flavors"
-    TEAMS_READ = "teams:read", "See teams"
-    TEAMS_WRITE = "teams:write", "Change teams"
-    POOLS_READ = "pools:read", "See pools, nodes and devices"
-    POOLS_WRITE = "pools:write", "Operate pools"
-    QUOTAS_READ = "quotas:read", "See quotas, requests, budgets and reservations"
-    QUOTAS_WRITE = "quotas:write", "Ask for more, book, and change limits where you may"
-    QUOTAS_DECIDE = "quotas:decide", "Approve and deny requests"
-    NOTIFICATIONS_READ = "notices:read", "See your notices"
-    NOTIFICATIONS_WRITE = "notices:write", "Mark notices as read"
-    TOKENS_READ = "tokens:read", "See tokens"
-    TOKENS_WRITE = "tokens:write", "Create and revoke tokens"
+    ALL = "all", _("Everything you may do")
+    WORKSPACES_READ = "workspaces:read", _("See workspaces")
+    WORKSPACES_WRITE = "workspaces:write", _("Create, start, stop and delete workspaces")
+    WORKSPACES_CONNECT = "workspaces:connect", _("Open workspaces from programs")
+    CATALOG_READ = "catalog:read", _("See templates and flavors")
+    TEAMS_READ = "teams:read", _("See teams")
+    TEAMS_WRITE = "teams:write", _("Change teams")
+    POOLS_READ = "pools:read", _("See pools, nodes and devices")
+    POOLS_WRITE = "pools:write", _("Operate pools")
+    QUOTAS_READ = "quotas:read", _("See quotas, requests, budgets and reservations")
+    QUOTAS_WRITE = "quotas:write", _("Ask for more, book, and change limits where you may")
+    QUOTAS_DECIDE = "quotas:decide", _("Approve and deny requests")
+    NOTIFICATIONS_READ = "notices:read", _("See your notices")
+    NOTIFICATIONS_WRITE = "notices:write", _("Mark notices as read")
+    TOKENS_READ = "tokens:read", _("See tokens")
+    TOKENS_WRITE = "tokens:write", _("Create and revoke tokens")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 
 class Event(models.Model):
@@ -41,7 +42,9 @@ class Notification(models.Model):
     kind = models.CharField(max_length=60)
     title = models.CharField(max_length=200)
     body = models.TextField(blank=True)
-    url = models.CharField(max_length=300, blank=True, help_text="A path in the portal: the one next action.")
+    url = models.CharField(
+        max_length=300, blank=True, help_text=_("A path in the portal: the one next action.")
+    )
     read_at = models.DateTimeField(null=True, blank=True)
     mail_due_at = models.DateTimeField(null=True, blank=True, db_index=True)
     mail_attempts = models.PositiveSmallIntegerField(default=0)

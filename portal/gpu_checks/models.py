@@ -7,42 +7,43 @@ import uuid
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from portal.inventory.models.capacity import CheckLevel, Device
 
 
 class CheckKind(models.TextChoices):
-    CHECK = "check", "GPU check"
-    SCRUB = "scrub", "Scrub"
+    CHECK = "check", _("GPU check")
+    SCRUB = "scrub", _("Scrub")
 
 
 class CheckCause(models.TextChoices):
     """Why it was run."""
 
-    SCHEDULE = "schedule", "On schedule"
-    NEW = "new", "New device"
-    RETURNED = "returned", "Device came back"
-    HAND_OUT = "hand_out", "Before hand-out"
-    RECLAIM = "reclaim", "After reclaim"
-    OPERATOR = "operator", "Asked for"
-    RECHECK = "recheck", "Second look"
+    SCHEDULE = "schedule", _("On schedule")
+    NEW = "new", _("New device")
+    RETURNED = "returned", _("Device came back")
+    HAND_OUT = "hand_out", _("Before hand-out")
+    RECLAIM = "reclaim", _("After reclaim")
+    OPERATOR = "operator", _("Asked for")
+    RECHECK = "recheck", _("Second look")
 
 
 class CheckStatus(models.TextChoices):
-    QUEUED = "queued", "Queued"
-    RUNNING = "running", "Running"
-    DONE = "done", "Done"
-    LOST = "lost", "Lost"
+    QUEUED = "queued", _("Queued")
+    RUNNING = "running", _("Running")
+    DONE = "done", _("Done")
+    LOST = "lost", _("Lost")
 
 
 class CheckVerdict(models.TextChoices):
     """The words of `provisioning.gpu.check`; a clean scrub is a pass."""
 
-    PASS = "pass", "Passed"
-    DEGRADED = "degraded", "Degraded"
-    FAIL = "fail", "Failed"
-    INCONCLUSIVE = "inconclusive", "Inconclusive"
-    HUNG = "hung", "Hung"
+    PASS = "pass", _("Passed")
+    DEGRADED = "degraded", _("Degraded")
+    FAIL = "fail", _("Failed")
+    INCONCLUSIVE = "inconclusive", _("Inconclusive")
+    HUNG = "hung", _("Hung")
 
 
 class GpuCheckRun(models.Model):

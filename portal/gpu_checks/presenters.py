@@ -198,7 +198,7 @@ def block(actor: User, device: Device) -> Block:
         rows=tuple(map(row_of, runs)),
         open=next((run for run in runs if run.open), None),
         may=actor.operates,
-        levels=tuple((level.value, level.label) for level in CheckLevel),
+        levels=tuple((level.value, str(level.label)) for level in CheckLevel),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.errors import StateConflict
 from portal.common.reasons.codes import WorkspaceCode
@@ -17,14 +18,14 @@ from portal.common.reasons.reason import Reason
 class State(models.TextChoices):
     """What a workspace is doing."""
 
-    PENDING = "pending", "Queued"
-    PROVISIONING = "provisioning", "Starting"
-    RUNNING = "running", "Running"
-    STOPPING = "stopping", "Stopping"
-    STOPPED = "stopped", "Stopped"
-    TERMINATING = "terminating", "Ending"
-    TERMINATED = "terminated", "Deleted"
-    FAILED = "failed", "Failed"
+    PENDING = "pending", _("Queued")
+    PROVISIONING = "provisioning", _("Starting")
+    RUNNING = "running", _("Running")
+    STOPPING = "stopping", _("Stopping")
+    STOPPED = "stopped", _("Stopped")
+    TERMINATING = "terminating", _("Ending")
+    TERMINATED = "terminated", _("Deleted")
+    FAILED = "failed", _("Failed")
 
 
 class Wanted(models.TextChoices):
@@ -55,12 +56,12 @@ class Trigger(models.TextChoices):
 class TerminationReason(models.TextChoices):
     """Why a workspace ended. Those in `FAILURES` lead to FAILED, the others to TERMINATED."""
 
-    NONE = "", "None"
-    DELETED = "deleted", "Deleted by a person"
-    START_FAILED = "start_failed", "It could not be started"
-    START_TIMEOUT = "start_timeout", "It did not become ready in time"
-    APP_EXITED = "app_exited", "Its program ended by itself"
-    LOST = "lost", "It disappeared"
+    NONE = "", _("None")
+    DELETED = "deleted", _("Deleted by a person")
+    START_FAILED = "start_failed", _("It could not be started")
+    START_TIMEOUT = "start_timeout", _("It did not become ready in time")
+    APP_EXITED = "app_exited", _("Its program ended by itself")
+    LOST = "lost", _("It disappeared")
 
 
 FAILURES = frozenset(

@@ -52,11 +52,11 @@ def stage_words(workspace: Workspace) -> str:
             return "Its place is free again"
         case State.FAILED:
             return (
-                TerminationReason(workspace.termination_reason).label
+                str(TerminationReason(workspace.termination_reason).label)
                 if workspace.termination_reason
                 else "It failed"
             )
-    return State(workspace.state).label
+    return str(State(workspace.state).label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
         places=places(workspace),
         activity=activity_facts(workspace),
-        reason=TerminationReason(workspace.termination_reason).label
+        reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
         else "It failed",
         transient=workspace.state in TRANSITIONAL,

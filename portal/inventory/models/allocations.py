@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 
 class Allocation(models.Model):
@@ -40,7 +41,7 @@ class AllocatedDevice(models.Model):
     allocation = models.ForeignKey(Allocation, on_delete=models.CASCADE, related_name="devices")
     device = models.ForeignKey("inventory.Device", on_delete=models.PROTECT, related_name="allocated")
     milli = models.PositiveIntegerField(default=1000)
-    memory_mib = models.PositiveIntegerField(default=0, help_text="Set where a share asked for memory.")
+    memory_mib = models.PositiveIntegerField(default=0, help_text=_("Set where a share asked for memory."))
     active = models.BooleanField(default=True)
 
     class Meta:

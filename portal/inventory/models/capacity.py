@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
 from provisioning.types import DeviceKind, Isolation, LimitEnforcement
@@ -13,33 +14,33 @@ from provisioning.types import DeviceKind, Isolation, LimitEnforcement
 class PoolState(models.TextChoices):
     """Whether the pool's driver answers."""
 
-    UNKNOWN = "unknown", "Not seen yet"
-    ONLINE = "online", "Online"
-    UNREACHABLE = "unreachable", "Unreachable"
+    UNKNOWN = "unknown", _("Not seen yet")
+    ONLINE = "online", _("Online")
+    UNREACHABLE = "unreachable", _("Unreachable")
 
 
 class PlacementPolicy(models.TextChoices):
     """How a pool chooses among the places that fit; names of `portal.scheduling.engine.placement.scoring`."""
 
-    FRAGMENTATION = "fragmentation", "Least fragmentation"
-    BEST_FIT = "best_fit", "Fullest node first"
-    SPREAD = "spread", "Emptiest node first"
+    FRAGMENTATION = "fragmentation", _("Least fragmentation")
+    BEST_FIT = "best_fit", _("Fullest node first")
+    SPREAD = "spread", _("Emptiest node first")
 
 
 class CheckLevel(models.TextChoices):
     """How thorough a GPU check is; the words of `provisioning.gpu.check`."""
 
-    QUICK = "quick", "Quick, some seconds"
-    STANDARD = "standard", "Standard, a minute"
-    EXTENDED = "extended", "Extended, many minutes"
+    QUICK = "quick", _("Quick, some seconds")
+    STANDARD = "standard", _("Standard, a minute")
+    EXTENDED = "extended", _("Extended, many minutes")
 
 
 class CordonCause(models.TextChoices):
     """Who took a device out. What a check took out, a passing check puts back."""
 
-    OPERATOR = "operator", "Operator"
-    CHECK = "check", "GPU check"
-    SCRUB = "scrub", "Scrub"
+    OPERATOR = "operator", _("Operator")
+    CHECK = "check", _("GPU check")
+    SCRUB = "scrub", _("Scrub")
 
 
 class Pool(models.Model):
