@@ -71,7 +71,7 @@ def template_offers() -> list[TemplateOffer]:
     for template in templates():
         if nodes and missing_program(template, nodes):
             missing = {"program": template.program, "install_hint": template.install_hint}
-            offers.append(TemplateOffer(template, Reason(CatalogCode.PROGRAM_MISSING, missing)))
+            offers.append(TemplateOffer(template, Reason(CatalogCode.TEMPLATE_UNAVAILABLE, missing)))
         else:
             offers.append(TemplateOffer(template))
     return offers

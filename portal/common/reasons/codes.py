@@ -176,7 +176,7 @@ class CatalogCode(StrEnum):
 
     NO_SUCH_FLAVOR = "no_such_flavor"
     NO_SUCH_TEMPLATE = "no_such_template"
-    PROGRAM_MISSING = "program_missing"
+    TEMPLATE_UNAVAILABLE = "template_unavailable"
 
 
 class WorkspaceCode(StrEnum):
@@ -316,10 +316,11 @@ class RequestCode(StrEnum):
 
 
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
-    Rule, PlacementCode, AdmissionCode, WaitBasis, PreemptionCode, CommonCode, AccountCode, InventoryCode,
+    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, InventoryCode,
     CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
 )  # fmt: skip
-"""Those of reasons, which have texts; no two share a value."""
+"""No two of these share a value, so that a row or a problem document needs no more than the value. A
+`PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""
 _BY_VALUE: dict[str, StrEnum] = {code.value: code for each in ENUMERATIONS for code in each}
 
 

@@ -17,5 +17,5 @@ TEXTS: dict[StrEnum, Text] = {
         _("There is no template “%(slug)s”."), _("Choose one of: %(known)s."), prepare=listed("known")
     ),
     # What to do about it is the template's own text, which operators write.
-    CatalogCode.PROGRAM_MISSING: Text(_("Needs %(program)s, which no node has."), "%(install_hint)s"),
+    CatalogCode.TEMPLATE_UNAVAILABLE: Text(_("Needs %(program)s, which no node has."), "%(install_hint)s"),
 }
