@@ -11,9 +11,16 @@ KEEP ?=
 keep = $(if $(KEEP),--keep-workspaces)
 BERTH_HOME ?= var
 NOTEBOOK_ENV = $(abspath $(BERTH_HOME))/environments/notebook
-CHECKED = portal provisioning tests scripts bench
+RESULTS := test-results
+# Bytecode is kept even where Python is asked not to: the tests start Python some hundred times.
+PYTEST = PYTHONDONTWRITEBYTECODE= timeout --foreground --signal=INT --kill-after=60 900 $(RUN) -m pytest -q -n 2 -o faulthandler_timeout=180
+# $(call phase,NAME,ARGUMENTS): its exit code is for tests.tally, and the next phase runs in any case.
+phase = @mkdir -p $(RESULTS); echo "== $(1)"; $(PYTEST) --junitxml=$(RESULTS)/$(1).xml $(2) $(ARGS); echo $$? > $(RESULTS)/$(1).code
+# $(call marked,MARK): the files in which something carries the mark; only these are collected.
+marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 
-.PHONY: help up down status test lint types check bench clean environment environment-dev notebook
+.PHONY: help up down status test test-units test-servers lint types check bench clean environment environment-dev notebook \
+	notebook-if-possible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +36,22 @@ status: ## What runs, and how many workspaces; exit code 0 all, 1 some, 3 nothin
 	@test -x $(RUN) || { echo "  Berth is not installed here yet: make up"; exit 3; }; \
 	exec $(RUN) -m portal.embedded status
 
-test: environment-dev ## Run every test, on every database that is here
-	@exec $(RUN) -m tests.run $(ARGS)
+# Two lanes run side by side: one computes, the other mostly waits for real servers and a browser. What a
+# phase writes appears when its lane has ended, and the last lines are the sum over all phases.
+test: environment-dev notebook-if-possible ## Run every test, on every database that is here (ARGS are pytest's)
+	@rm -rf $(RESULTS) && mkdir -p $(RESULTS)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-units test-servers
+	@$(RUN) -m tests.tally $(RESULTS) sqlite postgresql engines browser
+
+test-units: # everything that starts no server: on SQLite, and what uses a database on PostgreSQL too
+	$(call phase,sqlite,-m "not engine and not browser" --dist worksteal --database sqlite)
+	$(call phase,postgresql,-m "not engine and not browser" --dist worksteal --database postgresql)
+
+# Playwright keeps an event loop in its thread, which no other test may meet. A file goes to one process, so
+# that what a module starts is started once.
+test-servers:
+	$(call phase,engines,-m "engine and not browser" --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,engine)))
+	$(call phase,browser,-m browser --dist loadfile --database sqlite $(if $(ARGS),,$(call marked,browser)))
 
 lint: environment-dev ## Check style and the directions of imports
 	@$(RUN) -m ruff check . && $(RUN) -m ruff format --check . && $(VENV)/bin/lint-imports
@@ -56,6 +77,10 @@ environment:
 
 environment-dev:
 	@python=$$(scripts/python.sh $(PYTHON)) && "$$python" scripts/venv.py dev
+
+notebook-if-possible: environment-dev
+	@test -n "$$BERTH_TEST_NOTEBOOK_ENV" || $(RUN) -m portal.embedded notebook || \
+		echo "  no notebook environment: the tests that need one are skipped"
 
 notebook:
 	@exec $(RUN) -m portal.embedded notebook

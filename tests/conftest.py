@@ -49,6 +49,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Static files come from the source tree: no test needs collectstatic.
     settings.STATIC_ROOT = None
     settings.WHITENOISE_USE_FINDERS = True
+    # Every test client makes the middleware anew; it then does not read all files each time.
+    settings.WHITENOISE_AUTOREFRESH = True
     settings.STORAGES = {
         **settings.STORAGES,
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},

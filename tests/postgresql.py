@@ -1,0 +1,204 @@
+"""pytest's option `--database`: which database the tests run on.
+
+`--database=sqlite` ignores DATABASE_URL. `--database=postgresql` takes the server of TEST_POSTGRES_URL,
+else one that is started from the binaries found here and thrown away afterwards; only tests that use a
+database are run, and where there is no server they are skipped with the reason. Without the option
+DATABASE_URL decides, as in production.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+SERVER_START_S = 60
+# Nothing of a test's data has to survive a crash.
+CARELESS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
+WITHOUT_SERVER = pytest.StashKey[str]()
+_server = ExitStack()
+
+
+class Unavailable(Exception):
+    """PostgreSQL cannot be had; the text says why."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--database", choices=("sqlite", "postgresql"), help="the database to run the tests on")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
+    """Name the database before the settings are read. Workers of pytest-xdist inherit the environment."""
+    database = early_config.known_args_namespace.database
+    if database:
+        os.environ.pop("DATABASE_URL", None)
+    if database == "postgresql":
+        try:
+            os.environ["DATABASE_URL"] = _server.enter_context(server())
+        except Unavailable as reason:
+            early_config.stash[WITHOUT_SERVER] = str(reason)
+    return (yield)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    _server.close()
+
+
+def pytest_configure_node(node: object) -> None:
+    """Tell a worker of pytest-xdist that there is no server."""
+    node.workerinput["without_server"] = node.config.stash.get(WITHOUT_SERVER, "")  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On PostgreSQL, leave out what uses no database: SQLite's run has it."""
+    if config.getoption("database") != "postgresql":
+        return
+    kept = [item for item in items if "_django_db_helper" in uses(item)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+    given = getattr(config, "workerinput", {}).get("without_server", "")
+    if reason := given or config.stash.get(WITHOUT_SERVER, ""):
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def uses(item: pytest.Item) -> set[str]:
+    """The fixtures of a test, with the one that opens pytest-django's database where it is marked so."""
+    marked = {"_django_db_helper"} if item.get_closest_marker("django_db") else set()
+    return marked | set(getattr(item, "fixturenames", ()))
+
+
+# --- the server ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The URL of a server that may be used for tests. Raises `Unavailable`."""
+    given = os.environ.get("TEST_POSTGRES_URL", "")
+    if given:
+        if problem := refusal(given):
+            raise pytest.UsageError(f"TEST_POSTGRES_URL does not answer: {problem}. Correct it or unset it.")
+        yield given
+        return
+    binaries, identity = find_binaries(), unprivileged()
+    with tempfile.TemporaryDirectory(prefix="berth-postgres-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        if identity:
+            os.chown(folder, identity["user"], identity["group"])
+        initialize(binaries, folder, identity)
+        with running(binaries, folder, identity) as url:
+            yield url
+
+
+def find_binaries() -> Path:
+    """The folder of `initdb` and `postgres`, the newest version first. Raises `Unavailable`."""
+    on_path = shutil.which("initdb")
+    candidates = [Path(on_path).resolve().parent] if on_path else []
+    installed = Path("/usr/lib/postgresql").glob("*/bin")
+    candidates += sorted(installed, key=lambda path: float(path.parent.name), reverse=True)
+    for folder in candidates:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    raise Unavailable(
+        "no PostgreSQL: neither TEST_POSTGRES_URL is set nor is a server installed "
+        "(Debian: apt-get install postgresql)"
+    )
+
+
+def unprivileged() -> dict[str, int]:
+    """`user` and `group` of whom the server runs as, since it refuses root; empty when this is not root.
+
+    Raises `Unavailable`.
+    """
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": entry.pw_uid, "group": entry.pw_gid}
+    raise Unavailable("PostgreSQL refuses to run as root and there is no user postgres or nobody")
+
+
+def initialize(binaries: Path, folder: Path, identity: dict[str, int]) -> None:
+    """Make an empty cluster in `folder`/data. Raises `Unavailable`."""
+    options = ["-U", "berth", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+    made = subprocess.run(
+        [binaries / "initdb", "-D", folder / "data", *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SERVER_START_S,
+        **identity,
+        extra_groups=[] if identity else None,
+    )
+    if made.returncode:
+        raise Unavailable(f"initdb failed: {made.stderr.strip().splitlines()[-1:]}")
+
+
+@contextmanager
+def running(binaries: Path, folder: Path, identity: dict[str, int]) -> Iterator[str]:
+    """The URL of the cluster in `folder`, while it runs. Raises `Unavailable`."""
+    port = free_port()
+    address = ["-h", "127.0.0.1", "-p", str(port), "-k", folder]
+    settings = [part for item in CARELESS for part in ("-c", item)]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [binaries / "postgres", "-D", folder / "data", *address, *settings],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            # Ctrl-C ends the tests first.
+            start_new_session=True,
+            **identity,
+            extra_groups=[] if identity else None,
+        )
+    try:
+        url = f"postgres://berth@127.0.0.1:{port}/postgres"
+        wait_until_it_answers(url, process, folder / "log")
+        yield url
+    finally:
+        # Fast shutdown: whoever is connected is cut off.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + SERVER_START_S
+    while refusal(url):
+        if process.poll() is not None or time.monotonic() > until:
+            raise Unavailable(f"PostgreSQL did not start: {log.read_text(errors='replace')[-500:]}")
+        time.sleep(0.1)
+
+
+def refusal(url: str) -> str:
+    """Why no server answers at `url`; empty when one does."""
+    try:
+        psycopg.connect(url, connect_timeout=5).close()
+    except psycopg.Error as error:
+        return str(error).strip().splitlines()[0]
+    return ""
