@@ -287,11 +287,9 @@
   /* Parts of the page are asked for by themselves; what changes something only when the reader says so. */
   function sendAgain(asked) {
     for (const [elt, { verb, path, submitter }] of [...unsent]) {
-      if (verb !== "get" && !asked && elt.isConnected) continue;
-      unsent.delete(elt);
-      if (!elt.isConnected) continue;
-      if (verb === "get") window.htmx.ajax(verb, path, { source: elt }).catch(() => {});
-      else elt.requestSubmit(submitter);
+      if (!elt.isConnected) unsent.delete(elt);
+      else if (verb === "get") window.htmx.ajax(verb, path, { source: elt }).catch(() => {});
+      else if (asked) elt.requestSubmit(submitter);
     }
     showUnsent();
   }

@@ -45,7 +45,8 @@ def started(page: Page) -> Workspace:
 def test_back_from_a_notebook_leads_to_its_workspace_and_starts_no_second(
     visit: Visit, alice: User, team: Team, local_pool: Pool
 ) -> None:
-    page = visit(alice)
+    # A page that is left ends the requests of its parts.
+    page = visit(alice, expected=("htmx:sendAbort", "htmx:afterRequest", "htmx:sendError"))
     made = started(page)
     page.go_back()
     page.get_by_role("heading", name=made.name, exact=True).wait_for()
@@ -78,8 +79,10 @@ def test_what_cannot_be_sent_says_so_and_recovers(
     banner = page.get_by_text("Berth cannot be reached. What you entered is kept.")
     banner.wait_for(state="visible")
     assert search.input_value() == "bet"
+    again = page.get_by_role("button", name="Try again")
+    again.wait_for(state="visible")
     page.unroute_all(behavior="wait")
-    page.get_by_role("button", name="Try again").click()
+    again.evaluate("button => button.click()")
     page.get_by_role("heading", name="alpha").wait_for(state="detached")
     banner.wait_for(state="hidden")
 
