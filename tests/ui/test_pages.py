@@ -113,7 +113,7 @@ def test_a_card_says_its_state_in_words_and_offers_what_is_possible(
     workspace = workspace_in(state.value, alice, name="mine")
     body = as_user(alice).get("/").content.decode()
     card = body[body.index(f'id="ws-{workspace.pk}"') :].split("</li>")[0]
-    assert state.label in card
+    assert str(state.label) in card
     offered = {verb for verb in ("open", "start", "stop") if f"/workspaces/{workspace.pk}/{verb}/" in card}
     possible = {
         State.PENDING: {"stop"},
