@@ -39,27 +39,6 @@ def test_nodes_and_devices_show_what_is_used(api: Any, bob: Any, make: Any, pool
     assert api(bob).get(f"nodes/{used['id']}").json() == used
 
 
-@pytest.mark.parametrize(
-    ("query", "count"),
-    [
-        *(("nodes?online=true", 2), ("nodes?online=false", 0), ("nodes?cordoned=true", 0)),
-        *(("nodes?pool=x", 0), ("devices?pool=sim", 8), ("devices?model=Simulated%20H100", 8)),
-        *(("devices?healthy=true&present=true", 8), ("devices?model=A100", 0)),
-    ],
-)
-def test_filters(api: Any, bob: Any, pool: Any, query: str, count: int) -> None:
-    assert len(api(bob).get(query).json()["results"]) == count
-
-
-@pytest.mark.parametrize("path", ["pools", "nodes", "devices"])
-def test_what_is_refused(api: Any, bob: Any, pool: Any, path: str) -> None:
-    problem(api(None).get(path), 401, "not_authenticated")
-    problem(api(bob, "workspaces:read").get(path), 403, "permission_denied")
-    problem(api(bob).get(f"{path}?x=1"), 400, "invalid")
-    problem(api(bob).get(f"{path}/{uuid.uuid4()}"), 404, "not_found")
-    problem(api(bob).delete(path), 405, "method_not_allowed")
-
-
 @pytest.mark.parametrize("path", ["pools", "nodes", "devices"])
 def test_as_many_queries_for_many_as_for_few(
     api: Any, bob: Any, catalog: Any, tmp_path: Any, path: str, django_assert_max_num_queries: Any

@@ -36,15 +36,6 @@ def test_flavors(api: Any, charlie: Any, pool: Any) -> None:
     assert api(charlie).get("flavors/cpu-small/").json() == rows["cpu-small"]
 
 
-@pytest.mark.parametrize("path", ["templates", "flavors"])
-def test_what_is_refused(api: Any, bob: Any, catalog: Any, path: str) -> None:
-    problem(api(None).get(path), 401, "not_authenticated")
-    problem(api(bob, "teams:read").get(path), 403, "permission_denied")
-    problem(api(bob).get(f"{path}/nonesuch"), 404, "not_found")
-    problem(api(bob).get(f"{path}?x=1"), 400, "invalid")
-    problem(api(bob).post(path, {}), 405, "method_not_allowed")
-
-
 def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: Any) -> None:
     body = api(bob, "catalog:read").post("admission/preview", ASK).json()
 

@@ -60,10 +60,8 @@ def test_filters(api: Any, olga: Any, bob: Any, team: Any, query: str) -> None:
     assert names(api(olga).get(f"workspaces?{query}")) == ["mine"]
 
 
-@pytest.mark.parametrize("query", ["nonsense=1", "state=asleep", "page_size=0", "page_size=x", "cursor=x"])
-def test_what_is_not_understood_is_refused(api: Any, bob: Any, query: str) -> None:
-    field = query.partition("=")[0]
-    assert field in problem(api(bob).get(f"workspaces?{query}"), 400, "invalid")["errors"]
+def test_a_state_that_there_is_not(api: Any, bob: Any) -> None:
+    assert "state" in problem(api(bob).get("workspaces?state=asleep"), 400, "invalid")["errors"]
 
 
 @pytest.mark.parametrize("position", ["p=garbage", "p=%00", "o=99999999999999999999", "p=" + "9" * 40, "r=x"])

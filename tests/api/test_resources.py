@@ -1,0 +1,267 @@
+"""What all resources do alike; what each does by itself is in its room's own tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from portal.accounts.models import Delegation, Team, User
+from portal.common.actors import SYSTEM
+from portal.events.services import notify, record
+from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.inventory.models import Device
+from portal.ledger import services as ledger
+from portal.ledger.models import LedgerEntry
+from portal.quota_requests.models import AutoApproveRule, QuotaRequest
+from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.reservations.models import Reservation
+from portal.workspaces.models import Workspace
+from tests.api.cases import CreateCase, DetailCase, ListCase
+from tests.factories import WorkspaceFactory
+
+
+def vision() -> Team:
+    return Team.objects.get(slug="vision")
+
+
+class TestPools(DetailCase):
+    path, read_scope, key, max_queries = "pools", "pools:read", "slug", 4
+    reader, fixtures, lacks = "bob", ("pool",), ("POST", "DELETE")
+
+
+class TestNodes(DetailCase):
+    path, read_scope = "nodes", "pools:read"
+    reader, fixtures, lacks = "bob", ("pool",), ("POST", "DELETE")
+    filters = {"online=true": 2, "online=false": 0, "cordoned=true": 0, "pool=x": 0, "pool=sim": 2}
+
+
+class TestDevices(DetailCase):
+    path, read_scope = "devices", "pools:read"
+    reader, fixtures, lacks = "bob", ("pool",), ("POST", "DELETE")
+    filters = {
+        "pool=sim": 8,
+        "model=Simulated%20H100": 8,
+        "model=A100": 0,
+        "node=x": 0,
+        "healthy=true&present=true": 8,
+        "state=free": 8,
+        "state=failed": 0,
+    }
+
+
+class TestTemplates(DetailCase):
+    path, read_scope, key, max_queries = "templates", "catalog:read", "slug", 4
+    reader, fixtures, lacks = "bob", ("catalog",), ("POST", "DELETE")
+
+
+class TestFlavors(DetailCase):
+    path, read_scope, key = "flavors", "catalog:read", "slug"
+    reader, fixtures, lacks = "bob", ("catalog",), ("POST", "DELETE")
+
+
+class TestTeams(DetailCase, CreateCase):
+    path, read_scope, write_scope, key = "teams", "teams:read", "teams:write", "slug"
+    fixtures = ("team",)
+    body, required = {"slug": "audio"}, ("slug",)
+
+
+class TestMembers(ListCase):
+    path, read_scope = "teams/vision/members", "teams:read"
+    reader, fixtures, max_queries = "bob", ("team",), 4
+
+
+class TestTokens(DetailCase, CreateCase):
+    path, read_scope, write_scope = "tokens", "tokens:read", "tokens:write"
+    reader = "bob"
+    body, required, located = {"name": "ci"}, ("name",), False
+
+
+class TestNotices(ListCase):
+    path, read_scope = "notifications", "notices:read"
+    reader, fixtures = "bob", ("bob",)
+    filters = {"unread=true": 1, "unread=false": 0, "kind=test": 1, "kind=other": 0}
+
+    def stock(self) -> None:
+        notify([User.objects.get(username="bob")], "test", "Something that bob is told")
+
+
+class TestWorkspaces(DetailCase, CreateCase):
+    path, read_scope, write_scope = "workspaces", "workspaces:read", "workspaces:write"
+    reader, fixtures, max_queries = "bob", ("team", "local_pool"), 4
+    moving = frozenset({"stages"})
+    filters = {"name=mine": 1, "team=vision": 1, "owner=alice": 0, "state=stopped": 0, "flavor=x": 0}
+    body = {"name": "trial", "template": "jupyterlab", "flavor": "cpu-small"}
+    required = ("template", "flavor")
+
+    def stock(self) -> None:
+        WorkspaceFactory(owner=User.objects.get(username="bob"), team=vision(), name="mine")
+
+
+class TestWorkspaceEvents(ListCase):
+    read_scope, reader, fixtures = "workspaces:read", "bob", ("team",)
+    max_queries = 4
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        return f"workspaces/{Workspace.objects.get().pk}/events"
+
+    def stock(self) -> None:
+        one = WorkspaceFactory(owner=User.objects.get(username="bob"), team=vision())
+        for word in ("one", "two"):
+            record(actor=SYSTEM, kind="workspace.note", message=word, workspace=one)
+
+
+class TestQueue(ListCase):
+    path, read_scope = "queue", "quotas:read"
+    fixtures, max_queries = ("team", "pool"), 12
+    filters = {"team=vision": 1, "team=x": 0}
+
+    def stock(self) -> None:
+        WorkspaceFactory(owner=User.objects.get(username="bob"), team=vision())
+
+
+class TestGpuChecks(DetailCase, CreateCase):
+    path, read_scope, write_scope = "gpu-checks", "pools:read", "pools:write"
+    fixtures, only_detail = ("pool",), frozenset({"report"})
+    filters = {"pool=sim": 1, "pool=x": 0, "kind=check": 1, "kind=scrub": 0, "cause=operator": 1}
+    required, created, located = ("device",), 202, False
+
+    @property
+    def body(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"device": str(Device.objects.order_by("uuid")[1].pk)}
+
+    def stock(self) -> None:
+        GpuCheckRun.objects.create(device=Device.objects.order_by("uuid")[0], cause=CheckCause.OPERATOR)
+
+
+class TestQuotas(DetailCase, CreateCase):
+    path, read_scope, write_scope = "quotas", "quotas:read", "quotas:write"
+    fixtures = ("team",)
+    filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "cohort=x": 0}
+    body = {"team": "vision", "resource": "gpu:h100", "nominal": 1000}
+    required = ("resource", "nominal")
+
+    def stock(self) -> None:
+        Quota.objects.create(team=vision(), resource="disk_mib", nominal=1)
+
+
+class TestMemberCaps(DetailCase, CreateCase):
+    path, read_scope, write_scope = "member-caps", "quotas:read", "quotas:write"
+    reader, fixtures = "alice", ("team",)
+    filters = {"team=vision": 1, "team=x": 0, "resource=disk_mib": 1, "user=bob": 0}
+    body = {"team": "vision", "resource": "gpu:h100", "amount": 1000}
+    required = ("team", "resource", "amount")
+
+    def stock(self) -> None:
+        MemberCap.objects.create(team=vision(), resource="disk_mib", amount=1)
+
+
+class TestCohorts(DetailCase, CreateCase):
+    path, read_scope, write_scope, key = "cohorts", "quotas:read", "quotas:write", "slug"
+    body, required = {"slug": "nlp"}, ("slug",)
+
+    def stock(self) -> None:
+        Cohort.objects.create(slug="research", name="Research")
+
+
+class TestSiteLimits(ListCase):
+    path, read_scope, lacks = "site-limits", "quotas:read", ("POST", "DELETE")
+
+    def stock(self) -> None:
+        SiteLimit.objects.create(resource="gpu:h100", amount=1)
+
+
+class TestRates(ListCase):
+    path, read_scope, lacks = "rates", "quotas:read", ("POST", "DELETE")
+
+    def stock(self) -> None:
+        ResourceRate.objects.create(resource="gpu:h100", rate_milli=2000)
+
+
+class TestLedgers(ListCase):
+    path, read_scope, fixtures, lacks = "ledgers", "quotas:read", ("team",), ("POST", "DELETE")
+    max_queries = 8
+
+    def stock(self) -> None:
+        ledger.set_ledger(actor=SYSTEM, team=vision(), granted=10**9)
+
+
+class TestLedgerEntries(ListCase):
+    path, read_scope, fixtures, lacks = "ledger-entries", "quotas:read", ("team",), ("POST", "DELETE")
+    filters = {"team=vision": 1, "team=x": 0}
+
+    def stock(self) -> None:
+        ledger.set_ledger(actor=SYSTEM, team=vision(), granted=10**9)
+        assert LedgerEntry.objects.count() == 1
+
+
+class TestReservations(DetailCase, CreateCase):
+    path, read_scope, write_scope = "reservations", "quotas:read", "quotas:write"
+    fixtures = ("team", "pool")
+    filters = {"team=vision": 1, "team=x": 0, "starts_before=2020-01-01T00:00:00Z": 0}
+    required = ("team", "title", "amounts", "starts_at", "ends_at")
+
+    @property
+    def body(self) -> dict[str, Any]:  # type: ignore[override]
+        start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(days=5)
+        times = {"starts_at": start.isoformat(), "ends_at": (start + timedelta(days=1)).isoformat()}
+        return {"team": "vision", "title": "Paper", "amounts": {"gpu:simulated-h100": 1000}, **times}
+
+    def stock(self) -> None:
+        start = timezone.now() + timedelta(days=1)
+        Reservation.objects.create(
+            team=vision(),
+            title="Paper",
+            amounts={"gpu": 1000},
+            starts_at=start,
+            ends_at=start + timedelta(hours=1),
+        )
+
+
+class TestQuotaRequests(DetailCase, CreateCase):
+    path, read_scope, write_scope = "quota-requests", "quotas:read", "quotas:write"
+    reader, fixtures, only_detail = "bob", ("team", "eight"), frozenset({"evidence"})
+    filters = {"team=vision": 1, "status=open": 1, "status=denied": 0, "kind=quota": 0, "requester=bob": 1}
+    body = {"team": "vision", "resource": "gpu:h100", "amount": 2000, "why": "The review"}
+    required = ("team", "resource", "amount", "why")
+
+    def stock(self) -> None:
+        bob = User.objects.get(username="bob")
+        QuotaRequest.objects.create(
+            team=vision(), requester=bob, kind="member_cap", resource="workspaces", amount=1, why="More"
+        )
+
+
+class TestGrants(ListCase):
+    path, read_scope, fixtures, lacks = "grants", "quotas:read", ("team",), ("POST", "DELETE")
+    filters = {"team=vision": 1, "team=x": 0, "active=true": 1, "active=false": 0, "resource=gpu": 0}
+
+    def stock(self) -> None:
+        Grant.objects.create(team=vision(), resource="workspaces", amount=1, starts_at=timezone.now())
+
+
+class TestRules(DetailCase, CreateCase):
+    path, read_scope, write_scope = "auto-approve-rules", "quotas:read", "quotas:decide"
+    reader, fixtures = "petra", ("team",)
+    filters = {"enabled=true": 1, "enabled=false": 0, "team=x": 0, "resource=workspaces": 1}
+    body = {"resource": "gpu:h100", "amount_at_most": 1000, "hours_at_most": 8}
+    required = ("resource", "amount_at_most", "hours_at_most")
+
+    def stock(self) -> None:
+        AutoApproveRule.objects.create(resource="workspaces", amount_at_most=1, hours_at_most=1)
+
+
+class TestDelegations(DetailCase):
+    path, read_scope = "delegations", "quotas:read"
+    reader, fixtures = "petra", ("petra", "olga")
+
+    def stock(self) -> None:
+        now = timezone.now()
+        Delegation.objects.create(
+            approver=User.objects.get(username="petra"),
+            delegate=User.objects.get(username="olga"),
+            starts_at=now,
+            ends_at=now + timedelta(days=1),
+        )
