@@ -11,7 +11,6 @@ import logging
 import random
 import threading
 from types import TracebackType
-from weakref import WeakKeyDictionary
 
 import redis.asyncio
 from redis.asyncio.client import PubSub
@@ -106,17 +105,17 @@ class EventHub:
                     await self._serve()
                 except* Exception as errors:
                     # Whatever it is, readers go on without hints, and it is tried again.
-                    log.warning("live hints are away: %s", "; ".join(map(repr, errors.exceptions)))
                     if self.connected:
                         delay_s = RETRY_MIN_S
                     self._lost()
+                    # One warning for each time that it goes away.
+                    level = logging.WARNING if delay_s == RETRY_MIN_S else logging.DEBUG
+                    log.log(level, "live hints are away: %s", "; ".join(map(repr, errors.exceptions)))
                     await asyncio.sleep(delay_s * random.uniform(0.75, 1.25))
                     delay_s = min(2 * delay_s, RETRY_MAX_S)
         finally:
             self._lost()
             self._task = None
-            # The old one may be bound to the loop, which the registry of hubs must not keep alive.
-            self._channels_changed = asyncio.Event()
 
     async def _serve(self) -> None:
         """One connection, until nobody reads any more or it fails."""
@@ -174,14 +173,16 @@ class EventHub:
                 subscription.wake()
 
 
-_hubs: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, EventHub]] = WeakKeyDictionary()
+_hubs: dict[tuple[asyncio.AbstractEventLoop, str], EventHub] = {}
 _hubs_lock = threading.Lock()
 
 
 def current(url: str) -> EventHub:
     """The running loop's hub for the Redis at `url`."""
+    key = (asyncio.get_running_loop(), url)
     with _hubs_lock:
-        of_loop = _hubs.setdefault(asyncio.get_running_loop(), {})
-        if url not in of_loop:
-            of_loop[url] = EventHub(url)
-        return of_loop[url]
+        if key not in _hubs:
+            for ended in [other for other in _hubs if other[0].is_closed()]:
+                del _hubs[ended]
+            _hubs[key] = EventHub(url)
+        return _hubs[key]
