@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
 from portal.accounts.models import User
 from portal.common.svg import Sparkline, sparkline
 from portal.gpu_checks import selectors
@@ -16,70 +20,75 @@ from portal.inventory.models import CheckLevel, Device
 
 RUNS_SHOWN = 8
 
-RECOVERY: Mapping[str, str] = {
-    "retry": "Check it again: this may pass by itself.",
-    "inspect": "Look at the machine: the report below says what to look for.",
-    "reset": "Reset the GPU with nothing running on it (nvidia-smi --gpu-reset), then check it again.",
-    "drain_and_reset": "Drain its node, reset the GPU (nvidia-smi --gpu-reset), then check it again.",
-    "reboot": "Drain its node and reboot it, then check the device again.",
-    "replace": "Have the device replaced. Until then it stays out.",
+RECOVERY: Mapping[str, str | Promise] = {
+    "retry": _("Check it again: this may pass by itself."),
+    "inspect": _("Look at the machine: the report below says what to look for."),
+    "reset": _("Reset the GPU with nothing running on it (nvidia-smi --gpu-reset), then check it again."),
+    "drain_and_reset": _("Drain its node, reset the GPU (nvidia-smi --gpu-reset), then check it again."),
+    "reboot": _("Drain its node and reboot it, then check the device again."),
+    "replace": _("Have the device replaced. Until then it stays out."),
 }
 """What brings a device back, by `provisioning.gpu.check.Action`."""
 
-_LOOKS: Mapping[str, tuple[str, str, str]] = {
-    CheckVerdict.PASS: ("Passed", "circle-check", "ok"),
-    CheckVerdict.DEGRADED: ("Degraded", "alert-triangle", "wait"),
-    CheckVerdict.FAIL: ("Failed", "circle-x", "bad"),
-    CheckVerdict.INCONCLUSIVE: ("Undecided", "circle-dashed", "wait"),
-    CheckVerdict.HUNG: ("Hung", "alert-circle", "bad"),
-    CheckStatus.QUEUED: ("Queued", "hourglass", "wait"),
-    CheckStatus.RUNNING: ("Running", "loader-2", "busy"),
-    CheckStatus.LOST: ("Not finished", "circle-off", ""),
+_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
+    CheckVerdict.PASS: (_("Passed"), "circle-check", "ok"),
+    CheckVerdict.DEGRADED: (_("Degraded"), "alert-triangle", "wait"),
+    CheckVerdict.FAIL: (_("Failed"), "circle-x", "bad"),
+    CheckVerdict.INCONCLUSIVE: (_("Undecided"), "circle-dashed", "wait"),
+    CheckVerdict.HUNG: (_("Hung"), "alert-circle", "bad"),
+    CheckStatus.QUEUED: (_("Queued"), "hourglass", "wait"),
+    CheckStatus.RUNNING: (_("Running"), "loader-2", "busy"),
+    CheckStatus.LOST: (_("Not finished"), "circle-off", ""),
 }
-_STATUS_LOOKS: Mapping[str, tuple[str, str, str]] = {
-    "passed": ("Passed", "circle-check", "ok"),
-    "warned": ("Low", "alert-triangle", "wait"),
-    "failed": ("Failed", "circle-x", "bad"),
-    "measured": ("Measured", "circle-dashed", ""),
-    "skipped": ("Not run", "circle-off", "wait"),
-    "hung": ("Hung", "alert-circle", "bad"),
+_STATUS_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
+    "passed": (_("Passed"), "circle-check", "ok"),
+    "warned": (_("Low"), "alert-triangle", "wait"),
+    "failed": (_("Failed"), "circle-x", "bad"),
+    "measured": (_("Measured"), "circle-dashed", ""),
+    "skipped": (_("Not run"), "circle-off", "wait"),
+    "hung": (_("Hung"), "alert-circle", "bad"),
 }
-_SEVERITY_LOOKS: Mapping[str, tuple[str, str, str]] = {
-    "info": ("Note", "info-circle", ""),
-    "degraded": ("Warning", "alert-triangle", "wait"),
-    "inconclusive": ("Undecided", "circle-dashed", "wait"),
-    "fail": ("Failed", "circle-x", "bad"),
-    "hung": ("Hung", "alert-circle", "bad"),
+_SEVERITY_LOOKS: Mapping[str, tuple[str | Promise, str, str]] = {
+    "info": (_("Note"), "info-circle", ""),
+    "degraded": (_("Warning"), "alert-triangle", "wait"),
+    "inconclusive": (_("Undecided"), "circle-dashed", "wait"),
+    "fail": (_("Failed"), "circle-x", "bad"),
+    "hung": (_("Hung"), "alert-circle", "bad"),
 }
-_TESTS: Mapping[str, str] = {
-    "canary": "Canary: planted errors are found",
-    "residue": "Leftover data, cleared and verified",
-    "address": "Address test of all memory",
-    "copy": "Memory copy",
-    "pcie": "PCIe under load",
-    "inversions": "Moving inversions",
-    "bandwidth": "Memory bandwidth",
-    "peers": "Links to other GPUs",
-    "modulo20": "Modulo-20 patterns",
-    "bit_fade": "Bit fade",
-    "steady": "Steady load at full heat",
-    "power_steps": "Steps between idle and full power",
+_TESTS: Mapping[str, str | Promise] = {
+    "canary": _("Canary: planted errors are found"),
+    "residue": _("Leftover data, cleared and verified"),
+    "address": _("Address test of all memory"),
+    "copy": _("Memory copy"),
+    "pcie": _("PCIe under load"),
+    "inversions": _("Moving inversions"),
+    "bandwidth": _("Memory bandwidth"),
+    "peers": _("Links to other GPUs"),
+    "modulo20": _("Modulo-20 patterns"),
+    "bit_fade": _("Bit fade"),
+    "steady": _("Steady load at full heat"),
+    "power_steps": _("Steps between idle and full power"),
 }
-_METRICS: Mapping[str, str] = {
-    "copy_gb_s": "Memory copy",
-    "read_gb_s": "Memory read",
-    "write_gb_s": "Memory write",
-    "to_device_gb_s": "PCIe to the device",
-    "to_host_gb_s": "PCIe to the host",
-    "free_mib": "Free memory",
-    "coverage_per_mille": "Memory covered",
+_METRICS: Mapping[str, str | Promise] = {
+    "copy_gb_s": _("Memory copy"),
+    "read_gb_s": _("Memory read"),
+    "write_gb_s": _("Memory write"),
+    "to_device_gb_s": _("PCIe to the device"),
+    "to_host_gb_s": _("PCIe to the host"),
+    "free_mib": _("Free memory"),
+    "coverage_per_mille": _("Memory covered"),
+}
+_LEVELS: Mapping[CheckLevel, str | Promise] = {
+    CheckLevel.QUICK: _("Quick check"),
+    CheckLevel.STANDARD: _("Standard check"),
+    CheckLevel.EXTENDED: _("Extended check"),
 }
 _GEMM = re.compile(r"gemm_[a-z0-9]+(_own)?_tflops")
-_AGAINST: Mapping[str, str] = {
-    "datasheet": "datasheet",
-    "baseline": "other devices of this model",
-    "node_median": "its neighbours",
-    "link": "its link",
+_AGAINST: Mapping[str, str | Promise] = {
+    "datasheet": _("datasheet"),
+    "baseline": _("other devices of this model"),
+    "node_median": _("its neighbours"),
+    "link": _("its link"),
 }
 
 
@@ -87,7 +96,7 @@ _AGAINST: Mapping[str, str] = {
 class Look:
     """A state as word, icon and colour."""
 
-    word: str
+    word: str | Promise
     icon: str
     tone: str
 
@@ -176,18 +185,18 @@ def look_of(run: GpuCheckRun) -> Look:
 
 def title_of(run: GpuCheckRun) -> str:
     if run.kind == CheckKind.SCRUB:
-        return "Scrub"
-    return f"{CheckLevel(run.level).value.capitalize()} check"
+        return gettext("Scrub")
+    return str(_LEVELS[CheckLevel(run.level)])
 
 
 def row_of(run: GpuCheckRun) -> Row:
-    return Row(run, title_of(run), look_of(run), worded(run.summary))
+    return Row(run, title_of(run), look_of(run), format_report_text(run.summary))
 
 
-def worded(text: str) -> str:
+def format_report_text(text: str) -> str:
     """A sentence of a report with the names of figures as people say them."""
     for name, title in _METRICS.items():
-        text = text.replace(name, title)
+        text = text.replace(name, str(title))
     return _GEMM.sub(lambda found: metric_title(found.group()), text)
 
 
@@ -211,7 +220,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     return Page(
         row=row_of(run),
         device_name=name_of(run.device),
-        recovery=RECOVERY.get(run.action, ""),
+        recovery=str(RECOVERY.get(run.action, "")),
         tests=tuple(map(_test, report.get("tests", ()))),
         measures=tuple(_measures(run, earlier)),
         notes=tuple(_note(each) for each in findings),
@@ -232,7 +241,7 @@ def _test(data: Mapping[str, Any]) -> TestRow:
     return TestRow(
         title=test_title(name),
         look=Look(*_STATUS_LOOKS.get(data["status"], (data["status"], "circle-dashed", ""))),
-        text=worded(str(data["text"])),
+        text=format_report_text(str(data["text"])),
         required=bool(data["required"]),
         took_s=data["duration_ms"] / 1000,
     )
@@ -241,10 +250,10 @@ def _test(data: Mapping[str, Any]) -> TestRow:
 def test_title(name: str) -> str:
     """What a test does, in words."""
     if name.startswith("exact_"):
-        return f"Exact {name.removeprefix('exact_').upper()} product, bit by bit"
+        return gettext("Exact %(type)s product, bit by bit") % {"type": name.removeprefix("exact_").upper()}
     if name.startswith("burn_"):
-        return f"{name.removeprefix('burn_').upper()} burn"
-    return _TESTS.get(name, name.replace("_", " ").capitalize())
+        return gettext("%(type)s burn") % {"type": name.removeprefix("burn_").upper()}
+    return str(_TESTS.get(name) or name.replace("_", " ").capitalize())
 
 
 test_title.__test__ = False  # type: ignore[attr-defined]
@@ -253,17 +262,22 @@ test_title.__test__ = False  # type: ignore[attr-defined]
 def metric_title(name: str) -> str:
     """What a figure is, in words."""
     if name.startswith("gemm_"):
-        own = " (own kernel)" if name.endswith("_own_tflops") else ""
+        own = name.endswith("_own_tflops")
         dtype = name.removeprefix("gemm_").removesuffix("_tflops").removesuffix("_own")
-        return f"{dtype.upper()} matrix product{own}"
+        text = gettext("%(type)s matrix product (own kernel)") if own else gettext("%(type)s matrix product")
+        return text % {"type": dtype.upper()}
     if name.startswith("peer_gb_s:"):
-        return f"Link to {name.removeprefix('peer_gb_s:')[:12]}…"
-    return _METRICS.get(name, name.replace("_", " "))
+        return gettext("Link to %(device)s…") % {"device": name.removeprefix("peer_gb_s:")[:12]}
+    return str(_METRICS.get(name) or name.replace("_", " "))
 
 
 def _note(finding: Mapping[str, Any]) -> Note:
     look = _SEVERITY_LOOKS.get(finding["severity"], (finding["severity"], "circle-dashed", ""))
-    return Note(Look(*look), worded(str(finding["text"])), RECOVERY.get(finding.get("action", ""), ""))
+    return Note(
+        Look(*look),
+        format_report_text(str(finding["text"])),
+        str(RECOVERY.get(finding.get("action", ""), "")),
+    )
 
 
 def _measures(run: GpuCheckRun, earlier: Sequence[GpuCheckRun]) -> Iterable[Measure]:
@@ -275,12 +289,18 @@ def _measures(run: GpuCheckRun, earlier: Sequence[GpuCheckRun]) -> Iterable[Meas
         status = str(data.get("status"))
         yield Measure(
             title=metric_title(name),
-            value=spoken(data["value"], unit),
-            floor="" if fail is None else f"at least {spoken(fail, unit)}",
-            against=_AGAINST.get(data.get("against", ""), ""),
+            value=format_measure(data["value"], unit),
+            floor=_floor(fail, unit),
+            against=str(_AGAINST.get(data.get("against", ""), "")),
             look=Look(*_STATUS_LOOKS[status]) if status in _STATUS_LOOKS else None,
             trend=_trend(name, unit, fail, earlier),
         )
+
+
+def _floor(fail_below: float | None, unit: str) -> str:
+    if fail_below is None:
+        return ""
+    return gettext("at least %(value)s") % {"value": format_measure(fail_below, unit)}
 
 
 def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheckRun]) -> Sparkline | None:
@@ -292,7 +312,7 @@ def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheck
     return sparkline(values, floor=floor, unit=unit, name=metric_title(name))
 
 
-def spoken(value: float, unit: str) -> str:
+def format_measure(value: float, unit: str) -> str:
     """A figure with its unit, to three digits or so."""
     digits = 0 if abs(value) >= 1000 or float(value).is_integer() else 1 if abs(value) >= 100 else 2
     text = f"{value:,.{digits}f}"
@@ -305,8 +325,10 @@ def _health(report: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return ()
     names = [name for name in before if before[name] != after.get(name)]
-    return tuple((name.replace("_", " "), _said(before[name]), _said(after.get(name))) for name in names)
+    return tuple(
+        (name.replace("_", " "), _format_fact(before[name]), _format_fact(after.get(name))) for name in names
+    )
 
 
-def _said(value: object) -> str:
-    return "not told" if value is None else str(value)[:120]
+def _format_fact(value: object) -> str:
+    return gettext("not told") if value is None else str(value)[:120]

@@ -10,6 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
 from portal.common.formatting import format_duration, format_number
 from portal.common.svg import Bar, Sparkline, Spot, area, nice, path, sparkline
 from portal.inventory.models import Device
@@ -19,7 +23,7 @@ __all__ = ["Bar", "Chart", "Row", "Sparkline", "Tick", "device_charts", "sparkli
 
 WIDTH, HEIGHT = 360, 134
 LEFT, RIGHT, TOP, BOTTOM = 38, 352, 8, 108
-MOST_POINTS = 180
+MAX_POINTS = 180
 """More are drawn together: no screen shows them, and a page would be slow for it."""
 MIB_PER_GIB = 1024
 DAY_S = 86_400
@@ -69,7 +73,7 @@ class Chart:
 @dataclass(frozen=True, slots=True)
 class _Quantity:
     key: str
-    quantity: str
+    quantity: str | Promise
     unit: str
     mean: Value
     most: Value
@@ -93,7 +97,7 @@ def device_charts(device: Device, series: Series, held: Sequence[Held] = ()) -> 
         _chart(_USE, series, _use_title(series), held, _now(series, "gpu_util_pct", 1, " %")),
         _chart(
             _quantity(
-                "memory", "GPU memory", "GiB", _scaled("memory_mib", MIB_PER_GIB),
+                "memory", _("GPU memory"), "GiB", _scaled("memory_mib", MIB_PER_GIB),
                 _scaled("memory_max_mib", MIB_PER_GIB), max(memory) or 1.0, digits=1,
             ),
             series, _memory_title(device, series), (),
@@ -101,14 +105,14 @@ def device_charts(device: Device, series: Series, held: Sequence[Held] = ()) -> 
         ),
         _chart(
             _quantity(
-                "power", "Power", "W", _scaled("power_mw", 1000), _scaled("power_max_mw", 1000),
+                "power", _("Power"), "W", _scaled("power_mw", 1000), _scaled("power_max_mw", 1000),
                 nice(max(powers, default=100)),
             ),
             series, _power_title(series), (), _now(series, "power_mw", 1000, " W"),
         ),
         _chart(
             _quantity(
-                "temperature", "Temperature", "°C", _scaled("temperature_c"), _scaled("temperature_max_c"),
+                "temperature", _("Temperature"), "°C", _scaled("temperature_c"), _scaled("temperature_max_c"),
                 max([100.0, *hottest]),
             ),
             series, _temperature_title(series), (), _now(series, "temperature_c", 1, " °C"),
@@ -119,44 +123,59 @@ def device_charts(device: Device, series: Series, held: Sequence[Held] = ()) -> 
 # --- Titles: the finding ----------------------------------------------------------------------------
 
 
-def _period(series: Series) -> str:
-    return "in the last hour" if series.span == HOUR else "in the last 30 days"
+def _not_measured(quantity: str, series: Series) -> str:
+    if series.span == HOUR:
+        return _("%(quantity)s: not measured in the last hour") % {"quantity": quantity}
+    return _("%(quantity)s: not measured in the last 30 days") % {"quantity": quantity}
 
 
 def _use_title(series: Series) -> str:
     known = [point for point in series.measured if point.gpu_s]
     if not known:
-        return f"GPU use: not measured {_period(series)}"
+        return _not_measured(_("GPU use"), series)
     seconds = sum(point.gpu_s or 0 for point in known)
     mean = sum((point.gpu_pct or 0) * (point.gpu_s or 0) for point in known) / seconds
     idle_s = seconds - sum(point.gpu_used_s or 0 for point in known)
     if idle_s == seconds:
-        return f"GPU use: none in {format_duration(seconds)} measured"
-    idle = f"idle for {format_duration(idle_s)}" if idle_s else "never idle"
-    average = "under 1 %" if 0 < mean < 0.5 else f"{mean:.0f} %"
-    return f"GPU use: {average} on average, {idle}"
+        return _("GPU use: none in %(duration)s measured") % {"duration": format_duration(seconds)}
+    idle = _("idle for %(duration)s") % {"duration": format_duration(idle_s)} if idle_s else _("never idle")
+    average = _("under %(percent)s") % {"percent": "1 %"} if 0 < mean < 0.5 else f"{mean:.0f} %"
+    return _("GPU use: %(average)s on average, %(idle)s") % {"average": average, "idle": idle}
 
 
 def _memory_title(device: Device, series: Series) -> str:
     means = _weighted(series, lambda point: point.memory_mib)
     most = max((p.memory_max_mib for p in series.measured if p.memory_max_mib is not None), default=None)
     if means is None or most is None:
-        return f"GPU memory: not measured {_period(series)}"
-    whole = f" of {format_number(device.memory_mib / MIB_PER_GIB, 1)}" if device.memory_mib else ""
-    return (
-        f"GPU memory: {format_number(most / MIB_PER_GIB, 1)}{whole} GiB at most, "
-        f"{format_number(means / MIB_PER_GIB, 1)} GiB on average"
-    )
+        return _not_measured(_("GPU memory"), series)
+    values = {
+        "max": format_number(most / MIB_PER_GIB, 1),
+        "total": format_number(device.memory_mib / MIB_PER_GIB, 1),
+        "mean": format_number(means / MIB_PER_GIB, 1),
+    }
+    if device.memory_mib:
+        return _("GPU memory: %(max)s of %(total)s GiB at most, %(mean)s GiB on average") % values
+    return _("GPU memory: %(max)s GiB at most, %(mean)s GiB on average") % values
 
 
 def _power_title(series: Series) -> str:
     mean = _weighted(series, lambda point: point.power_mw)
     most = max((p.power_max_mw for p in series.measured if p.power_max_mw is not None), default=None)
     if mean is None or most is None:
-        return f"Power: not measured {_period(series)}"
+        return _not_measured(_("Power"), series)
     held_s = sum(point.power_s or 0 for point in series.measured)
-    limited = f"; clocks held down by power limits for {format_duration(held_s)}" if held_s else ""
-    return f"Power: {mean / 1000:,.0f} W on average, {most / 1000:,.0f} W at most{limited}"
+    values = {
+        "mean": format_number(mean / 1000),
+        "max": format_number(most / 1000),
+        "duration": format_duration(held_s),
+    }
+    text = _("Power: %(mean)s W on average, %(max)s W at most")
+    if held_s:
+        text = _(
+            "Power: %(mean)s W on average, %(max)s W at most; "
+            "clocks held down by power limits for %(duration)s"
+        )
+    return text % values
 
 
 def _temperature_title(series: Series) -> str:
@@ -164,14 +183,14 @@ def _temperature_title(series: Series) -> str:
         (p.temperature_max_c for p in series.measured if p.temperature_max_c is not None), default=None
     )
     if most is None:
-        return f"Temperature: not measured {_period(series)}"
+        return _not_measured(_("Temperature"), series)
     hot_s = sum(point.thermal_s or 0 for point in series.measured)
     if hot_s:
-        heat = f"clocks held down by heat for {format_duration(hot_s)}"
+        heat = _("clocks held down by heat for %(duration)s") % {"duration": format_duration(hot_s)}
     else:
         told = any(point.throttle_s for point in series.measured)
-        heat = "never too hot to run at full speed" if told else "whether heat slowed it is not told"
-    return f"Temperature: {most} °C at most, {heat}"
+        heat = _("never too hot to run at full speed") if told else _("whether heat slowed it is not told")
+    return _("Temperature: %(max)s °C at most, %(heat)s") % {"max": most, "heat": heat}
 
 
 def _weighted(series: Series, value: Value) -> float | None:
@@ -207,7 +226,7 @@ def _quantity(
 
 _USE = _Quantity(
     "use",
-    "GPU use, %",
+    gettext_lazy("GPU use, %"),
     "%",
     lambda point: point.gpu_pct,
     lambda point: None if point.gpu_max_pct is None else float(point.gpu_max_pct),
@@ -239,7 +258,7 @@ def _chart(
     return Chart(
         key=what.key,
         title=title,
-        quantity=what.quantity,
+        quantity=str(what.quantity),
         line=path(means),
         band=area(peaks, means),
         y_ticks=tuple(
@@ -249,7 +268,7 @@ def _chart(
         x_ticks=_x_ticks(series, start_s, end_s, x_of),
         gaps=_gaps(series, known, x_of),
         held=_held(held, start_s, end_s, x_of),
-        columns=("Mean", *(["95th percentile"] if by_minute and what.key == "use" else []), "Maximum"),
+        columns=_columns(with_percentile=by_minute and what.key == "use"),
         rows=_rows(series, what),
         dated=not by_minute,
         measured=any(known),
@@ -258,15 +277,21 @@ def _chart(
     )
 
 
+def _columns(*, with_percentile: bool) -> tuple[str, ...]:
+    if with_percentile:
+        return _("Mean"), _("95th percentile"), _("Maximum")
+    return _("Mean"), _("Maximum")
+
+
 def hours_drawn_together(series: Series) -> int:
     """How many hours are one point of the line; 0 where each point is drawn by itself."""
-    bundle = -(-len(series.points) // MOST_POINTS)
+    bundle = -(-len(series.points) // MAX_POINTS)
     return bundle * series.step_s // 3600 if bundle > 1 else 0
 
 
 def _thinned(series: Series, what: _Quantity) -> list[tuple[float, float | None, float | None]]:
     """(middle, mean, maximum) of each point, or of some together where there are more than can be seen."""
-    bundle = -(-len(series.points) // MOST_POINTS)
+    bundle = -(-len(series.points) // MAX_POINTS)
     found = []
     for first in range(0, len(series.points), bundle):
         part = [point for point in series.points[first : first + bundle] if point is not None]

@@ -10,6 +10,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -22,12 +23,13 @@ from portal.common.requests import SignedInRequest
 from portal.common.texts import storable
 from portal.fleet.presenters import device as device_page
 from portal.fleet.presenters import gpu_map
+from portal.fleet.presenters import node as node_page
 from portal.inventory import cordons, selectors, services
 from portal.inventory.models import Device, Node
 from portal.scheduling import drains
 from provisioning.types import DeviceKind
 
-REASON_AT_MOST = 200
+MAX_REASON_LENGTH = 200
 
 
 @require_safe
@@ -43,7 +45,7 @@ def gpus(request: SignedInRequest) -> HttpResponse:
 
 
 @require_safe
-def at(_: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
+def at(_request: SignedInRequest, pool: str, node: str, index: int) -> HttpResponse:
     """The device at this place: short addresses keep a map of a thousand small."""
     places = Device.objects.filter(node__pool__slug=pool, node__name=node, index=index)
     found = places.order_by("kind", "-present").first()
@@ -82,17 +84,17 @@ def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 
 
 def _reason(request: SignedInRequest) -> str:
-    return storable(request.POST.get("reason", "")).strip()[:REASON_AT_MOST]
+    return storable(request.POST.get("reason", "")).strip()[:MAX_REASON_LENGTH]
 
 
 def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
     name = cordons.name_of(found)
     if request.POST.get("do") == "uncordon":
         cordons.lift_cordon(actor=request.user, device_id=found.pk, reason=_reason(request))
-        messages.success(request, f"{name} takes work again.")
+        messages.success(request, _("%(name)s takes work again.") % {"name": name})
     else:
         cordons.cordon_device(actor=request.user, device_id=found.pk, reason=_reason(request))
-        messages.success(request, f"{name} takes no new work. What runs on it goes on.")
+        messages.success(request, _("%(name)s takes no new work. What runs on it goes on.") % {"name": name})
     return redirect("fleet:device", found.pk)
 
 
@@ -104,10 +106,12 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
     if request.method == "POST":
         cordoned = request.POST.get("do") != "uncordon"
         services.set_cordon(actor=request.user, node_id=found.pk, cordoned=cordoned, reason=_reason(request))
-        said = "takes no new work. What runs there goes on." if cordoned else "takes work again."
-        messages.success(request, f"{found.name} {said}")
+        done = _("%(name)s takes work again.")
+        if cordoned:
+            done = _("%(name)s takes no new work. What runs there goes on.")
+        messages.success(request, done % {"name": found.name})
         return redirect("fleet:node", found.pk)
-    context = {"view": device_page.node_page(request.user, found, timezone.now()), "node": found}
+    context = {"view": node_page.node_page(request.user, found, timezone.now()), "node": found}
     return render(request, partial_of(request, "fleet/node.html", "live"), context)
 
 
@@ -141,15 +145,18 @@ def _drain(
         messages.success(request, str(drain(_reason(request))))
         return redirect(where)
     context = {
-        "title": f"Drain {name}?",
+        "title": _("Drain %(name)s?") % {"name": name},
         "loses": [
-            "what runs there: each workspace is told, stops after the notice, and starts elsewhere by itself",
-            "kernels, terminals and everything in their memory",
+            _(
+                "what runs there: each workspace is told, stops after the notice, "
+                "and starts elsewhere by itself"
+            ),
+            _("kernels, terminals and everything in their memory"),
         ],
-        "stays": ["everybody's home folder, with every file saved there", "their place in the queue"],
-        "reason": "Whoever is there reads it, and it stands on the page until it is put back.",
+        "stays": [_("everybody's home folder, with every file saved there"), _("their place in the queue")],
+        "reason": _("Whoever is there reads it, and it stands on the page until it is put back."),
         "action": request.path,
-        "yes": f"Drain {name}",
+        "yes": _("Drain %(name)s") % {"name": name},
         "back": where,
     }
     return render(request, "confirm.html", context)

@@ -1,0 +1,116 @@
+"""What the page of a node shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts.models import User
+from portal.common.formatting import format_cores, format_memory, format_number
+from portal.events.models import Event
+from portal.fleet.presenters import pools
+from portal.fleet.presenters.device import why
+from portal.fleet.presenters.history import newest_events
+from portal.inventory import counting, resources, selectors
+from portal.inventory.counting import Count, Counts
+from portal.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
+from portal.inventory.models import Device, Node
+from portal.workspaces.models import Workspace
+from portal.workspaces.policies import visible_to
+
+
+@dataclass(frozen=True, slots=True)
+class NodePage:
+    """One node with its devices and what it is made of."""
+
+    node: Node
+    devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
+    holders: tuple[pools.Holder, ...]
+    facts: tuple[tuple[str, str], ...]
+    events: tuple[Event, ...]
+    may: bool
+
+
+def node_page(actor: User, node: Node, now: datetime) -> NodePage:
+    """Everything about one node."""
+    devices = list(
+        selectors.devices_with_state(now).filter(KNOWN, node=node).order_by("index", "mig_start", "uuid")
+    )
+    here = Workspace.objects.filter(allocations__node=node, allocations__released_at=None).distinct()
+    visible = set(visible_to(actor, here).values_list("pk", flat=True))
+    holders = []
+    hidden = 0
+    for workspace in here.select_related("owner").order_by("name"):
+        if workspace.pk in visible:
+            name = _("%(workspace)s of %(owner)s") % {
+                "workspace": workspace.name,
+                "owner": workspace.owner.username,
+            }
+            holders.append(pools.Holder(name, reverse("workspaces:detail", args=[workspace.pk])))
+        else:
+            hidden += 1
+    if hidden:
+        holders.append(
+            pools.Holder(
+                ngettext("%(count)s of another team", "%(count)s of other teams", hidden) % {"count": hidden}
+            )
+        )
+    only = Node.objects.filter(pk=node.pk)
+    counts = counting.by_pool(only, now, counting.counted(devices)).get(node.pool_id, {})
+    rows = []
+    for device in devices:
+        state = DeviceState(device.state)
+        rows.append((device, state, LOOKS[state], why(device)))
+    return NodePage(
+        node=node,
+        devices=tuple(rows),
+        holders=tuple(holders),
+        facts=tuple(_facts_of_node(node, counts)),
+        events=newest_events(node.pool, Q(data__node=node.name)),
+        may=actor.operates,
+    )
+
+
+def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
+    prefix = resources.SIMULATED if node.pool.simulated else ""
+    cpu = counts.get(prefix + resources.CPU, Count())
+    memory = counts.get(prefix + resources.MEMORY, Count())
+    free = _("%(free)s free of %(total)s")
+    yield _("Cores"), free % {"free": format_cores(cpu.free), "total": format_cores(cpu.total)}
+    yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
+    facts = node.facts
+    processor = facts.get("cpu") or {}
+    if processor.get("model"):
+        yield _("Processor"), str(processor["model"])
+    if processor.get("features"):
+        names = (str(name).upper().replace("_", " ") for name in processor["features"])
+        yield _("Instructions"), ", ".join(name.replace("AVX512", "AVX-512") for name in names)
+    for each in facts.get("numa") or ():
+        kind = "" if each.get("kind") in (None, "", "dram") else f" ({str(each['kind']).upper()})"
+        text = f"{format_memory(each.get('memory_mib') or 0)}{kind}"
+        if each.get("cpus"):
+            text += _(", CPUs %(cpus)s") % {"cpus": each["cpus"]}
+        yield _("NUMA node %(number)s") % {"number": each.get("number", "?")}, text
+    for each in facts.get("rdma") or ():
+        state = _("up") if each.get("active") else each.get("state") or _("down")
+        rate = f", {format_number(each['rate_mbit_s'] // 1000)} Gbit/s" if each.get("rate_mbit_s") else ""
+        port = _("%(device)s port %(port)s") % {"device": each.get("device"), "port": each.get("port")}
+        yield _("RDMA"), f"{port}: {state}, {each.get('link_layer')}{rate}"
+    for each in facts.get("dpus") or ():
+        yield _("DPU"), _("%(name)s at %(slot)s") % {"name": each.get("name"), "slot": each.get("pci_slot")}
+    if node.driver_version:
+        yield _("NVIDIA driver"), node.driver_version
+    if node.cuda_version:
+        yield _("CUDA up to"), node.cuda_version
+    if node.provides:
+        yield _("Provides"), ", ".join(node.provides)
+    if node.rack or node.block:
+        yield _("Stands in"), ", ".join(filter(None, (node.rack, node.block)))
+    for key, value in sorted(node.labels.items()):
+        yield key, str(value)
