@@ -3,7 +3,7 @@
 DIR is laid out as `philly/philly_first_half.csv.gz`. Compared are FIFO, EASY back-fill, and Berth's
 engine without and with preemption, and with durations only guessed from history. Since waits in a queue
 this long hang on chance, preemption is compared once more with all submissions moved by some minutes.
-Exits with 1 where a quota was over-run or a reserved head delayed by back-fill.
+Exits with 1 where a quota was over-run or a reserved start delayed by back-fill.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> 
         "events": outcome.events,
         "backfilled": outcome.backfilled,
         "preempted": outcome.preempted,
-        "preempted_one_job_most": outcome.preempted_most,
+        "preempted_one_job_most": outcome.max_preempted,
         "lost_gpu_hours": outcome.lost_gpu_s // 3600,
         "quota_violations": len(outcome.violations),
         "reservations_checked": outcome.reservations_checked,

@@ -34,7 +34,7 @@ class Outcome:
     late_starts: list[str] = field(default_factory=list)
     backfilled: int = 0
     preempted: int = 0
-    preempted_most: int = 0
+    max_preempted: int = 0
     lost_gpu_s: int = 0
     eta_errors: list[tuple[int, int]] = field(default_factory=list)
     etas_unknown: int = 0
@@ -127,7 +127,7 @@ def replay(
                 # Preempted: it is back in the queue from its beginning.
                 outcome.lost_gpu_s += job.gpus * (now_s - began[name])
                 times = gone.workload.preempted + 1
-                outcome.preempted_most = max(outcome.preempted_most, times)
+                outcome.max_preempted = max(outcome.max_preempted, times)
                 scheduler.submit(replace(gone.workload, nominated=False, preempted=times))
         arrived = []
         while next_job < len(jobs) and jobs[next_job].submit_s <= now_s:

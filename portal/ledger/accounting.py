@@ -16,7 +16,7 @@ GPU_HOUR = 1000 * 3600
 
 
 class Warn(IntEnum):
-    """Parts of the budget in per cent at which the team is told."""
+    """Parts of the budget, in per cent, at which the team is warned."""
 
     NEAR = 80
     SPENT = 100

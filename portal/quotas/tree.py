@@ -71,8 +71,8 @@ class Node:
         if self.parent is None:
             return quota
         borrowing = self.limits.get(resource, NO_LIMIT).borrowing
-        most = self.local[resource] + self.parent.potential(resource)
-        return most if borrowing is None else min(most, quota + borrowing)
+        total = self.local[resource] + self.parent.potential(resource)
+        return total if borrowing is None else min(total, quota + borrowing)
 
     def borrowed(self, resource: str) -> int:
         """What is held beyond the node's own quota; nothing where there is no one to borrow from."""
@@ -169,15 +169,15 @@ class QuotaTree:
         """The first quota that is exceeded, in words, or an empty string."""
         for node in (*self.teams.values(), *self.cohorts.values()):
             for resource in sorted(node.root_names):
-                most = node.quota[resource]
+                limit = node.quota[resource]
                 if node.parent is not None:
                     borrowing = node.limits.get(resource, NO_LIMIT).borrowing
                     if borrowing is None:
                         continue
-                    most += borrowing
+                    limit += borrowing
                 usage = node.usage.get(resource, 0)
-                if usage > most:
-                    return f"{node.name} holds {usage} {resource} of {most}"
+                if usage > limit:
+                    return f"{node.name} holds {usage} {resource} of {limit}"
         return ""
 
 

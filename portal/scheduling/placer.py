@@ -68,8 +68,8 @@ class PoolPlacer:
         pool.changed()
         self._taken.append((pool, placement, request))
 
-    def keeps(self, head: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
-        """Whether `head` still finds a place with `gone` left once `other` has one with `left` left."""
+    def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+        """Whether `reserved` still finds a place with `gone` left once `other` has one with `left` left."""
         with self._without(left):
             placed = self._first_place(other)
             if placed is None:
@@ -78,7 +78,7 @@ class PoolPlacer:
             pool.cluster.commit(placement, request)
             try:
                 with self._without([name for name in gone if name not in left]):
-                    return self._first_place(head) is not None
+                    return self._first_place(reserved) is not None
             finally:
                 pool.cluster.release(placement, request)
 

@@ -1,4 +1,4 @@
-"""Reserved heads: when a blocked request can start, and what nobody behind it may take until then."""
+"""Back-fill reservations (Slurm): when a blocked request can start, and what back-fill must leave to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_GONE = 512
 class Placer(Protocol):
     """Where a workload goes, if the caller has nodes: quota may be free where no single node is.
 
-    One that also has `keeps` (see `Keeper`) makes a head keep its place on the nodes too.
+    One that also has `keeps` (see `Keeper`) makes a reserved start keep its place on the nodes too.
     """
 
     def fits(self, workload: Workload, gone: Sequence[str]) -> bool:
@@ -33,8 +33,8 @@ class Placer(Protocol):
 class Keeper(Protocol):
     """A placer that can imagine one placement and then ask for another."""
 
-    def keeps(self, head: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
-        """Whether `head` still finds a place with `gone` left once `other` has one with `left` left.
+    def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+        """Whether `reserved` still finds a place with `gone` left once `other` has one with `left` left.
 
         Nothing is taken. False where `other` finds no place.
         """
@@ -42,7 +42,7 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class ReservedStart:
-    """A reserved head, and the state at its promised start with the head in it.
+    """A back-fill reservation, and the state at its start with the request in it.
 
     `gone` names those whose leaving gives it its place on the nodes; None where nodes are not looked at.
     """
@@ -54,7 +54,7 @@ class ReservedStart:
     gone: tuple[str, ...] | None = None
 
     def allows(self, other: Workload, now_s: int, placer: Placer | None) -> bool:
-        """Whether starting `other` now leaves the head's start where it is."""
+        """Whether starting `other` now leaves the reserved start where it is."""
         if now_s + other.duration_s <= self.backfill.start_s:
             return True
         if self.state.shortfall(other, self.backfill.start_s) is not None:
@@ -126,7 +126,7 @@ def find_reserved_start(
     ends: Iterator[End],
     earlier: Sequence[ReservedStart],
 ) -> ReservedStart | None:
-    """When the head can start, as running workloads and earlier heads end; None: never."""
+    """When the request can start, as running workloads and those of `earlier` end; None: never."""
     later = state.clone()
     for other in earlier:
         later.add(other.workload)

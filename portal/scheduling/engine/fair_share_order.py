@@ -1,4 +1,4 @@
-"""In which order those who wait will be looked at, while shares move as some start and others end.
+"""The order in which pending requests come up, while shares move as some start and others end.
 
 The shares of teams are followed along the plan: what has its slot counts from then on, what ends before
 the last slot that was given counts no more. Shares of cohorts in cohorts stay as they are now.
@@ -63,7 +63,7 @@ class _Account:
 
 
 class FairShareOrder:
-    """Gives out the waiting requests one by one; `starts` says when each gets its slot."""
+    """Gives out the pending requests one by one; `starts` says when each gets its slot."""
 
     def __init__(self, scheduler: SchedulerState, starting: frozenset[str]) -> None:
         self._items = scheduler.pending.items

@@ -17,6 +17,8 @@ FOREVER_S = 1 << 60
 
 
 class Outcome(StrEnum):
+    """What becomes of a request if it is made now."""
+
     FITS_NOW = "fits_now"
     QUEUED = "queued"
     NEEDS_APPROVAL = "needs_approval"
@@ -30,8 +32,8 @@ class Workload:
 
     `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests of
     one member that are equal in amounts and in this, both fit or neither. `nominated` is set while others
-    are being preempted for it, `promised` is above zero once it has been a reserved head: from then on
-    only a higher priority goes before it, or who was promised a start earlier (a lower number).
+    are being preempted for it. `backfill_seq` is the number of its `BackfillReservation`, 0 where it has
+    had none: from the first on only a higher priority goes before it, or a lower number.
     `preempted` counts how often it has had to leave. `loses_work` says that it begins anew when it comes
     back (a batch command, say): it is not asked to leave where waiting costs less than what it has done.
     """
@@ -55,7 +57,7 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class Running:
     """A workload that holds its amounts. `preempt_at_s` is when it will be gone if it is being preempted,
-    `preempted_by` the workload (or booking) that it leaves for. `idle_s` counts the seconds since its
+    `preempted_by` the workload (or reservation) that it leaves for. `idle_s` counts the seconds since its
     accelerators were last used, -1 where that is not known."""
 
     workload: Workload
@@ -87,7 +89,7 @@ class Reservation:
 class Policy:
     """The site's rules. A request that waited `max_wait_s` goes before all younger ones.
 
-    `backfill_depth` bounds how many requests a cycle looks at behind a reserved head. An
+    `backfill_depth` bounds how many requests a cycle looks at behind a reserved start. An
     overrunning workload is expected to go on for `overdue_s`. Nobody has to leave before `min_run_s`, and
     longer after each time it had to; nor where who wants its place would get one within `patience_s` anyhow.
     """
@@ -164,7 +166,7 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class BackfillReservation:
-    """A blocked request whose start is protected: nothing behind it may move `start_s` back."""
+    """A blocked request with a reserved start: back-fill behind it may not move `start_s` (Slurm's term)."""
 
     workload: str
     start_s: int
@@ -175,7 +177,7 @@ class BackfillReservation:
 class Cycle:
     """What to do now: whom to start, in this order, and whom to ask to leave; and who is protected.
 
-    `backfilled` names those of `starts` that overtook a reserved head, `lapsed_nominations` those for which
+    `backfilled` names those of `starts` that overtook a reserved start, `lapsed_nominations` those for which
     enough left in vain: they wait in the usual order again.
     """
 

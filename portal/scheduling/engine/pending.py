@@ -1,4 +1,4 @@
-"""The waiting requests, by team and shape, in the order in which they are looked at."""
+"""The pending requests, by team and shape, in the order in which a cycle considers them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.scheduling.engine.state import State
 
 Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
 Key = tuple[int, int, int, int, str]
-"""Band, priority downwards, number of the promise, creation, id."""
+"""Band, priority downwards, number of the back-fill reservation, creation in ms, id."""
 Rank = tuple[int, int, int, tuple[int, ...], int, str]
 NOMINATED, OVERDUE, USUAL = 0, 1, 2
 UNRESERVED = 1 << 60
@@ -26,8 +26,8 @@ def shape_of(workload: Workload, capped: bool) -> Shape:
 class PendingQueue:
     """Requests by shape. Each list is in order of its own; `pick` merges them by the teams' shares.
 
-    Order: who is nominated for (others are leaving for it), who has waited too long, then by priority,
-    who was promised a start, the team's share, age.
+    Order: nominated (others are being preempted for it), overdue, then by priority, number of the back-fill
+    reservation, the team's share, age.
     """
 
     __slots__ = ("_ages", "_backfill_seqs", "_keys", "_lists", "_nominated", "items")
@@ -78,14 +78,14 @@ class PendingQueue:
         return frozenset(self._nominated)
 
     def nominate(self, workload_id: str, nominated: bool = True) -> None:
-        """Put the request before all that are not nominated for, or back among them."""
+        """Put the request before all that are not nominated, or back among them. Raises KeyError."""
         shape, _ = self._keys[workload_id]
         self._discard(workload_id)
         (self._nominated.add if nominated else self._nominated.discard)(workload_id)
         self._insert(self.items[workload_id], shape, NOMINATED if nominated else USUAL)
 
     def reserve_start(self, workload_id: str) -> None:
-        """Put the request before all of its priority: its start has been promised."""
+        """Put the request before all of its priority that have no reserved start. Raises KeyError."""
         if workload_id in self._backfill_seqs:
             return
         shape, key = self._keys[workload_id]
@@ -103,7 +103,7 @@ class PendingQueue:
                 self._insert(self.items[workload_id], shape, OVERDUE)
 
     def pick(self, state: State, passed: set[Shape]) -> Iterator[Workload]:
-        """Each waiting request once, best first as shares stand then, without the shapes in `passed`.
+        """Each pending request once, best first as shares stand then, without the shapes in `passed`.
 
         The caller may start what it is given (shares only grow by that), and removes after the iteration.
         """
@@ -147,9 +147,9 @@ class PendingQueue:
     def _key(self, workload: Workload, band: int) -> Key:
         # Priority does not count for those who have waited too long: their age alone does.
         priority = 0 if band == OVERDUE else -workload.priority
-        promised = self._backfill_seqs.get(workload.id) or workload.backfill_seq or UNRESERVED
+        backfill_seq = self._backfill_seqs.get(workload.id) or workload.backfill_seq or UNRESERVED
         made_ms = workload.created_s * 1000 + workload.created_ms
-        return (band, priority, promised if band == USUAL else 0, made_ms, workload.id)
+        return (band, priority, backfill_seq if band == USUAL else 0, made_ms, workload.id)
 
     def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
         key = self._key(workload, band)

@@ -1,7 +1,7 @@
-"""When everybody who waits gets a turn: conservative back-fill over a grid of times.
+"""Expected starts of all pending requests: Slurm's conservative back-fill over a grid of times (UTC seconds).
 
 Each limit (the site's, each cohort's, each team's and capped member's own) is a row that says how much
-is left of it at each time. The waiting requests take their slots in the order of the queue: the first
+is left of it at each time. The pending requests take their slots in the order of the queue: the first
 span in which all their rows have enough for as long as they run. What runs is taken to end as expected,
 and nobody new to come. The first ends of a small site are grid times; else times are within some 2 % of
 the time ahead.
@@ -59,7 +59,7 @@ class Plan:
     """
 
     def __init__(self, scheduler: SchedulerState, cycle: Cycle | None = None) -> None:
-        """Plan for the waiting requests. `cycle` says who starts at once; without it, whom the slots let."""
+        """Plan for the pending requests. `cycle` says who starts at once; without it, whom the slots let."""
         self._scheduler = scheduler
         self._state = scheduler.state
         self._now_s = scheduler.now_s
@@ -216,9 +216,9 @@ class Plan:
         lines: list[Ints] = []
         for resource in {**state.capacity, **state.site_limits}:
             both = (state.capacity, state.site_limits)
-            most = min(one[resource] for one in both if resource in one)
+            limit = min(one[resource] for one in both if resource in one)
             self._row["site", resource] = len(lines)
-            lines.append(most - running.held(resource))
+            lines.append(limit - running.held(resource))
         for team, user in dict.fromkeys((each.team, each.user) for each in scheduler.pending.items.values()):
             if state.teams[team].capped:
                 own = [each for each in scheduler.of_team(team) if each.workload.user == user]
@@ -251,9 +251,9 @@ class Plan:
                     usage = usage + self._read_node(child, resource, running, lines)
         borrowing = node.limits.get(resource, NO_LIMIT).borrowing
         if node.parent is None or borrowing is not None:
-            most = node.quota[resource] + (borrowing or 0 if node.parent is not None else 0)
+            limit = node.quota[resource] + (borrowing or 0 if node.parent is not None else 0)
             self._row[id(node), resource] = len(lines)
-            lines.append(most - usage)
+            lines.append(limit - usage)
         keeps = node.local[resource]
         if node.parent is None or keeps <= 0:
             return usage

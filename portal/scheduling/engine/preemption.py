@@ -1,4 +1,4 @@
-"""Whom to ask to leave so that a request can start. Kueue's fair-sharing rules, over cohorts in cohorts.
+"""Which workloads to preempt so that a request can start: Kueue's fair-sharing rules, cohorts in cohorts.
 
 A request may take from its own team what has a lower priority, and from its cohort what others have
 borrowed. Taking from the cohort is allowed where the taker's share afterwards is at most what the

@@ -1,4 +1,4 @@
-"""The queue: who starts now, who waits behind whom, who is asked to leave.
+"""The queue: which requests start now, which wait behind which, which workloads are preempted.
 
 `Scheduler` holds the state for many decisions in a row; `schedule` is its stateless face.
 """
@@ -96,7 +96,7 @@ class Scheduler:
         return each
 
     def start(self, workload_id: str, now_s: int) -> None:
-        """The workload has been started, as `cycle` said."""
+        """Record that a pending workload has been started. Raises KeyError where it is not pending."""
         workload = self.pending.remove(workload_id)
         self._preempting.pop(workload_id, None)
         self._hold(Running(workload, now_s))
@@ -108,7 +108,7 @@ class Scheduler:
             self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
 
     def preempt(self, victim: Victim, now_s: int) -> None:
-        """The victim has been told to leave, as `cycle` said."""
+        """Record that a victim of `cycle` has been given notice at `now_s`; twice is once."""
         each = self.running[victim.workload]
         if each.preempt_at_s is not None:
             return
@@ -132,7 +132,7 @@ class Scheduler:
         self._changes += 1
 
     def apply(self, cycle: Cycle, now_s: int) -> None:
-        """Carry out what `cycle` said."""
+        """Record that all of `cycle` has been carried out at `now_s`."""
         self._changes += 1
         for head in cycle.backfill_reservations:
             self.pending.reserve_start(head.workload)
@@ -187,7 +187,7 @@ class Scheduler:
                         overtakers.add(workload.id)
                 continue
             found: tuple[Victim, ...] = ()
-            # Behind a reserved head only an owner may take back what is its own.
+            # Behind a reserved start only an owner may take back what is its own.
             may = self.policy.preemption and (not reserved_starts or within_nominal(self.state, workload))
             if may and attempts < self.policy.preemption_attempts and workload.id not in nominees:
                 attempts += 1
@@ -201,7 +201,7 @@ class Scheduler:
             if nominated or all(
                 reserved_start.backfill.resource != shortfall[1] for reserved_start in reserved_starts
             ):
-                # What others leave for it is not shared with heads for which nobody leaves.
+                # What others leave for it is not shared with requests for which nobody leaves.
                 earlier = (
                     [each for each in reserved_starts if each.nominated] if nominated else reserved_starts
                 )
@@ -298,7 +298,7 @@ class Scheduler:
         )
 
     def _victims_of(self, workload_id: str, victims: Iterable[Victim]) -> tuple[str, ...]:
-        """Those whose place the request has been promised."""
+        """Those whose place is kept for the request."""
         leaving = set(self._preempting.get(workload_id, ()))
         leaving.update(each.workload for each in victims if each.beneficiary == workload_id)
         return tuple(sorted(leaving))
@@ -312,7 +312,7 @@ class Scheduler:
         starts: Sequence[Workload],
         reserved_starts: Sequence[ReservedStart],
     ) -> tuple[Victim, ...]:
-        """Whom to ask so that the request can surely start, without touching what is promised to others.
+        """Whom to preempt so that the request surely starts, without touching what is kept for others.
 
         Nobody is asked where waiting for `patience_s` does as well, or for as long as the work that would
         be lost has taken.

@@ -180,7 +180,7 @@ def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Hold
 
 
 def forecast(scheduler: Scheduler, cycle: Cycle, wanted: Iterable[str] | None = None) -> Mapping[str, Eta]:
-    """When waiting requests will start, by `plan.Plan`.
+    """When pending requests are expected to start, by `plan.Plan`.
 
     `cycle` is what the scheduler decided last. `wanted` names requests to look for; None means all that
     wait. Everything is taken to end as expected and nobody new to come; nodes are not looked at.

@@ -17,7 +17,7 @@ GPU = "gpu:h100"
 
 
 class NodePlacer:
-    """Places on nodes of some GPUs each, and keeps what is promised there (`backfill.Keeper`)."""
+    """Places on nodes of some GPUs each, and keeps what is reserved there (`backfill.Keeper`)."""
 
     def __init__(self, *sizes: int) -> None:
         self.cluster = Cluster(
@@ -40,7 +40,7 @@ class NodePlacer:
         self.cluster.commit(placement, request)
         self.held[workload.id] = (placement, request)
 
-    def keeps(self, head: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
+    def keeps(self, reserved: Workload, gone: Sequence[str], other: Workload, left: Sequence[str]) -> bool:
         request = self.request(other)
         with self.without(left):
             placement = self.cluster.find(request)
@@ -48,7 +48,7 @@ class NodePlacer:
                 return False
             self.cluster.commit(placement, request)
             with self.without([name for name in gone if name not in left]):
-                found = self.cluster.find(self.request(head)) is not None
+                found = self.cluster.find(self.request(reserved)) is not None
             self.cluster.release(placement, request)
         return found
 

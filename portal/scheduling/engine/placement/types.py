@@ -34,7 +34,7 @@ class SoftwareRequirements:
 class NodeSoftware:
     """What a node can run: its programs, the newest CUDA of its driver, and each model's compute capability.
 
-    What is not known is `UNKNOWN_VERSION`: nothing is promised then.
+    What is not known is `UNKNOWN_VERSION`, which meets no requirement.
     """
 
     programs: tuple[str, ...] = ()
