@@ -256,6 +256,11 @@ def format_moment(moment: datetime) -> str:
     return f"{dateformat.format(moment.astimezone(UTC), 'j M Y, H:i')} UTC"
 
 
+def format_date(moment: datetime) -> str:
+    """The day of a moment in UTC: "21 Nov 2026"."""
+    return dateformat.format(moment.astimezone(UTC), "j M Y")
+
+
 def format_day_time(moment: datetime) -> str:
     """Day and time of day in UTC, without the year: "21 Nov, 09:00"."""
     return dateformat.format(moment.astimezone(UTC), "j M, H:i")

@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import Team
 from portal.common.formatting import format_resource, format_unit, units_per_whole
@@ -17,18 +18,18 @@ from portal.quotas import resources
 
 NO_END = ""
 LASTS = [
-    ("4", "4 hours"),
-    ("8", "8 hours"),
-    ("24", "1 day"),
-    ("72", "3 days"),
-    ("168", "1 week"),
-    ("336", "2 weeks"),
-    ("720", "30 days"),
-    ("2160", "90 days"),
-    (NO_END, "Without an end"),
+    ("4", _("4 hours")),
+    ("8", _("8 hours")),
+    ("24", _("1 day")),
+    ("72", _("3 days")),
+    ("168", _("1 week")),
+    ("336", _("2 weeks")),
+    ("720", _("30 days")),
+    ("2160", _("90 days")),
+    (NO_END, _("Without an end")),
 ]
 AS_ASKED = "asked"
-AMOUNT_AT_MOST = Decimal(10**12)
+MAX_AMOUNT = Decimal(10**12)
 
 
 def base_units(resource: str, amount: Decimal) -> int:
@@ -41,7 +42,7 @@ def end_after(hours: str) -> datetime | None:
     return timezone.now() + timedelta(hours=int(hours)) if hours else None
 
 
-def named(resource: str) -> str:
+def format_choice(resource: str) -> str:
     """A resource as one chooses it: name and what a number of it counts."""
     unit = format_unit(resource)
     label = format_resource(resource)
@@ -53,7 +54,7 @@ class Amount(forms.DecimalField):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(
-            max_value=AMOUNT_AT_MOST,
+            max_value=MAX_AMOUNT,
             decimal_places=3,
             widget=forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}),
             **kwargs,
@@ -65,28 +66,28 @@ class AskForm(forms.Form):
 
     team = forms.ChoiceField()
     kind = forms.ChoiceField(
-        label="More of",
+        label=_("More of"),
         choices=[
-            (RequestKind.QUOTA, "The team's quota"),
-            (RequestKind.MEMBER_CAP, "What I may use of the team's quota"),
-            (RequestKind.LEDGER, "The team's budget of GPU-hours"),
+            (RequestKind.QUOTA, _("The team's quota")),
+            (RequestKind.MEMBER_CAP, _("What I may use of the team's quota")),
+            (RequestKind.LEDGER, _("The team's budget of GPU-hours")),
         ],
     )
-    resource = forms.ChoiceField(label="What")
-    amount = Amount(label="How many more")
-    lasts = forms.ChoiceField(label="For how long", choices=LASTS, required=False, initial="168")
+    resource = forms.ChoiceField(label=_("What"))
+    amount = Amount(label=_("How many more"))
+    lasts = forms.ChoiceField(label=_("For how long"), choices=LASTS, required=False, initial="168")
     why = forms.CharField(
-        label="What for?",
+        label=_("What for?"),
         max_length=2000,
         widget=forms.Textarea(
-            attrs={"rows": 3, "placeholder": "For example: fine-tuning for the review on Friday"}
+            attrs={"rows": 3, "placeholder": _("For example: fine-tuning for the review on Friday")}
         ),
     )
 
     def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["team"].choices = [(team.slug, team.name) for team in teams]  # type: ignore[attr-defined]
-        self.fields["resource"].choices = [(name, named(name)) for name in known]  # type: ignore[attr-defined]
+        self.fields["resource"].choices = [(name, format_choice(name)) for name in known]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         """GPU-hours are counted in hours, whatever stands in the field for the resource."""
@@ -105,7 +106,7 @@ class DecideForm(forms.Form):
 
     amount = Amount(required=False)
     lasts = forms.ChoiceField(
-        label="Until", required=False, choices=[(AS_ASKED, "As asked"), *LASTS[:-1]], initial=AS_ASKED
+        label=_("Until"), required=False, choices=[(AS_ASKED, _("As asked")), *LASTS[:-1]], initial=AS_ASKED
     )
     note = forms.CharField(max_length=2000, required=False)
 
@@ -118,10 +119,10 @@ class DecideForm(forms.Form):
 class RuleForm(forms.Form):
     """What is approved at once."""
 
-    resource = forms.ChoiceField(label="What")
-    amount = Amount(label="At most, for a team at once")
+    resource = forms.ChoiceField(label=_("What"))
+    amount = Amount(label=_("At most, for a team at once"))
     hours = forms.IntegerField(
-        label="For at most (hours)", min_value=1, max_value=8784, initial=8,
+        label=_("For at most (hours)"), min_value=1, max_value=8784, initial=8,
         widget=forms.TextInput(attrs={"inputmode": "numeric", "autocomplete": "off"}),
     )  # fmt: skip
     team = forms.ChoiceField(required=False)
@@ -129,20 +130,20 @@ class RuleForm(forms.Form):
     def __init__(self, *args: Any, teams: Iterable[Team], known: Iterable[str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["team"].choices = [  # type: ignore[attr-defined]
-            ("", "Every team"),
+            ("", _("Every team")),
             *((team.slug, team.name) for team in teams),
         ]
-        self.fields["resource"].choices = [(name, named(name)) for name in known]  # type: ignore[attr-defined]
+        self.fields["resource"].choices = [(name, format_choice(name)) for name in known]  # type: ignore[attr-defined]
 
 
 class DelegationForm(forms.Form):
     """Who decides in one's place, and for how long."""
 
     delegate = forms.CharField(
-        label="Who decides in your place",
+        label=_("Who decides in your place"),
         max_length=32,
         widget=forms.TextInput(
             attrs={"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
         ),
     )
-    lasts = forms.ChoiceField(label="For how long", choices=LASTS[:-1], initial="168")
+    lasts = forms.ChoiceField(label=_("For how long"), choices=LASTS[:-1], initial="168")

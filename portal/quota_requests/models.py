@@ -7,6 +7,7 @@ import uuid
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from portal.quotas.resources import validate_resource
 
@@ -14,18 +15,18 @@ from portal.quotas.resources import validate_resource
 class RequestKind(models.TextChoices):
     """What more is asked for."""
 
-    QUOTA = "quota", "Quota of the team"
-    MEMBER_CAP = "member_cap", "Cap of a member"
-    LEDGER = "ledger", "GPU-hours"
+    QUOTA = "quota", _("Quota of the team")
+    MEMBER_CAP = "member_cap", _("Cap of a member")
+    LEDGER = "ledger", _("GPU-hours")
 
 
 class RequestStatus(models.TextChoices):
     """What became of a request for more."""
 
-    OPEN = "open", "Open"
-    APPROVED = "approved", "Approved"
-    DENIED = "denied", "Denied"
-    WITHDRAWN = "withdrawn", "Withdrawn"
+    OPEN = "open", _("Open")
+    APPROVED = "approved", _("Approved")
+    DENIED = "denied", _("Denied")
+    WITHDRAWN = "withdrawn", _("Withdrawn")
 
 
 class AutoApproveRule(models.Model):

@@ -11,6 +11,8 @@ from portal.accounts.approvers import approvers, delegations_at, may_decide_all
 from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_owner
 from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
 from portal.quota_requests.models import QuotaRequest, RequestKind
 from portal.quotas.models import Grant
 
@@ -53,19 +55,11 @@ def require_decide(actor: User, request: QuotaRequest) -> None:
     """Raises `NotAllowed` unless the actor may decide this very request."""
     if request.kind == RequestKind.MEMBER_CAP:
         if not (actor.operates or is_owner(actor, request.team)):
-            raise NotAllowed(
-                f"Only an owner of {request.team.name} or an operator decides about caps of its members.",
-                next_action="Ask an owner of the team.",
-            )
+            raise NotAllowed(Reason(RequestCode.ONLY_OWNERS_DECIDE_CAPS, {"team": request.team.name}))
     elif not may_decide_all(actor):
-        raise NotAllowed(
-            "Only an approver decides requests for more.", next_action="Wait until one has decided."
-        )
+        raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_DECIDE_REQUEST))
     if request.requester_id == actor.pk and not is_only_superuser(actor):
-        raise NotAllowed(
-            "Nobody decides a request of their own.",
-            next_action="Somebody else who may decide has been told.",
-        )
+        raise NotAllowed(Reason(RequestCode.NOBODY_DECIDES_OWN))
 
 
 def require_revoke(actor: User, grant: Grant) -> None:
@@ -76,13 +70,14 @@ def require_revoke(actor: User, grant: Grant) -> None:
         allowed = actor.operates or is_owner(actor, grant.team)
     if not allowed:
         raise NotAllowed(
-            "Only who decides such requests may take a grant back.",
-            next_action="Ask an approver." if grant.user_id is None else "Ask an owner of the team.",
+            Reason(
+                RequestCode.ONLY_APPROVERS_REVOKE if grant.user_id is None else RequestCode.ONLY_OWNERS_REVOKE
+            )
         )
 
 
-def told_of(request: QuotaRequest) -> Iterable[User]:
-    """Whoever is told of a new request: those who may decide it, but for the requester."""
+def approvers_of(request: QuotaRequest) -> Iterable[User]:
+    """Those who may decide a request, but for the requester: they are notified of it."""
     if request.kind == RequestKind.MEMBER_CAP:
         owners = User.objects.filter(memberships__team=request.team, memberships__role=Role.OWNER)
         found = {user.pk: user for user in owners if user.pk != request.requester_id}

@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from portal.accounts.models import Team, User
 from portal.common.formatting import (
     format_amount,
     format_duration,
     format_input,
+    format_number,
     format_resource_amount,
     format_unit,
 )
 from portal.inventory.series import GpuUse
-from portal.quota_requests import selectors as selectors
+from portal.quota_requests import selectors
 from portal.quota_requests.evidence import Evidence
 from portal.quota_requests.models import QuotaRequest, RequestKind, RequestStatus
 from portal.quotas import resources
@@ -26,13 +29,16 @@ from portal.quotas.presenters.bars import Bar
 from portal.quotas.selectors import limits
 from portal.quotas.sizes import site_sizes
 
+MAX_NOTE = 120
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A fact about a request: what it is about, and a sentence."""
+    """A fact about a request: what it is about, and a sentence; `key` tells facts apart in any language."""
 
     name: str
     text: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +80,20 @@ class Shown:
     def whose(self) -> str:
         """What is asked to grow."""
         if self.request.kind == RequestKind.MEMBER_CAP:
-            return f"their own cap in {self.request.team.name}"
+            return _("their own cap in %(team)s") % {"team": self.request.team.name}
         if self.request.kind == RequestKind.LEDGER:
-            return f"the budget of {self.request.team.name}"
+            return _("the budget of %(team)s") % {"team": self.request.team.name}
         return self.request.team.name
 
     @property
     def lasts(self) -> str:
         """For how long, as it was asked."""
         if not self.time_boxed:
-            return "until they are spent"
+            return _("until they are spent")
         if self.request.until is None:
-            return "without an end"
+            return _("without an end")
         seconds = (self.request.until - self.request.created_at).total_seconds()
-        return f"for {format_duration(round(seconds / 60) * 60)}"
+        return _("for %(span)s") % {"span": format_duration(round(seconds / 60) * 60)}
 
     @property
     def workspace_line(self) -> str:
@@ -183,84 +189,116 @@ def lines(evidence: Evidence) -> list[Line]:
     """What helps to decide, in the order in which one asks for it."""
     request = evidence.request
     name = evidence.counted_in
-    found = [Line("Has now", _standing(evidence))]
+    found = [Line(_("Has now"), _standing(evidence), "standing")]
     if evidence.balance is not None:
-        found.append(
-            Line("Budget left", format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance)))
-        )
-    whose = f" by {request.requester.username}" if evidence.of_user else ""
-    if evidence.workspaces:
-        mean = format_resource_amount(name, evidence.mean)
-        hours = f"{evidence.hours:,} {_hours(name)}".strip()
-        found.append(
-            Line(
-                "Last 30 days",
-                f"{hours}{whose}: {mean} on average, {evidence.workspaces} workspace"
-                f"{'' if evidence.workspaces == 1 else 's'}",
-            )
-        )
-    else:
-        found.append(Line("Last 30 days", f"no workspace{whose}"))
-    found.append(Line("Idle share", _idle(evidence)))
+        left = format_resource_amount(resources.GPU_HOURS, max(0, evidence.balance))
+        found.append(Line(_("Budget left"), left, "budget"))
+    whose = _(" by %(username)s") % {"username": request.requester.username} if evidence.of_user else ""
+    found.append(Line(_("Last 30 days"), _last_30_days(evidence, whose)))
+    found.append(Line(_("Idle share"), _idle(evidence)))
     if evidence.use is not None and evidence.use.held_s:
-        found.append(Line("GPU use, 30 days", _use(evidence.use)))
+        found.append(Line(_("GPU use, 30 days"), _use(evidence.use)))
     if evidence.cohort:
         left = (
-            "no quota names it there"
+            _("no quota names it there")
             if evidence.cohort_left is None
-            else f"{format_amount(name, evidence.cohort_left)} of its quota is not in use"
+            else _("%(amount)s of its quota is not in use")
+            % {"amount": format_amount(name, evidence.cohort_left)}
         )
-        found.append(Line(f"Left in {evidence.cohort}", left))
+        found.append(Line(_("Left in %(cohort)s") % {"cohort": evidence.cohort}, left))
     if evidence.size is not None:
-        free = format_amount(name, evidence.free or 0)
-        text = f"{format_amount(name, evidence.size)} in service, {free} free"
-        if evidence.committed:
-            promised = format_amount(name, evidence.committed)
-            over = ": more than there is" if evidence.committed > evidence.size else ""
-            text += f"; {promised} promised as quota and grants{over}"
-        found.append(Line("Site", text))
-    found.append(Line("If approved", effect(evidence)))
+        found.append(Line(_("Site"), _site(evidence), "site"))
+    found.append(Line(_("If approved"), effect(evidence)))
     return found
+
+
+def _last_30_days(evidence: Evidence, whose: str) -> str:
+    name = evidence.counted_in
+    if not evidence.workspaces:
+        return _("no workspace%(whose)s") % {"whose": whose}
+    words = {
+        "hours": f"{format_number(evidence.hours)} {_hours(name)}",
+        "whose": whose,
+        "mean": format_resource_amount(name, evidence.mean),
+        "count": evidence.workspaces,
+    }
+    return (
+        ngettext(
+            "%(hours)s%(whose)s: %(mean)s on average, %(count)s workspace",
+            "%(hours)s%(whose)s: %(mean)s on average, %(count)s workspaces",
+            evidence.workspaces,
+        )
+        % words
+    )
+
+
+def _site(evidence: Evidence) -> str:
+    name = evidence.counted_in
+    size = evidence.size or 0
+    words = {"size": format_amount(name, size), "free": format_amount(name, evidence.free or 0)}
+    text = _("%(size)s in service, %(free)s free") % words
+    if evidence.committed:
+        text += "; " + _("%(amount)s promised as quota and grants") % {
+            "amount": format_amount(name, evidence.committed)
+        }
+        if evidence.committed > size:
+            text += _(": more than there is")
+    return text
 
 
 def _standing(evidence: Evidence) -> str:
     name = evidence.counted_in
     used = format_resource_amount(name, evidence.used)
     if evidence.of_user:
-        return f"{evidence.request.requester.username} uses {used}"
+        words = {"username": evidence.request.requester.username, "used": used}
+        return _("%(username)s uses %(used)s") % words
     if evidence.quota is None:
-        return f"{used} in use; no quota"
-    granted = ""
+        return _("%(used)s in use; no quota") % {"used": used}
+    text = _("%(used)s in use of a quota of %(quota)s") % {
+        "used": used,
+        "quota": format_amount(name, evidence.quota),
+    }
     if evidence.granted:
-        granted = f", {format_amount(name, evidence.granted)} of it by grants"
-    return f"{used} in use of a quota of {format_amount(name, evidence.quota)}{granted}"
+        text += _(", %(amount)s of it by grants") % {"amount": format_amount(name, evidence.granted)}
+    return text
 
 
 def _hours(resource: str) -> str:
-    return {
-        resources.CPU: "core-hours",
-        resources.MEMORY: "GiB-hours",
-        resources.DISK: "GiB-hours",
-        resources.WORKSPACES: "workspace-hours",
-    }.get(resource.removeprefix(resources.SIMULATED), "GPU-hours")
+    match resource.removeprefix(resources.SIMULATED):
+        case resources.CPU:
+            return _("core-hours")
+        case resources.MEMORY | resources.DISK:
+            return _("GiB-hours")
+        case resources.WORKSPACES:
+            return _("workspace-hours")
+    return _("GPU-hours")
 
 
 def _idle(evidence: Evidence) -> str:
     idle = evidence.idle
     if idle is None or idle.percent is None:
-        return "not measured"
-    text = f"now {idle.percent} %: {idle.idle} of {idle.measured} that report do nothing"
-    silent = idle.held - idle.measured
-    return text + (f"; {silent} not measured" if silent else "")
+        return _("not measured")
+    text = _("now %(percent)s %%: %(idle)s of %(measured)s that report do nothing") % {
+        "percent": idle.percent,
+        "idle": idle.idle,
+        "measured": idle.measured,
+    }
+    return text + _silent(idle.held - idle.measured)
 
 
 def _use(use: GpuUse) -> str:
     """Of the whole team, all GPUs together."""
     if use.percent is None:
-        return "not measured"
-    part = f"{use.percent} % of {round(use.measured_s / 3600):,} GPU-hours that were measured"
-    silent = round((use.held_s - use.measured_s) / 3600)
-    return part + (f"; {silent:,} not measured" if silent else "")
+        return _("not measured")
+    text = _("%(percent)s %% of %(hours)s GPU-hours that were measured") % {
+        "percent": use.percent,
+        "hours": format_number(round(use.measured_s / 3600)),
+    }
+    return text + _silent(round((use.held_s - use.measured_s) / 3600))
+
+
+def _silent(count: int) -> str:
+    return "; " + _("%(count)s not measured") % {"count": format_number(count)} if count else ""
 
 
 def effect(evidence: Evidence) -> str:
@@ -268,37 +306,45 @@ def effect(evidence: Evidence) -> str:
     request = evidence.request
     name = evidence.counted_in
     if request.kind == RequestKind.LEDGER:
-        return "nobody gives anything up; the budget grows"
+        return _("nobody gives anything up; the budget grows")
     if request.kind == RequestKind.MEMBER_CAP:
-        return "the team's quota stays as it is; its members share it otherwise"
+        return _("the team's quota stays as it is; its members share it otherwise")
     if evidence.free is None:
-        return "nobody gives anything up"
+        return _("nobody gives anything up")
+    free = {"free": format_amount(name, evidence.free)}
     if not evidence.short:
-        return f"nobody gives anything up: {format_amount(name, evidence.free)} free now"
-    free = format_amount(name, evidence.free)
+        return _("nobody gives anything up: %(free)s free now") % free
     if not evidence.borrowers:
-        return f"nobody has to give anything up; {free} free now, the rest waits until others end"
+        return _("nobody has to give anything up; %(free)s free now, the rest waits until others end") % free
     lenders = ", ".join(
         f"{holder.team} {format_amount(name, holder.amount)}" for holder in evidence.borrowers
     )
+    text = _("%(free)s free now; may be taken back from what others borrow: %(lenders)s") % {
+        **free,
+        "lenders": lenders,
+    }
     taken = sum(holder.amount for holder in evidence.borrowers)
-    rest = "; the rest waits until others end" if taken < evidence.short else ""
-    return f"{free} free now; may be taken back from what others borrow: {lenders}{rest}"
+    return text + (_("; the rest waits until others end") if taken < evidence.short else "")
 
 
 def _outcome(row: QuotaRequest) -> str:
     if row.status == RequestStatus.APPROVED and (row.granted_amount or 0) < row.amount:
-        return "Approved in part"
+        return _("Approved in part")
     return row.get_status_display()
 
 
 def _earlier(row: QuotaRequest) -> str:
-    asked = format_resource_amount(row.resource, row.amount)
-    text = f"{row.requester.username} asked for {asked}"
+    words = {
+        "username": row.requester.username,
+        "asked": format_resource_amount(row.resource, row.amount),
+        "granted": format_amount(row.resource, row.granted_amount or 0),
+    }
     if row.status == RequestStatus.APPROVED and row.granted_amount not in (None, row.amount):
-        text += f" and got {format_amount(row.resource, row.granted_amount or 0)}"
+        text = _("%(username)s asked for %(asked)s and got %(granted)s") % words
+    else:
+        text = _("%(username)s asked for %(asked)s") % words
     if row.status == RequestStatus.DENIED and row.decision_note:
-        text += f": “{row.decision_note[:120]}”"
+        text += f": “{row.decision_note[:MAX_NOTE]}”"
     return text
 
 

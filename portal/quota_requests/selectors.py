@@ -12,6 +12,8 @@ from portal.accounts import approvers
 from portal.accounts.models import Delegation, Team, User
 from portal.accounts.policies import is_owner
 from portal.common.errors import NotFound
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
 from portal.events.models import Event
 from portal.quota_requests import policies
 from portal.quota_requests.evidence import Evidence, evidence_for
@@ -45,7 +47,7 @@ def request_by_id(actor: User, request_id: UUID) -> QuotaRequest:
     """The request, or `NotFound` when there is none or the actor may not see it."""
     found = requests_for(actor).filter(pk=request_id).first()
     if found is None:
-        raise NotFound("There is no such request that you may see.", next_action="Look at your requests.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_REQUEST))
     return found
 
 
@@ -110,7 +112,7 @@ def grant_by_id(actor: User, grant_id: UUID) -> Grant:
     """The grant, or `NotFound`."""
     found = grants_for(actor).filter(pk=grant_id).first()
     if found is None:
-        raise NotFound("There is no such grant that you may see.", next_action="Look at the team's page.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_GRANT))
     return found
 
 
@@ -162,7 +164,7 @@ def rule_by_id(actor: User, rule_id: UUID) -> AutoApproveRule:
     """The rule, or `NotFound`."""
     found = rules(actor).filter(pk=rule_id).first()
     if found is None:
-        raise NotFound("There is no such rule that you may see.", next_action="Look at the list of rules.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
     return found
 
 
@@ -178,5 +180,5 @@ def delegation_by_id(actor: User, delegation_id: UUID) -> Delegation:
     """The delegation, or `NotFound`."""
     found = delegations(actor).filter(pk=delegation_id).first()
     if found is None:
-        raise NotFound("There is no such delegation that you may see.", next_action="Look at the list.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_DELEGATION))
     return found

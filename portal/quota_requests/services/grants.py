@@ -9,13 +9,16 @@ from django.db import transaction
 from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.accounts.selectors import owners_of
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import NotFound, StateConflict
-from portal.common.formatting import format_resource_amount
+from portal.common.formatting import format_day_time, format_resource_amount
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.quota_requests import policies
@@ -54,28 +57,32 @@ def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
         .first()
     )
     if grant is None:
-        raise NotFound("There is no such grant.", next_action="Look at the team's page.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_GRANT))
     policies.require_revoke(actor, grant)
     now = timezone.now()
     if not Grant.objects.filter(pk=grant.pk, ended_at=None).update(ended_at=now):
         grant.refresh_from_db()
         return grant
     if grant.ends_at is not None and grant.ends_at <= now:
-        raise StateConflict("This grant has ended by itself.", next_action="There is nothing to take back.")
+        raise StateConflict(Reason(RequestCode.GRANT_ENDED))
     grant.ended_at = now
     reason = storable(reason).strip()[:2000]
     words = format_resource_amount(grant.resource, grant.amount)
-    said = f"took back {words} granted to {grant.team.name}"
     events.record(
         actor=actor,
         kind="quota.grant_revoked",
         team=grant.team,
-        message=said + (f": {reason}" if reason else ""),
+        message=f"took back {words} granted to {grant.team.name}" + (f": {reason}" if reason else ""),
         data=_data(grant, reason=reason),
     )
-    told = {user.pk: user for user in _concerned(grant)}
-    told.pop(actor.pk, None)
-    events.notify(told.values(), "quota.grant_revoked", f"{actor.username} {said}", reason, _url(grant))
+    others = {user.pk: user for user in _concerned(grant)}
+    others.pop(actor.pk, None)
+    title = _("%(username)s took back %(amount)s granted to %(team)s") % {
+        "username": actor.username,
+        "amount": words,
+        "team": grant.team.name,
+    }
+    events.notify(others.values(), "quota.grant_revoked", title, reason, _url(grant))
     emit(LimitsChanged())
     return grant
 
@@ -105,8 +112,9 @@ def _warn(grant: Grant, now: datetime) -> None:
     events.notify(
         _concerned(grant),
         "quota.grant_ends_soon",
-        f"{words} granted to {grant.team.name} ends {grant.ends_at:%d %b, %H:%M} UTC",
-        "What runs then goes on; nothing new starts on it. Ask again if you need it for longer.",
+        _("%(amount)s granted to %(team)s ends %(time)s UTC")
+        % {"amount": words, "team": grant.team.name, "time": format_day_time(grant.ends_at or now)},
+        _("What runs then goes on; nothing new starts on it. Ask again if you need it for longer."),
         _url(grant),
     )
 
@@ -126,8 +134,8 @@ def _end(grant: Grant, now: datetime) -> bool:
     events.notify(
         _concerned(grant),
         "quota.grant_ended",
-        f"{words} granted to {grant.team.name} has ended",
-        "What runs goes on; nothing new starts on it. Ask again if you still need it.",
+        _("%(amount)s granted to %(team)s has ended") % {"amount": words, "team": grant.team.name},
+        _("What runs goes on; nothing new starts on it. Ask again if you still need it."),
         _url(grant),
     )
     emit(LimitsChanged())

@@ -13,6 +13,7 @@ from uuid import UUID
 from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.accounts import approvers
 from portal.accounts.models import Team, User
@@ -21,6 +22,8 @@ from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.formatting import format_amount, format_resource_amount
+from portal.common.reasons.codes import AccountCode, RequestCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.ledger import services as ledger
@@ -30,7 +33,7 @@ from portal.quota_requests.services.grants import end_due_grants as end_due_gran
 from portal.quota_requests.services.grants import give
 from portal.quota_requests.services.grants import revoke_grant as revoke_grant
 from portal.quota_requests.services.rules import left_of, rules_for
-from portal.quota_requests.services.validation import WHY_MAX, check
+from portal.quota_requests.services.validation import MAX_WHY, check
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -62,14 +65,13 @@ def ask(
     `StateConflict` (the same has been asked and is open; `quota_request` names it).
     """
     if not is_member(actor, team):
-        raise NotAllowed(f"You are not in the team {team.name}.", next_action="Choose a team of yours.")
+        raise NotAllowed(Reason(AccountCode.NOT_IN_TEAM, {"team": team.name}))
     why = storable(why).strip()
     check(actor, team, kind, resource, amount, until, why)
     if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):
         raise InvalidInput(
-            "The workspace is not yours in this team.",
-            next_action="Leave it out, or choose one of your own.",
-            errors={"workspace": ["Choose a workspace of your own in this team."]},
+            Reason(RequestCode.NOT_YOUR_WORKSPACE),
+            errors={"workspace": [Reason(RequestCode.WORKSPACE_OF_YOURS)]},
         )
     # One request of a team at a time, so that rules are not over-run and nothing is asked twice.
     Team.objects.select_for_update(no_key=True).get(pk=team.pk)
@@ -98,9 +100,10 @@ def ask(
         _approve_by(rule, request)
         return request
     events.notify(
-        policies.told_of(request),
+        policies.approvers_of(request),
         "quota.request_asked",
-        f"{actor.username} asks for {wanted} more for {team.name}",
+        _("%(username)s asks for %(amount)s more for %(team)s")
+        % {"username": actor.username, "amount": wanted, "team": team.name},
         why,
         url_of(request),
     )
@@ -118,8 +121,7 @@ def ask_to_start(
     waiting = workspaces.create_waiting(actor=actor, team=team, template=template, flavor=flavor, name=name)
     if waiting.error_code != NEEDS_APPROVAL:
         raise StateConflict(
-            f"{template.name} on {flavor.name} needs no approval now.",
-            next_action="Start it on the page for new workspaces.",
+            Reason(RequestCode.NEEDS_NO_APPROVAL, {"template": template.name, "flavor": flavor.name}),
             code="needs_no_approval",
         )
     return ask(actor=actor, team=team, workspace=waiting, **wanted)
@@ -132,10 +134,9 @@ def _refuse_twice(actor: User, team: Team, kind: str, resource: str, workspace: 
     # Each workspace may wait for a request of its own.
     first = (same.filter(workspace=workspace) if workspace is not None else same).first()
     if first is not None:
-        words = format_resource_amount(resource, first.amount)
+        params = {"resource": resource, "amount": first.amount, "team": team.name}
         raise StateConflict(
-            f"You have asked for {words} more for {team.name} already, and that is still open.",
-            next_action="Look at that request, or withdraw it and ask anew.",
+            Reason(RequestCode.ASKED_ALREADY, params),
             code="asked_already",
             quota_request=str(first.pk),
             url=url_of(first),
@@ -160,7 +161,7 @@ def _rule_for(request: QuotaRequest) -> AutoApproveRule | None:
 
 def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
     now = timezone.now()
-    note = "Approved at once: a rule allows it."
+    note = _("Approved at once: a rule allows it.")
     _set(
         request,
         RequestStatus.APPROVED,
@@ -202,19 +203,21 @@ def approve(
     policies.require_decide(actor, request)
     granted = request.amount if amount is None else amount
     ends = request.until if until is None else until
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[Reason]] = {}
     if isinstance(granted, bool) or not 0 < granted <= request.amount:
-        asked = format_resource_amount(request.resource, request.amount)
-        problems["amount"] = [f"Grant more than zero and at most what was asked: {asked}."]
+        params = {"resource": request.resource, "amount": request.amount}
+        problems["amount"] = [Reason(RequestCode.GRANT_OUT_OF_RANGE, params)]
     if ends is not None and ends <= timezone.now():
-        over = "The time that was asked for is over. " if until is None else ""
-        problems["until"] = [f"{over}Choose an end in the future."]
+        over = RequestCode.ASKED_TIME_OVER if until is None else RequestCode.END_IN_FUTURE
+        problems["until"] = [Reason(over)]
     if until is not None and request.kind == RequestKind.LEDGER:
-        problems["until"] = ["GPU-hours last until they are spent: leave the end out."]
+        problems["until"] = [Reason(RequestCode.HOURS_HAVE_NO_END)]
     if problems:
         first = next(iter(problems.values()))[0]
-        raise InvalidInput(first, next_action="Correct it and decide again.", errors=problems)
-    note = storable(note).strip()[:WHY_MAX]
+        raise InvalidInput(
+            Reason(RequestCode.CORRECT_AND_DECIDE, {"first": first.as_json()}), errors=problems
+        )
+    note = storable(note).strip()[:MAX_WHY]
     _decide(request, RequestStatus.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
     if request.kind == RequestKind.LEDGER:
         ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.why[:200])
@@ -223,26 +226,25 @@ def approve(
     words = format_resource_amount(request.resource, granted)
     less = granted < request.amount
     of = f" (of {format_amount(request.resource, request.amount)} asked for)" if less else ""
-    said = f"approved {words}{of} for {request.team.name}"
-    _tell_decision(actor, request, "approved", said, note, amount=granted, until=ends)
+    decision = f"approved {words}{of} for {request.team.name}"
+    _notify_decision(actor, request, "approved", decision, note, amount=granted, until=ends)
     return request
 
 
 @transaction.atomic
 def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
     """Refuse, with a reason that the requester reads. A workspace that waited for it is deleted."""
-    reason = storable(reason).strip()[:WHY_MAX]
+    reason = storable(reason).strip()[:MAX_WHY]
     if not reason:
         raise InvalidInput(
-            "A denial needs a reason.",
-            next_action="Say in a sentence why, and what would be better.",
-            errors={"reason": ["Say why: the requester reads it."]},
+            Reason(RequestCode.DENIAL_NEEDS_REASON),
+            errors={"reason": [Reason(RequestCode.REASON_FOR_REQUESTER)]},
         )
     request = _request(request_id)
     policies.require_decide(actor, request)
     _decide(request, RequestStatus.DENIED, actor, reason)
     words = format_resource_amount(request.resource, request.amount)
-    _tell_decision(actor, request, "denied", f"denied {words} for {request.team.name}", reason)
+    _notify_decision(actor, request, "denied", f"denied {words} for {request.team.name}", reason)
     _end_waiting(request, f"{actor.username} denied what it waited for: {reason}")
     return request
 
@@ -252,9 +254,8 @@ def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
     """Take back a request of one's own. A workspace that waited for it is deleted."""
     request = _request(request_id)
     if request.requester_id != actor.pk:
-        raise NotAllowed(
-            "Only who asked may withdraw a request.", next_action=f"Ask {request.requester.username}."
-        )
+        asker = {"username": request.requester.username}
+        raise NotAllowed(Reason(RequestCode.ONLY_ASKER_WITHDRAWS, asker))
     if request.status == RequestStatus.WITHDRAWN:
         return request
     _decide(request, RequestStatus.WITHDRAWN, actor, "")
@@ -278,7 +279,7 @@ def _request(request_id: UUID) -> QuotaRequest:
         .first()
     )
     if found is None:
-        raise NotFound("There is no such request.", next_action="Look at the list of requests.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_REQUEST))
     return found
 
 
@@ -298,29 +299,25 @@ def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
 
 def _decided_already(request_id: UUID) -> StateConflict:
     present = _request(request_id)
-    verb = {
-        RequestStatus.APPROVED: "approved it",
-        RequestStatus.DENIED: "denied it",
-        RequestStatus.WITHDRAWN: "withdrew it",
-    }.get(RequestStatus(present.status), "changed it")
-    who = present.decided_by.username if present.decided_by else "A rule"
-    ago = timezone.now() - (present.decided_at or timezone.now())
-    if ago < timedelta(minutes=2):
-        when = "a moment ago"
-    elif ago < timedelta(hours=2):
-        when = f"{int(ago.total_seconds() // 60)} minutes ago"
-    else:
-        when = f"on {present.decided_at:%d %b %Y}"
+    code = {
+        RequestStatus.APPROVED: RequestCode.APPROVED_ALREADY,
+        RequestStatus.DENIED: RequestCode.DENIED_ALREADY,
+        RequestStatus.WITHDRAWN: RequestCode.WITHDRAWN_ALREADY,
+    }.get(RequestStatus(present.status), RequestCode.DECIDED_ALREADY)
+    who = present.decided_by.username if present.decided_by else ""
+    at = (present.decided_at or timezone.now()).isoformat()
     return StateConflict(
-        f"{who} {verb} {when}.",
-        next_action="Look at the request: it says what was decided.",
+        Reason(code, {"who": who, "at": at}),
         code="decided_already",
         quota_request=str(request_id),
         status_of_request=present.status,
     )
 
 
-def _tell_decision(actor: User, request: QuotaRequest, word: str, said: str, note: str, **data: Any) -> None:
+def _notify_decision(
+    actor: User, request: QuotaRequest, word: str, decision: str, note: str, **data: Any
+) -> None:
+    """Record the decision, a clause without its subject, and notify the requester of it."""
     for_whom = None
     if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
         for_whom = approvers.delegator_of(actor)
@@ -332,14 +329,14 @@ def _tell_decision(actor: User, request: QuotaRequest, word: str, said: str, not
         kind=f"quota.request_{word}",
         team=request.team,
         workspace=request.workspace,
-        message=f"{said}{how}" + (f": {note}" if note else ""),
+        message=f"{decision}{how}" + (f": {note}" if note else ""),
         data=_data(request, **data, own=own, **({"in_place_of": for_whom.username} if for_whom else {})),
     )
     if not own:
         events.notify(
             [request.requester],
             f"quota.request_{word}",
-            f"{actor.username} {said}",
+            f"{actor.username} {decision}",
             note,
             url_of(request),
         )

@@ -6,32 +6,33 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Sum
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from portal.accounts import approvers
 from portal.accounts.models import Delegation, Team, User
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
-from portal.common.formatting import format_resource_amount
+from portal.common.formatting import format_moment, format_resource_amount
+from portal.common.reasons.codes import AccountCode, CommonCode, QuotaCode, RequestCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.quota_requests.models import AutoApproveRule, RequestStatus
 from portal.quotas import resources
 from portal.quotas.models import Grant
 
-HOURS_AT_MOST = 24 * 366
-AMOUNT_AT_MOST = 2**62
-DELEGATION_AT_MOST = timedelta(days=366)
+MAX_HOURS = 24 * 366
+MAX_AMOUNT = 2**62
+MAX_DELEGATION = timedelta(days=366)
 
 
 def require_approver(actor: User) -> None:
     """Raises `NotAllowed` for all but approvers and administrators; a delegate is none."""
     if not approvers.is_approver(actor):
-        raise NotAllowed(
-            "Only an approver may change rules and delegations.", next_action="Ask an approver to do it."
-        )
+        raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_CHANGE_RULES))
 
 
 # --- Rules ------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ def create_rule(
         hours_at_most=hours_at_most,
         created_by=actor,
     )
-    _record_rule(actor, rule, "rule_created", f"made the rule: {rule_words(rule)}")
+    _record_rule(actor, rule, "rule_created", f"made the rule: {describe_rule(rule)}")
     return rule
 
 
@@ -67,7 +68,7 @@ def change_rule(
     """Change what is given; grants that the rule has made stay."""
     require_approver(actor)
     rule = _rule(rule_id)
-    before = rule_words(rule)
+    before = describe_rule(rule)
     given: dict[str, Any] = {
         "amount_at_most": amount_at_most,
         "hours_at_most": hours_at_most,
@@ -84,9 +85,9 @@ def change_rule(
     rule.save(update_fields=list(changes))
     switched = {True: "switched on the rule: ", False: "switched off the rule: "}
     if set(changes) == {"enabled"}:
-        message = switched[rule.enabled] + rule_words(rule)
+        message = switched[rule.enabled] + describe_rule(rule)
     else:
-        message = f"changed the rule: {before} → {rule_words(rule)}"
+        message = f"changed the rule: {before} → {describe_rule(rule)}"
     _record_rule(actor, rule, "rule_changed", message)
     return rule
 
@@ -96,15 +97,19 @@ def delete_rule(*, actor: User, rule_id: UUID) -> None:
     """Remove a rule; grants that it has made stay until they end."""
     require_approver(actor)
     rule = _rule(rule_id)
-    _record_rule(actor, rule, "rule_deleted", f"removed the rule: {rule_words(rule)}")
+    _record_rule(actor, rule, "rule_deleted", f"removed the rule: {describe_rule(rule)}")
     rule.delete()
 
 
-def rule_words(rule: AutoApproveRule) -> str:
-    """The rule as a sentence."""
-    whom = rule.team.name if rule.team else "every team"
-    hours = f"{rule.hours_at_most} hour{'' if rule.hours_at_most == 1 else 's'}"
-    return f"up to {format_resource_amount(rule.resource, rule.amount_at_most)} for up to {hours}, for {whom}"
+def describe_rule(rule: AutoApproveRule) -> str:
+    """What the rule gives, to whom, for how long; part of a sentence."""
+    hours = ngettext("%(count)s hour", "%(count)s hours", rule.hours_at_most) % {"count": rule.hours_at_most}
+    words = {
+        "amount": format_resource_amount(rule.resource, rule.amount_at_most),
+        "hours": hours,
+        "team": rule.team.name if rule.team else _("every team"),
+    }
+    return _("up to %(amount)s for up to %(hours)s, for %(team)s") % words
 
 
 def rules_for(team: Team, resource: str) -> list[AutoApproveRule]:
@@ -131,23 +136,21 @@ def _rule(rule_id: UUID) -> AutoApproveRule:
     # The row alone: its team may be none, and an outer join cannot be locked.
     found = AutoApproveRule.objects.select_for_update().filter(pk=rule_id).first()
     if found is None:
-        raise NotFound("There is no such rule.", next_action="Reload the list of rules.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_RULE))
     return found
 
 
 def _check_rule(resource: str, amount: int, hours: int) -> None:
-    problems: dict[str, list[str]] = {}
-    try:
-        resources.validate_resource(resource)
-    except ValidationError as error:
-        problems["resource"] = list(error.messages)
-    if not 0 < amount <= AMOUNT_AT_MOST:
-        problems["amount_at_most"] = ["Choose more than zero."]
-    if not 0 < hours <= HOURS_AT_MOST:
-        problems["hours_at_most"] = [f"Choose from 1 to {HOURS_AT_MOST} hours."]
+    problems: dict[str, list[Reason]] = {}
+    if not resources.is_resource(resource):
+        problems["resource"] = [Reason(QuotaCode.NO_SUCH_RESOURCE, {"resource": resource})]
+    if not 0 < amount <= MAX_AMOUNT:
+        problems["amount_at_most"] = [Reason(RequestCode.CHOOSE_MORE_THAN_ZERO)]
+    if not 0 < hours <= MAX_HOURS:
+        problems["hours_at_most"] = [Reason(RequestCode.HOURS_OUT_OF_RANGE, {"max": MAX_HOURS})]
     if problems:
         first = next(iter(problems.values()))[0]
-        raise InvalidInput(first, next_action="Correct it and try again.", errors=problems)
+        raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
 
 
 def _record_rule(actor: User, rule: AutoApproveRule, word: str, message: str) -> None:
@@ -180,32 +183,30 @@ def delegate(
     require_approver(actor)
     now = timezone.now()
     begins = max(starts_at, now) if starts_at is not None else now
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[Reason]] = {}
     user = User.objects.filter(username=storable(delegate).strip().lower(), is_active=True).first()
     if user is None:
-        problems["delegate"] = ["No user has this name."]
+        problems["delegate"] = [Reason(AccountCode.USER_UNKNOWN)]
     elif user.pk == actor.pk:
-        problems["delegate"] = ["Choose somebody else: you may decide anyway."]
+        problems["delegate"] = [Reason(RequestCode.DELEGATE_IS_SELF)]
     if ends_at <= begins:
-        problems["ends_at"] = ["Choose an end after the beginning, in the future."]
-    elif ends_at - begins > DELEGATION_AT_MOST:
-        problems["ends_at"] = ["A year at most."]
+        problems["ends_at"] = [Reason(RequestCode.DELEGATION_END)]
+    elif ends_at - begins > MAX_DELEGATION:
+        problems["ends_at"] = [Reason(RequestCode.DELEGATION_TOO_LONG)]
     if problems or user is None:
         first = next(iter(problems.values()))[0]
-        raise InvalidInput(first, next_action="Correct it and try again.", errors=problems)
+        raise InvalidInput(Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()}), errors=problems)
     # One at a time for each approver, so that the same is not given twice.
     User.objects.select_for_update(no_key=True).get(pk=actor.pk)
     same = actor.delegations_given.filter(delegate=user, starts_at__lt=ends_at, ends_at__gt=begins).first()
     if same is not None:
-        raise StateConflict(
-            f"{user.username} decides in your place already until {same.ends_at:%d %b %Y, %H:%M} UTC.",
-            next_action="Take that back first, or choose other days.",
-        )
+        params = {"username": user.username, "until": same.ends_at.isoformat()}
+        raise StateConflict(Reason(RequestCode.DELEGATED_ALREADY, params))
     made = Delegation.objects.create(approver=actor, delegate=user, starts_at=begins, ends_at=ends_at)
     events.record(
         actor=actor,
         kind="quota.delegated",
-        message=f"lets {user.username} decide until {ends_at:%d %b %Y, %H:%M} UTC",
+        message=f"lets {user.username} decide until {format_moment(ends_at)}",
         data={
             "delegation": str(made.pk),
             "delegate": user.username,
@@ -216,8 +217,8 @@ def delegate(
     events.notify(
         [user],
         "quota.delegated",
-        f"You decide requests for more in place of {actor.username}",
-        f"From {begins:%d %b %Y, %H:%M} to {ends_at:%d %b %Y, %H:%M} UTC.",
+        _("You decide requests for more in place of %(username)s") % {"username": actor.username},
+        _("From %(start)s to %(end)s.") % {"start": format_moment(begins), "end": format_moment(ends_at)},
         "/quotas/approvals/",
     )
     return made
@@ -233,11 +234,10 @@ def take_back(*, actor: User, delegation_id: UUID) -> None:
         .first()
     )
     if found is None:
-        raise NotFound("There is no such delegation.", next_action="Reload the list.")
+        raise NotFound(Reason(RequestCode.NO_SUCH_DELEGATION))
     if actor.pk not in {found.approver_id, found.delegate_id} and not actor.is_superuser:
-        raise NotAllowed(
-            f"Only {found.approver.username} may take this back.", next_action="Ask them to do it."
-        )
+        delegator = {"username": found.approver.username}
+        raise NotAllowed(Reason(RequestCode.ONLY_DELEGATOR_TAKES_BACK, delegator))
     now = timezone.now()
     if found.ends_at <= now:
         return
@@ -256,5 +256,5 @@ def take_back(*, actor: User, delegation_id: UUID) -> None:
         events.notify(
             [found.delegate],
             "quota.delegation_ended",
-            f"You no longer decide in place of {found.approver.username}",
+            _("You no longer decide in place of %(username)s") % {"username": found.approver.username},
         )

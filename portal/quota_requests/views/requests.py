@@ -6,11 +6,11 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -67,7 +67,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
             problems = error.field_errors
             if "until" in problems:
                 problems["lasts"] = problems.pop("until")
-            add_problems(form, problems, " ".join(filter(None, (error.message, error.next_action))))
+            add_problems(form, problems, error.sentence)
         else:
             return redirect("quota_requests:request", made.pk)
     context = {
@@ -116,11 +116,7 @@ def _initial(data: Any, known: list[str]) -> dict[str, Any]:
 
 def _resource(name: str) -> str:
     """The name if it is one of a resource, else nothing."""
-    try:
-        resources.validate_resource(name)
-    except ValidationError:
-        return ""
-    return name
+    return name if resources.is_resource(name) else ""
 
 
 def _ask(request: SignedInRequest, form: AskForm, team: Team, start: dict[str, Any] | None) -> QuotaRequest:
@@ -146,19 +142,20 @@ def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[st
     if kind == RequestKind.LEDGER:
         resource = resources.GPU_HOURS
     asked = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
-    standing = [line for line in presenters.lines(selectors.evidence(asked)) if line.name in HINTS]
+    standing = [line for line in presenters.lines(selectors.evidence(asked)) if line.key in HINTS]
     at_once = selectors.at_once(team, resource) if kind == RequestKind.QUOTA else None
     return {
         "team": team,
         "lines": standing,
-        "at_once": f"up to {format_resource_amount(resource, at_once.amount)} for up to {at_once.hours} h"
+        "at_once": _("up to %(amount)s for up to %(hours)s h")
+        % {"amount": format_resource_amount(resource, at_once.amount), "hours": at_once.hours}
         if at_once
         else "",
-        "by": "an owner of the team" if kind == RequestKind.MEMBER_CAP else "an approver",
+        "by": _("an owner of the team") if kind == RequestKind.MEMBER_CAP else _("an approver"),
     }
 
 
-HINTS = frozenset({"Has now", "Budget left", "Site"})
+HINTS = frozenset({"standing", "budget", "site"})
 
 
 # --- Deciding ---------------------------------------------------------------------------------------
@@ -219,7 +216,7 @@ def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
         try:
             _decide(request, found, form)
         except PortalError as error:
-            problem = " ".join(filter(None, (error.message, error.next_action)))
+            problem = error.sentence
     return _after(request, request_id, problem)
 
 
@@ -269,9 +266,9 @@ def withdraw(request: SignedInRequest, request_id: UUID) -> HttpResponse:
         try:
             services.withdraw(actor=request.user, request_id=request_id)
         except PortalError as error:
-            messages.error(request, " ".join(filter(None, (error.message, error.next_action))))
+            messages.error(request, error.sentence)
         else:
-            messages.success(request, "The request is withdrawn.")
+            messages.success(request, _("The request is withdrawn."))
     return redirect("quota_requests:request", request_id)
 
 
@@ -286,7 +283,7 @@ def revoke(request: SignedInRequest, grant_id: UUID) -> HttpResponse:
     try:
         services.revoke_grant(actor=request.user, grant_id=grant_id, reason=request.POST.get("note", ""))
     except PortalError as error:
-        problem = " ".join(filter(None, (error.message, error.next_action)))
+        problem = error.sentence
     if grant.request_id is not None:
         return _after(request, grant.request_id, problem)
     if problem:

@@ -9,6 +9,7 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -16,13 +17,16 @@ from portal.accounts import approvers
 from portal.accounts.forms import add_problems
 from portal.accounts.models import Team
 from portal.common.errors import NotAllowed, PortalError
+from portal.common.formatting import format_date
+from portal.common.reasons.codes import RequestCode
+from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.quota_requests import presenters
 from portal.quota_requests import selectors as selectors
 from portal.quota_requests.forms import DelegationForm, RuleForm, base_units, end_after
 from portal.quota_requests.services import rules as services
 
-TEAMS_SHOWN = 500
+MAX_TEAMS = 500
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -47,17 +51,16 @@ def rules(request: SignedInRequest) -> HttpResponse:
         except PortalError as error:
             add_problems(form, _renamed(error), error.message)
         else:
-            messages.success(request, f"Approved at once from now on: {services.rule_words(rule)}.")
+            messages.success(
+                request, _("Approved at once from now on: %(rule)s.") % {"rule": services.describe_rule(rule)}
+            )
             return redirect("quota_requests:rules")
     return _page(request, rule_form=form)
 
 
 def _require_look(request: SignedInRequest) -> None:
     if not (approvers.may_decide_all(request.user) or request.user.operates):
-        raise NotAllowed(
-            "Only who decides requests sees the rules.",
-            next_action="The page on which you ask says what is approved at once.",
-        )
+        raise NotAllowed(Reason(RequestCode.ONLY_DECIDERS_SEE_RULES))
 
 
 def _renamed(error: PortalError) -> dict[str, list[str]]:
@@ -66,7 +69,7 @@ def _renamed(error: PortalError) -> dict[str, list[str]]:
 
 
 def _rule_form(request: SignedInRequest) -> RuleForm:
-    teams = list(Team.objects.order_by("name")[:TEAMS_SHOWN])
+    teams = list(Team.objects.order_by("name")[:MAX_TEAMS])
     return RuleForm(
         request.POST if request.method == "POST" and "resource" in request.POST else None,
         teams=teams,
@@ -78,7 +81,7 @@ def _page(request: SignedInRequest, **forms: Any) -> HttpResponse:
     now = timezone.now()
     context = {
         "may_change": approvers.is_approver(request.user),
-        "rules": [(rule, services.rule_words(rule)) for rule in selectors.rules(request.user)],
+        "rules": [(rule, services.describe_rule(rule)) for rule in selectors.rules(request.user)],
         "delegations": [
             (item, item.starts_at <= now)
             for item in selectors.delegations(request.user).filter(ends_at__gt=now)
@@ -98,12 +101,12 @@ def change_rule(request: SignedInRequest, rule_id: UUID) -> HttpResponse:
     _require_look(request)
     if "remove" in request.POST:
         services.delete_rule(actor=request.user, rule_id=rule_id)
-        messages.success(request, "The rule is removed. Grants that it has made stay until they end.")
+        messages.success(request, _("The rule is removed. Grants that it has made stay until they end."))
     else:
         rule = services.change_rule(
             actor=request.user, rule_id=rule_id, enabled=request.POST.get("enabled") == "1"
         )
-        messages.success(request, f"The rule is {'on' if rule.enabled else 'off'}.")
+        messages.success(request, _("The rule is on.") if rule.enabled else _("The rule is off."))
     return redirect("quota_requests:rules")
 
 
@@ -124,11 +127,10 @@ def delegate(request: SignedInRequest) -> HttpResponse:
                 ends_at=ends_at or timezone.now(),
             )
         except PortalError as error:
-            add_problems(form, _renamed(error), " ".join((error.message, error.next_action)))
+            add_problems(form, _renamed(error), error.sentence)
         else:
-            messages.success(
-                request, f"{made.delegate.username} decides in your place until {made.ends_at:%d %b}."
-            )
+            done = {"username": made.delegate.username, "date": format_date(made.ends_at)}
+            messages.success(request, _("%(username)s decides in your place until %(date)s.") % done)
             return redirect("quota_requests:rules")
     return _page(request, delegation_form=form)
 
@@ -138,5 +140,5 @@ def take_back(request: SignedInRequest, delegation_id: UUID) -> HttpResponse:
     """End a delegation now. A GET, as after signing in anew, only shows the list."""
     if request.method == "POST":
         services.take_back(actor=request.user, delegation_id=delegation_id)
-        messages.success(request, "The delegation has ended.")
+        messages.success(request, _("The delegation has ended."))
     return redirect("quota_requests:rules")
