@@ -234,23 +234,6 @@ def _two(large: str, number: int, small: str, rest: int) -> str:
     return " ".join(parts)
 
 
-def format_relative(moment: datetime, now: datetime) -> str:
-    """`moment` as seen from `now`: just now, 3 min ago, in 2 h. berth.js says the same in the browser."""
-    seconds = (now - moment).total_seconds()
-    distance = abs(seconds)
-    if distance < 10:
-        return _("just now")
-    sizes = (
-        (86_400, _("%(number)s d")),
-        (3_600, _("%(number)s h")),
-        (60, _("%(number)s min")),
-        (1, _("%(number)s s")),
-    )
-    size, words = next(each for each in sizes if distance >= each[0])
-    span = words % {"number": format_number(int(distance // size))}
-    return (_("%(span)s ago") if seconds > 0 else _("in %(span)s")) % {"span": span}
-
-
 def format_moment(moment: datetime) -> str:
     """A moment with its date, in UTC: "21 Nov 2026, 09:00 UTC"."""
     return f"{dateformat.format(moment.astimezone(UTC), 'j M Y, H:i')} UTC"

@@ -3,6 +3,8 @@
   "use strict";
 
   const YEAR_S = 31536000;
+  /* What scripts say stands in the page, in its language. */
+  const words = document.getElementById("say").dataset;
 
   /* --- Theme: a cookie, so that the server renders the next page right from the start ------------------ */
   document.addEventListener("click", (event) => {
@@ -20,20 +22,22 @@
   });
 
   /* --- Times: relative for the eye, absolute in the reader's zone -------------------------------------- */
-  const absolute = new Intl.DateTimeFormat(document.documentElement.lang || "en", {
-    dateStyle: "medium", timeStyle: "short",
-  });
+  /* The language of the page, as the reader's country writes it. */
+  const pageLanguage = document.documentElement.lang || "en";
+  const locale = navigator.languages.find((each) => each.split("-")[0] === pageLanguage.split("-")[0]) || pageLanguage;
+  const absolute = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "short" });
+  const relative = new Intl.RelativeTimeFormat(locale, { numeric: "auto" });
+  const counted = new Intl.RelativeTimeFormat(locale, { numeric: "always" });
+  const UNITS = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
+  const NOW_S = 10;
 
   function ago(seconds) {
     const distance = Math.abs(seconds);
-    if (distance < 10) return "just now";
-    for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]]) {
-      if (distance >= size) {
-        const text = Math.floor(distance / size) + " " + unit;
-        return seconds > 0 ? text + " ago" : "in " + text;
-      }
-    }
-    return "just now";
+    if (distance < NOW_S) return relative.format(0, "second");
+    const [size, unit] = UNITS.find(([each]) => distance >= each);
+    // "Yesterday" is another day, not 24 hours ago.
+    const count = Math.floor(distance / size) * (seconds > 0 ? -1 : 1);
+    return (unit === "day" ? counted : relative).format(count, unit);
   }
 
   function duration(seconds) {
@@ -195,16 +199,16 @@
     const text = field.value !== undefined ? field.value : field.textContent;
     try {
       await navigator.clipboard.writeText(text);
-      say("Copied.");
+      say(words.copied);
       const label = button.querySelector("[data-copy-label]");
       if (label) {
         const before = label.textContent;
-        label.textContent = "Copied";
+        label.textContent = words.copied;
         setTimeout(() => { label.textContent = before; }, 2000);
       }
     } catch {
       if (field.select) field.select();
-      say("Copying is not allowed here. The text is selected: press Ctrl+C.");
+      say(words.noCopy);
     }
   });
 
@@ -267,11 +271,6 @@
   document.addEventListener("htmx:load", (event) => settle(event.detail.elt));
   // Before anything is painted: the server's times are in UTC.
   document.addEventListener("htmx:afterSwap", (event) => tick(event.detail.target));
-  document.addEventListener("htmx:beforeRequest", (event) => {
-    // What asks by the clock rests in a hidden tab.
-    if (document.hidden && "poll" in event.detail.elt.dataset) event.preventDefault();
-  });
-
   /* --- Offline: what could not be sent is said, kept, and sent again ------------------------------------ */
   const AGAIN_MS = 10000;
   const unsent = new Map();
@@ -318,7 +317,7 @@
     if (status === 403 || status === 404) location.reload();
     // The proxy answers, and nobody behind it.
     else if (status === 502 || status === 504) keep(event);
-    else say("This part of the page could not be refreshed.");
+    else say(words.notRefreshed);
   });
   settle(document.body);
 })();

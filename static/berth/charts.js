@@ -4,12 +4,12 @@
   const language = document.documentElement.lang || "en";
   const clock = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const date = new Intl.DateTimeFormat(language, { day: "numeric", month: "short" });
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "your zone";
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
   function show(root) {
     for (const node of root.querySelectorAll("[data-clock]")) node.textContent = clock.format(new Date(node.dataset.clock));
     for (const node of root.querySelectorAll("[data-date]")) node.textContent = date.format(new Date(node.dataset.date));
-    for (const node of root.querySelectorAll("[data-zone]")) node.textContent = "in " + zone.replaceAll("_", " ");
+    for (const node of root.querySelectorAll("[data-zone]")) node.textContent = node.dataset.zone.replace("%s", zone.replaceAll("_", " "));
   }
 
   let open = [];

@@ -308,10 +308,11 @@ def test_times_are_in_the_readers_zone(visit: Visit, alice: User, workspace_in: 
     time = page.locator(".timeline time").first
     assert time.get_attribute("title")
     shown = page.evaluate(
-        "t => new Date(t).toLocaleTimeString('en', {hour: 'numeric', minute: '2-digit'})",
+        "t => new Date(t).toLocaleTimeString('en-GB', {hour: 'numeric', minute: '2-digit'})",
         time.get_attribute("datetime"),
     )
     assert shown in str(time.get_attribute("title"))
+    assert time.inner_text().startswith("now")
 
 
 def test_reduced_motion_is_respected(visit: Visit, alice: User, workspace_in: Make) -> None:
@@ -342,7 +343,7 @@ def test_a_token_can_be_copied(visit: Visit, alice: User) -> None:
     secret = page.locator("#secret").input_value()
     assert secret.startswith("berth_")
     page.get_by_role("button", name="Copy").click()
-    page.get_by_text("Copied.").wait_for(state="attached")
+    page.locator("#say", has_text="Copied").wait_for(state="attached")
     assert page.evaluate("navigator.clipboard.readText()") == secret
 
 

@@ -62,16 +62,16 @@ def test_cores(milli: int, words: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [
-        (0, "just now"),
-        (-9, "just now"),
-        (12, "12 s ago"),
-        (61, "1 min ago"),
-        (7300, "2 h ago"),
-        (-90_000, "in 1 d"),
+        (0, "now"),
+        (12.5, "12 seconds ago"),
+        (61, "a minute ago"),
+        (7200, "2 hours ago"),
+        (-90_000, "from now"),
     ],
 )
-def test_ago(seconds: int, words: str) -> None:
-    assert formatting.format_relative(NOW - timedelta(seconds=seconds), NOW) == words
+def test_a_moment_is_relative_without_javascript(seconds: float, words: str) -> None:
+    html = berth.when(datetime.now(UTC) - timedelta(seconds=seconds))
+    assert words in " ".join(html.split())
 
 
 def test_a_moment_is_escaped_absolute_and_in_utc() -> None:

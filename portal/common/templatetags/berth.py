@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import template
+from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -20,7 +21,6 @@ from portal.common.formatting import (
     format_duration,
     format_memory,
     format_moment,
-    format_relative,
     format_thousandths,
 )
 
@@ -103,7 +103,10 @@ register.filter("duration", format_duration)
 
 @register.simple_tag
 def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
-    """A moment, relative for the eye and absolute on hover and for screen readers."""
+    """A moment, relative for the eye and absolute on hover and for screen readers.
+
+    berth.js puts both into the reader's zone and locale.
+    """
     if moment is None:
         return empty
     utc = moment.astimezone(UTC)
@@ -113,7 +116,7 @@ def when(moment: datetime | None, empty: str = "never") -> SafeString | str:
         '<span class="sr">{}</span></time>',
         utc.isoformat(timespec="seconds"),
         absolute,
-        format_relative(utc, datetime.now(UTC)),
+        naturaltime(moment),
         absolute,
     )
 
