@@ -14,7 +14,7 @@ from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
 from portal.inventory import services as inventory
 from portal.inventory.models import Node, Pool
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 from provisioning.registry import driver_for
 from provisioning.types import (
     Capability,
@@ -76,11 +76,22 @@ class FlavorFactory(factory.django.DjangoModelFactory):
     memory_mib = 1024
 
 
+class QueueEntryFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = QueueEntry
+
+
+class WorkspaceStatusFactory(factory.django.DjangoModelFactory):
+    class Meta:
+        model = WorkspaceStatus
+
+
 class WorkspaceFactory(factory.django.DjangoModelFactory):
-    """A row alone, in whichever state: nothing is dispatched and nothing is allocated."""
+    """Its rows alone, in whichever state: nothing is dispatched and nothing is allocated."""
 
     class Meta:
         model = Workspace
+        skip_postgeneration_save = True
 
     name = factory.Sequence(lambda n: f"workspace-{n}")
     owner = factory.SubFactory(UserFactory)
@@ -90,6 +101,12 @@ class WorkspaceFactory(factory.django.DjangoModelFactory):
     resources = factory.LazyAttribute(lambda workspace: workspace.flavor.as_request())
     state_since = factory.LazyFunction(timezone.now)
     requested_at = factory.LazyFunction(timezone.now)
+    queue_entry = factory.RelatedFactory(
+        "tests.factories.QueueEntryFactory", factory_related_name="workspace"
+    )
+    status = factory.RelatedFactory(
+        "tests.factories.WorkspaceStatusFactory", factory_related_name="workspace"
+    )
 
 
 def make_token(user: User, *scopes: str, **fields: Any) -> tuple[ApiToken, str]:

@@ -22,13 +22,19 @@ class Event(models.Model):
     team = models.ForeignKey("accounts.Team", null=True, on_delete=models.SET_NULL, related_name="events")
     pool = models.ForeignKey("inventory.Pool", null=True, on_delete=models.SET_NULL, related_name="events")
     message = models.TextField()
+    reason = models.TextField(blank=True)
     data = models.JSONField(default=dict)
 
     class Meta:
         ordering = ["-id"]
 
     def __str__(self) -> str:
-        return f"{self.actor_label} {self.message}"
+        return f"{self.actor_label} {self.sentence}"
+
+    @property
+    def sentence(self) -> str:
+        """What was done, and why where that is known."""
+        return f"{self.message}: {self.reason}" if self.reason else self.message
 
 
 class Notification(models.Model):

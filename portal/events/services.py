@@ -40,12 +40,16 @@ def record(
     actor: User | SystemActor,
     kind: str,
     message: str,
+    reason: str = "",
     workspace: WorkspaceRow | None = None,
     team: Model | None = None,
     pool: Model | None = None,
     data: dict[str, Any] | None = None,
 ) -> Event:
-    """Add one entry. `message` reads after the actor's name: “ada” + “asked for a workspace”."""
+    """Add one entry. `message` reads after the actor's name: “ada” + “asked for a workspace”.
+
+    `reason` says why, where that is known.
+    """
     event = Event.objects.create(
         at=timezone.now(),
         actor=None if isinstance(actor, SystemActor) else actor,
@@ -55,6 +59,7 @@ def record(
         team_id=team.pk if team is not None else workspace.team_id if workspace is not None else None,
         pool_id=pool.pk if pool is not None else None,
         message=message,
+        reason=reason,
         data=data or {},
     )
     if workspace is not None:
@@ -67,6 +72,7 @@ def record_all(
     actor: User | SystemActor,
     kind: str,
     entries: Sequence[tuple[WorkspaceRow, str]],
+    reason: str = "",
     data: dict[str, Any] | None = None,
 ) -> None:
     """Add an entry of one kind for each of several workspaces, with a message for each, in few statements."""
@@ -80,6 +86,7 @@ def record_all(
             workspace_id=workspace.pk,
             team_id=workspace.team_id,
             message=message,
+            reason=reason,
             data=data or {},
         )
         for workspace, message in entries

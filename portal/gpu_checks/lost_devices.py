@@ -16,7 +16,7 @@ from django.utils.translation import gettext, ngettext
 from portal.common.errors import NotFound, StateConflict
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import names_joined, sentence_of
+from portal.common.reasons.wording import names_joined
 from portal.events import services as events
 from portal.gpu_checks import preflight
 from portal.inventory.cordons import name_of
@@ -65,8 +65,7 @@ def end(workspace_id: UUID) -> bool:
     if _waits_for_checks(workspace):
         preflight.another(workspace, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names, "replaced": True}))
         return True
-    reason = Reason(WorkspaceCode.DEVICE_LOST, {"devices": names})
-    reconcile.fail(workspace, TerminationReason.LOST, code=reason.code.value, message=sentence_of(reason))
+    reconcile.fail(workspace, TerminationReason.LOST, Reason(WorkspaceCode.DEVICE_LOST, {"devices": names}))
     _notify(workspace, names)
     return True
 

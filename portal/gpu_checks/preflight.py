@@ -25,7 +25,7 @@ from portal.inventory.cordons import name_of
 from portal.inventory.models import AllocatedDevice, Device
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
-from portal.workspaces.lifecycle import NOT_CHECKED, NOT_LEAVING, State, Trigger, Wanted
+from portal.workspaces.lifecycle import NOT_CHECKED, DesiredState, State, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance
 from provisioning.types import Op
@@ -34,7 +34,7 @@ DEADLINE_S = 150
 """All checks before one hand-out have this long together; a quick one takes some seconds."""
 CANNOT_FOR = timedelta(hours=1)
 """Where the check could not be run at all it is not tried again before every hand-out, but after this."""
-FIRST_PROMISE = 1
+FIRST_RESERVATION = 1
 GOOD = frozenset({CheckVerdict.PASS, CheckVerdict.DEGRADED})
 BAD = frozenset({CheckVerdict.FAIL, CheckVerdict.HUNG})
 
@@ -137,7 +137,7 @@ def check_ended(event: HandOutCheckEnded) -> None:
     """A check that a locked workspace waits for has ended: start it, take another device, or wait on."""
     workspace = event.workspace
     waiting = workspace.state == State.PROVISIONING and workspace.launched_at is None
-    if not waiting or workspace.wanted != Wanted.RUNNING or workspace.lease:
+    if not waiting or workspace.desired_state != DesiredState.RUNNING or workspace.lease:
         # It is being stopped or deleted, or has been started by now.
         return
     _start_if_good(workspace)
@@ -186,27 +186,28 @@ def another(workspace: Workspace, reason: Reason) -> None:
         workspace,
         Trigger.NO_CAPACITY,
         actor=SYSTEM,
-        message=f"queues it again: {sentence}",
+        message="queues it again",
+        reason=sentence,
         data={"reason": code},
         pool=None,
         placed_at=None,
         admitted_at=None,
-        due_at=None,
+        next_reconcile_at=None,
         # It had its turn already: nobody who came to wait behind it goes before it now.
-        promised=FIRST_PROMISE,
-        error_code=code,
-        error_message=sentence,
+        queue={"reservation_seq": FIRST_RESERVATION},
+        status={"reason": reason.as_json()},
+        end_preemption=True,
         **NOT_CHECKED,
-        **NOT_LEAVING,
     )
     reconcile.release(workspace, used=False)
 
 
 def _look_again(workspace: Workspace, until: datetime) -> None:
-    due = min(until, workspace.leave_at or until)
-    if workspace.due_at != due:
-        workspace.due_at = due
-        workspace.save(update_fields=["due_at"])
+    notice = workspace.preempting
+    due = min(until, notice.preempt_at) if notice is not None else until
+    if workspace.next_reconcile_at != due:
+        workspace.next_reconcile_at = due
+        workspace.save(update_fields=["next_reconcile_at"])
 
 
 # --- after reclaim ---------------------------------------------------------------------------------

@@ -392,7 +392,7 @@ def _idle(teams: Iterable[UUID]) -> dict[tuple[UUID, str], Idle]:
     """Of each team and model: accelerators held now, those that report, and those that report no use."""
     busy: dict[str, int] = {}
     running = Workspace.objects.filter(team__in=teams, state=State.RUNNING)
-    for activity in running.values_list("activity", flat=True):
+    for activity in running.values_list("status__activity", flat=True):
         for sample in (activity or {}).get("gpus") or []:
             percent = sample.get("utilization_percent") if isinstance(sample, dict) else None
             if isinstance(percent, int):

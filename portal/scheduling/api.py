@@ -21,6 +21,7 @@ from portal.common.api import (
     operation,
     routes,
 )
+from portal.common.reasons.wording import message_of, reason_of
 from portal.common.scopes import Scope
 from portal.scheduling import offers, selectors
 from portal.scheduling.serializers import PreviewSerializer, VerdictSerializer, verdict_data
@@ -56,7 +57,9 @@ class QueueEntrySerializer(serializers.Serializer[Any]):
 
 class QueueFilter(filters.FilterSet):
     team = filters.CharFilter(field_name="team__slug", label="Short name of the team.")
-    resource = filters.CharFilter(field_name="blocker__resource", label="The resource that is short.")
+    resource = filters.CharFilter(
+        field_name="queue_entry__blocker__resource", label="The resource that is short."
+    )
 
 
 @documented(
@@ -79,10 +82,11 @@ class QueueViewSet(ListViewSet):
         return self.get_paginated_response(self.get_serializer(rows, many=True).data)
 
 
-def _data(entry: selectors.QueueEntry) -> dict[str, Any]:
-    row = entry.workspace
+def _data(entry: selectors.QueueRow) -> dict[str, Any]:
+    row, queued = entry.workspace, entry.workspace.queue_entry
+    reason, basis = reason_of(queued.reason), reason_of(queued.eta_basis)
     return {
-        "position": row.queue_position,
+        "position": queued.position,
         "workspace": row.pk if entry.visible else None,
         "name": row.name if entry.visible else None,
         "owner": row.owner.username if entry.visible else None,
@@ -90,13 +94,13 @@ def _data(entry: selectors.QueueEntry) -> dict[str, Any]:
         "team": row.team.slug,
         "flavor": row.flavor.slug,
         "simulated": row.simulated,
-        "outcome": row.error_code if row.error_code in ("queued", "needs_approval") else "",
-        "message": row.error_message,
-        "resource": row.blocker.get("resource", ""),
-        "rule": row.blocker.get("rule", ""),
+        "outcome": queued.outcome,
+        "message": message_of(reason) if reason else "",
+        "resource": queued.blocker.get("resource", ""),
+        "rule": queued.blocker.get("rule", ""),
         "requested_at": row.requested_at,
-        "eta": row.eta_at,
-        "eta_basis": row.eta_basis,
+        "eta": queued.eta_at,
+        "eta_basis": message_of(basis) if basis else "",
         "preemptible": row.preemptible,
     }
 

@@ -30,22 +30,22 @@ from portal.scheduling.engine import model
 from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import Site
 from portal.workspaces.domain_events import WorkspaceQueued
-from portal.workspaces.lifecycle import NOT_LEAVING, State, Wanted
-from portal.workspaces.models import Workspace
+from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
+from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
 log = logging.getLogger(__name__)
 MOST_PASSES = 4
 RECHECK = timedelta(seconds=20)
 """Without any change the queue is looked at again after this: time itself changes ETAs and bookings."""
 CAUSES = {
-    PreemptionCode.IN_TEAM: "in_team",
-    PreemptionCode.RECLAIM: "reclaim",
-    PreemptionCode.FAIR_SHARE: "fair_share",
-    PreemptionCode.RESERVATION_BEGUN: "booking",
+    PreemptionCode.IN_TEAM: PreemptionCause.IN_TEAM,
+    PreemptionCode.RECLAIM: PreemptionCause.RECLAIM,
+    PreemptionCode.FAIR_SHARE: PreemptionCause.FAIR_SHARE,
+    PreemptionCode.RESERVATION_BEGUN: PreemptionCause.BOOKING,
 }
-"""What a workspace and the audit log keep for each code."""
-NOT_FOR_A_WAITER = frozenset({CAUSES[PreemptionCode.RESERVATION_BEGUN], "drain"})
-"""Who leaves for these leaves whoever waits; `portal.scheduling.drains` lets stay who need not."""
+"""What a notice keeps for each code."""
+FOR_NO_WORKLOAD = (PreemptionCause.BOOKING, PreemptionCause.DRAIN)
+"""Notices for these stand whoever waits; `portal.scheduling.drains` takes its own back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def run(*, now: datetime | None = None) -> Report | None:
 
 def run_if_due() -> Report | None:
     """A cycle where something waits or has to leave, unless nothing has changed since the last one."""
-    if not Workspace.objects.filter(state=State.PENDING, wanted=Wanted.RUNNING).exists():
+    if not Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exists():
         return None
     state = QueueState.objects.filter(pk=1).first()
     if (
@@ -110,7 +110,7 @@ def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[U
                 site.scheduler.withdraw(name)
                 site.unsure.add(UUID(name))
         started += [UUID(name) for name in begun]
-        leaving += _ask_to_leave(site, cycle.victims)
+        leaving += _preempt(site, cycle.victims)
         _keep_promises(site, state, cycle)
         for name in begun:
             site.scheduler.start(name, site.now_s)
@@ -119,7 +119,7 @@ def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[U
             site.unsure.add(UUID(victim.workload))
         if not begun or not _choose_again(site):
             break
-    _let_stay(site)
+    _cancel_preemptions(site)
     return started, leaving
 
 
@@ -144,7 +144,7 @@ def _start(site: Site, names: Sequence[str]) -> list[str]:
         str(workspace.pk): workspace
         for workspace in Workspace.objects.select_for_update(of=("self",), skip_locked=True)
         .select_related("owner", "team", "template", "flavor", "pool")
-        .filter(pk__in=list(names), state=State.PENDING, wanted=Wanted.RUNNING)
+        .filter(pk__in=list(names), state=State.PENDING, desired_state=DesiredState.RUNNING)
         .order_by("pk")
     }
     starts = []
@@ -157,51 +157,61 @@ def _start(site: Site, names: Sequence[str]) -> list[str]:
     return [str(each.workspace.pk) for each in starts]
 
 
-def _ask_to_leave(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
-    asked = []
+def _preempt(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
+    """Give notice to those who have to make room."""
+    preempted = []
     for victim in victims:
         row = (
             Workspace.objects.select_for_update(of=("self",), skip_locked=True)
-            .select_related("owner", "team")
-            .filter(pk=victim.workload, leave_at=None)
+            .select_related("owner", "team", "preemption")
+            .filter(pk=victim.workload, preemption=None)
             .first()
         )
         if row is None or row.state not in (State.PROVISIONING, State.RUNNING):
             continue
-        leave_at = site.now + timedelta(seconds=site.scheduler.policy.grace_s)
-        row.leave_at, row.leave_for, row.leave_reason = leave_at, victim.beneficiary, CAUSES[victim.reason]
-        row.due_at = min(row.due_at or leave_at, leave_at)
-        row.save(update_fields=["leave_at", "leave_for", "leave_reason", "due_at"])
+        preempt_at = site.now + timedelta(seconds=site.scheduler.policy.grace_s)
+        row.preemption = Preemption.objects.create(
+            workspace=row,
+            preempt_at=preempt_at,
+            preempted_by=victim.beneficiary,
+            cause=CAUSES[victim.reason],
+        )
+        row.next_reconcile_at = min(row.next_reconcile_at or preempt_at, preempt_at)
+        row.save(update_fields=["next_reconcile_at"])
         if victim.reason is not PreemptionCode.RESERVATION_BEGUN:
-            _claim(victim.beneficiary)
+            _nominate(victim.beneficiary)
         why = message_of(Reason(victim.reason))
         events.record(
             actor=SYSTEM,
             kind="workspace.asked_to_leave",
             workspace=row,
-            message=f"asks it to leave within {site.scheduler.policy.grace_s} s: {why}",
-            data={"reason": CAUSES[victim.reason], "for": victim.beneficiary},
+            message=f"asks it to leave within {site.scheduler.policy.grace_s} s",
+            reason=why,
+            data={"reason": CAUSES[victim.reason].value, "for": victim.beneficiary},
         )
         events.notify(
             [row.owner],
             kind="workspace.asked_to_leave",
-            title=f"{row.name} has to make room and stops at {format_clock(leave_at, site.now)}",
+            title=f"{row.name} has to make room and stops at {format_clock(preempt_at, site.now)}",
             body=f"{why.capitalize()}. Its files stay, and it is queued again by itself.",
             url=f"/workspaces/{row.pk}/",
         )
-        asked.append(row.pk)
-    return asked
+        preempted.append(row.pk)
+    return preempted
 
 
-def _claim(workspace_id: str) -> None:
-    """Note that others are leaving for it: what they leave is kept for it."""
-    if Workspace.objects.filter(pk=workspace_id, state=State.PENDING, claimed=False).update(claimed=True):
+def _nominate(workspace_id: str) -> None:
+    """Note that others make room for it: what they leave is kept for it."""
+    waiting = QueueEntry.objects.filter(
+        workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
+    )
+    if waiting.update(nominated=True):
         _note(workspace_id, "workspace.claimed", "has others make room for it")
 
 
-def _note(workspace_id: str, kind: str, message: str) -> None:
+def _note(workspace_id: str, kind: str, message: str, reason: str = "") -> None:
     workspace = Workspace.objects.select_related("team", "owner").get(pk=workspace_id)
-    events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message)
+    events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message, reason=reason)
 
 
 def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
@@ -209,38 +219,42 @@ def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
     for head in cycle.backfill_reservations:
         if site.scheduler.pending.items[head.workload].backfill_seq:
             continue
-        if Workspace.objects.filter(pk=head.workload, promised=0).update(promised=state.promises + 1):
+        if QueueEntry.objects.filter(workspace=UUID(head.workload), reservation_seq=0).update(
+            reservation_seq=state.promises + 1
+        ):
             state.promises += 1
             when = format_clock(queue_status.moment(head.start_s), site.now)
             _note(
                 head.workload,
                 "workspace.promised",
-                f"keeps its place: nothing smaller delays it beyond {when}",
+                "keeps its place",
+                f"nothing smaller delays it beyond {when}",
             )
         site.scheduler.pending.reserve_start(head.workload)
     for name in cycle.lapsed_nominations:
-        if Workspace.objects.filter(pk=name, claimed=True).update(claimed=False):
+        if QueueEntry.objects.filter(workspace=UUID(name), nominated=True).update(nominated=False):
             _note(
                 name, "workspace.unclaimed", "finds too little room made for it; it waits in the usual order"
             )
         site.scheduler.pending.nominate(name, False)
 
 
-def _let_stay(site: Site) -> None:
-    """Whoever was asked to leave for a request that waits no more may stay, if it has not begun to stop."""
-    asked = Workspace.objects.filter(
-        leave_at__isnull=False, leave_at__gt=site.now, state__in=(State.PROVISIONING, State.RUNNING)
-    )
-    for row in asked.select_related("owner", "team"):
-        if row.leave_for in site.waiters or row.leave_reason in NOT_FOR_A_WAITER:
+def _cancel_preemptions(site: Site) -> None:
+    """Whoever makes room for a request that waits no more stays, if it has not begun to stop."""
+    notices = Preemption.objects.filter(
+        preempt_at__gt=site.now, workspace__state__in=(State.PROVISIONING, State.RUNNING)
+    ).exclude(cause__in=FOR_NO_WORKLOAD)
+    for notice in notices.select_related("workspace__owner", "workspace__team"):
+        if notice.preempted_by in site.waiters:
             continue
-        changed = Workspace.objects.filter(pk=row.pk, leave_at=row.leave_at).update(**NOT_LEAVING)
-        if changed:
+        deleted, _ = Preemption.objects.filter(pk=notice.pk, preempt_at=notice.preempt_at).delete()
+        if deleted:
             events.record(
                 actor=SYSTEM,
                 kind="workspace.may_stay",
-                workspace=row,
-                message="lets it stay: who needed the place does not wait any more",
+                workspace=notice.workspace,
+                message="lets it stay",
+                reason="who needed the place does not wait any more",
             )
 
 

@@ -30,13 +30,12 @@ from portal.inventory.cordons import name_of
 from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
 from portal.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
 from portal.scheduling import hints
-from portal.workspaces.lifecycle import NOT_LEAVING, State
-from portal.workspaces.models import Workspace
+from portal.workspaces.lifecycle import PreemptionCause, State
+from portal.workspaces.models import Preemption, Workspace
+from portal.workspaces.transitions import set_rows
 
-DRAIN = "drain"
-"""The `leave_reason` of who has to leave for a drain: for nobody's sake, so `leave_for` is empty."""
-REASON_MOST = 1000
-LEAVES = (State.PROVISIONING, State.RUNNING)
+MAX_REASON = 1000
+PREEMPTIBLE = (State.PROVISIONING, State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drai
     Not inside a transaction that has locked workspaces. Raises `NotFound`, `NotAllowed`.
     """
     require_operator(actor)
-    reason = storable(reason).strip()[:REASON_MOST]
+    reason = storable(reason).strip()[:MAX_REASON]
     before = Node.objects.filter(pk=node_id, cordoned=True).exists()
     node = services.set_cordon(actor=actor, node_id=node_id, cordoned=True, reason=reason)
     return _ask_all(
@@ -92,7 +91,7 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
     As `drain_node`. What a check or a scrub took out becomes the operator's to put back.
     """
     require_operator(actor)
-    reason = storable(reason).strip()[:REASON_MOST]
+    reason = storable(reason).strip()[:MAX_REASON]
     before = Device.objects.filter(pk=device_id).first()
     if before is None:
         raise NotFound("There is no such device.", next_action="Look at the list of devices.")
@@ -138,19 +137,21 @@ def _ask_all(
     PlacementLock.hold()
     now = timezone.now()
     grace_s = settings.BERTH_PREEMPTION_GRACE_S
-    leave_at = now + timedelta(seconds=grace_s)
-    rows = list(_there(there).select_for_update(of=("self",)).select_related("owner", "team"))
-    asked = [row for row in rows if _ask(row, leave_at)]
+    preempt_at = now + timedelta(seconds=grace_s)
+    locked = _there(there).select_for_update(of=("self",))
+    rows = list(locked.select_related("owner", "team", "preemption"))
+    asked = [row for row in rows if _preempt(row, preempt_at)]
     if asked:
         why = f"{name} is drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
             kind="workspace.asked_to_leave",
             entries=[
-                (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s: {why}")
+                (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s")
                 for row in asked
             ],
-            data={"reason": DRAIN, "for": "", **data},
+            reason=why,
+            data={"reason": PreemptionCause.DRAIN.value, "for": "", **data},
         )
         for row in asked:
             events.notify(
@@ -166,26 +167,32 @@ def _ask_all(
             actor=actor,
             kind=kind,
             pool=pool,
-            message=f"drains {name}" + (f": {reason}" if reason else ""),
+            message=f"drains {name}",
+            reason=reason,
             data={**data, "asked": len(asked), "left": len(rows)},
         )
-    untils = [row.leave_at for row in rows if row.leave_at is not None and row.state in LEAVES]
+    untils = [row.preempting.preempt_at for row in rows if row.preempting and row.state in PREEMPTIBLE]
     return Drain(name=name, asked=len(asked), left=len(rows), until=max(untils, default=None))
 
 
 def _by(row: Workspace) -> datetime:
-    return row.leave_at or timezone.now()
+    return row.preempting.preempt_at if row.preempting is not None else timezone.now()
 
 
-def _ask(row: Workspace, leave_at: datetime) -> bool:
-    """Ask a locked workspace to leave; False where it has been, or goes anyway."""
-    if row.state not in LEAVES or row.leave_reason == DRAIN:
+def _preempt(row: Workspace, preempt_at: datetime) -> bool:
+    """Give a locked workspace notice to make room; False where it has one for a drain, or goes anyway."""
+    notice = row.preempting
+    if row.state not in PREEMPTIBLE or (notice is not None and notice.cause == PreemptionCause.DRAIN):
         return False
-    # Who had to leave for another goes at that time; but from now on it may not stay when that other is gone.
-    row.leave_at = min(row.leave_at or leave_at, leave_at)
-    row.leave_for, row.leave_reason = "", DRAIN
-    row.due_at = min(row.due_at or row.leave_at, row.leave_at)
-    row.save(update_fields=["leave_at", "leave_for", "leave_reason", "due_at"])
+    # Who makes room for another goes at that time; but from now on it does not stay when that other is gone.
+    if notice is not None:
+        preempt_at = min(notice.preempt_at, preempt_at)
+    row.preemption, _ = Preemption.objects.update_or_create(
+        workspace=row,
+        defaults={"preempt_at": preempt_at, "preempted_by": "", "cause": PreemptionCause.DRAIN},
+    )
+    row.next_reconcile_at = min(row.next_reconcile_at or preempt_at, preempt_at)
+    row.save(update_fields=["next_reconcile_at"])
     return True
 
 
@@ -197,22 +204,22 @@ def node_uncordoned(event: NodeUncordoned) -> None:
 
     Were this to be lost, `still_drained` is asked when the time to leave has come.
     """
-    _let_stay(Q(node=event.node_id))
+    _cancel_all(Q(node=event.node_id))
 
 
 def device_uncordoned(event: DeviceUncordoned) -> None:
     """As `node_uncordoned`, for one device."""
     device = Device.objects.filter(pk=event.device_id).first()
     if device is not None:
-        _let_stay(Q(devices__active=True) & _of_device(device))
+        _cancel_all(Q(devices__active=True) & _of_device(device))
 
 
 @transaction.atomic
-def _let_stay(where: Q) -> None:
-    asked = _there(where).filter(leave_reason=DRAIN, state__in=LEAVES)
-    for row in asked.select_for_update(of=("self",)).select_related("owner", "team"):
+def _cancel_all(where: Q) -> None:
+    drained = _there(where).filter(preemption__cause=PreemptionCause.DRAIN, state__in=PREEMPTIBLE)
+    for row in drained.select_for_update(of=("self",)).select_related("owner", "team", "preemption"):
         if not still_drained(row):
-            let_stay(row)
+            cancel_preemption(row)
 
 
 def still_drained(workspace: Workspace) -> bool:
@@ -225,14 +232,18 @@ def still_drained(workspace: Workspace) -> bool:
     return held.filter(by_operator | Exists(parents)).exists()
 
 
-def let_stay(workspace: Workspace) -> None:
-    """Take back what a locked workspace was asked; the next step is due at once."""
-    changes = {**NOT_LEAVING, "due_at": timezone.now()}
-    for name, value in changes.items():
-        setattr(workspace, name, value)
-    workspace.save(update_fields=list(changes))
-    message = "lets it stay: where it runs is not drained any more"
-    events.record(actor=SYSTEM, kind="workspace.may_stay", workspace=workspace, message=message)
+def cancel_preemption(workspace: Workspace) -> None:
+    """Take back the notice of a locked workspace; its next step is due at once."""
+    set_rows([workspace], end_preemption=True)
+    workspace.next_reconcile_at = timezone.now()
+    workspace.save(update_fields=["next_reconcile_at"])
+    events.record(
+        actor=SYSTEM,
+        kind="workspace.may_stay",
+        workspace=workspace,
+        message="lets it stay",
+        reason="where it runs is not drained any more",
+    )
     events.notify(
         [workspace.owner],
         kind="workspace.may_stay",

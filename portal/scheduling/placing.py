@@ -15,7 +15,7 @@ from portal.gpu_checks import preflight
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch
-from portal.workspaces.lifecycle import NOT_CHECKED, NOT_WAITING, Trigger
+from portal.workspaces.lifecycle import NO_TROUBLE, NOT_CHECKED, NOT_QUEUED, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance_all
 from provisioning import messages
@@ -60,12 +60,12 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
             launched_at=None,
             ready_at=None,
             attempts=0,
-            error_code="",
-            error_message="",
+            start_refused=False,
             endpoint="",
             **NOT_CHECKED,
+            queue=NOT_QUEUED,
+            status=NO_TROUBLE,
             **dispatch.new_lease(timezone.now()),
-            **NOT_WAITING,
         )
     configs = {each.pool.pk: config_of(each.pool) for each in starts}
     allocated = _allocate(starts, now)
@@ -81,8 +81,8 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
 def _wait_for_checks(workspace: Workspace) -> None:
     workspace.lease, workspace.lease_expires_at = "", None
     # The sweep looks after it; the last check that ends starts it at once.
-    workspace.due_at = timezone.now()
-    workspace.save(update_fields=["lease", "lease_expires_at", "due_at"])
+    workspace.next_reconcile_at = timezone.now()
+    workspace.save(update_fields=["lease", "lease_expires_at", "next_reconcile_at"])
 
 
 def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:

@@ -8,7 +8,7 @@ from portal.common.actors import SYSTEM
 from portal.scheduling import drains
 from portal.workspaces import dispatch
 from portal.workspaces.domain_events import PreemptionDue
-from portal.workspaces.lifecycle import Trigger
+from portal.workspaces.lifecycle import NO_TROUBLE, PreemptionCause, Trigger
 from portal.workspaces.transitions import advance
 from provisioning.types import Op
 
@@ -16,9 +16,12 @@ from provisioning.types import Op
 def carry_out(event: PreemptionDue) -> None:
     """Its time to leave has come: it stops, its files stay, and it waits again."""
     workspace = event.workspace
-    drained = workspace.leave_reason == drains.DRAIN
+    notice = workspace.preempting
+    if notice is None:
+        return
+    drained = notice.cause == PreemptionCause.DRAIN
     if drained and not drains.still_drained(workspace):
-        drains.let_stay(workspace)
+        drains.cancel_preemption(workspace)
         return
     why = "where it runs is drained" if drained else "another needs its place"
     advance(
@@ -26,12 +29,11 @@ def carry_out(event: PreemptionDue) -> None:
         Trigger.STOP,
         actor=SYSTEM,
         message=f"stops it, since {why}; it is back in the queue",
-        data={"reason": workspace.leave_reason, "for": workspace.leave_for},
+        data={"reason": notice.cause, "for": notice.preempted_by},
         # Nobody went before it where it was drained.
-        preempted=workspace.preempted + (0 if drained else 1),
-        due_at=timezone.now(),
+        queue={"preemption_count": workspace.queue_entry.preemption_count + (0 if drained else 1)},
+        status=NO_TROUBLE,
+        next_reconcile_at=timezone.now(),
         attempts=0,
-        error_code="",
-        error_message="",
     )
     dispatch.send(workspace, Op.STOP)

@@ -9,17 +9,16 @@ from typing import Any
 
 from portal.common.reasons.codes import AdmissionCode, Rule
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of
 from portal.scheduling import blockers
 from portal.scheduling.engine import verdicts
 from portal.scheduling.engine.model import Cycle, Outcome
 from portal.scheduling.snapshot import Site, Waiter, without_preemption
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import QueueEntry
 
 ETA_CHANGES_BY = timedelta(seconds=30)
 """An ETA that moves by less is not written again."""
-COLUMNS = ("queue_position", "eta_at", "eta_basis", "blocker", "error_code", "error_message")
+COLUMNS = ("position", "eta_at", "eta_basis", "blocker", "outcome", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +47,11 @@ def tell(site: Site) -> None:
     }
     rows = {
         str(row.pk): row
-        for row in Workspace.objects.select_for_update(of=("self",), skip_locked=True)
-        .filter(pk__in=list(site.waiters), state=State.PENDING)
-        .only(*COLUMNS)
+        for row in QueueEntry.objects.select_for_update(of=("self",), skip_locked=True).filter(
+            workspace__in=list(site.waiters), workspace__state=State.PENDING
+        )
     }
-    changed: dict[tuple[str, ...], list[Workspace]] = {}
+    changed: dict[tuple[str, ...], list[QueueEntry]] = {}
     for name, waiter in site.waiters.items():
         row = rows.get(name)
         if row is not None and (
@@ -61,7 +60,7 @@ def tell(site: Site) -> None:
             changed.setdefault(columns, []).append(row)
     for columns, those in changed.items():
         # Only what has changed: mostly the places in the queue, and a statement takes long by its length.
-        Workspace.objects.bulk_update(those, columns, batch_size=500)
+        QueueEntry.objects.bulk_update(those, columns, batch_size=500)
 
 
 def _told(site: Site, waiter: Waiter, cycle: Cycle, position: int | None, eta: verdicts.Eta | None) -> Told:
@@ -93,15 +92,15 @@ def at(seconds: int | None) -> datetime | None:
     return None if seconds is None else moment(seconds)
 
 
-def _update(row: Workspace, told: Told) -> tuple[str, ...]:
+def _update(row: QueueEntry, told: Told) -> tuple[str, ...]:
     """Take over what its user is to be told; returns the columns that have changed."""
     eta = row.eta_at
     if told.eta_at is None or eta is None or abs(told.eta_at - eta) >= ETA_CHANGES_BY:
         eta = told.eta_at
     blocker = dict(told.blocker or {})
-    basis = message_of(told.basis)[:200] if told.basis is not None else ""
     values: tuple[Any, ...] = (
-        told.position, eta, basis, blocker, told.outcome.value, message_of(told.reason),
+        told.position, eta, told.basis.as_json() if told.basis else {}, blocker, told.outcome.value,
+        told.reason.as_json(),
     )  # fmt: skip
     changed = tuple(name for name, value in zip(COLUMNS, values, strict=True) if getattr(row, name) != value)
     for name, value in zip(COLUMNS, values, strict=True):

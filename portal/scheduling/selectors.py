@@ -13,15 +13,14 @@ from portal.accounts.policies import is_owner
 from portal.common.formatting import format_cores, format_memory, format_resource, format_thousandths
 from portal.quotas import resources
 from portal.scheduling.placement_request import request_of
-from portal.workspaces.lifecycle import HOLDING, State, Wanted
-from portal.workspaces.models import Workspace
+from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
+from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.presenters import LEAVES_FOR
-
-NEEDS_APPROVAL = "needs_approval"
+from portal.workspaces.troubles import stored_message
 
 
 @dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueRow:
     """A workspace that waits. `name` and `owner` are empty where they are not the reader's business."""
 
     workspace: Workspace
@@ -32,7 +31,17 @@ class QueueEntry:
     @property
     def asks(self) -> bool:
         """Whether it waits for somebody's approval and not for room."""
-        return self.workspace.error_code == NEEDS_APPROVAL
+        return self.workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL
+
+    @property
+    def waits_for(self) -> str:
+        """What is in its way, in a sentence; empty until the queue has looked at it."""
+        return stored_message(self.workspace.queue_entry.reason)
+
+    @property
+    def eta_basis(self) -> str:
+        """What its expected start rests on."""
+        return stored_message(self.workspace.queue_entry.eta_basis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +58,9 @@ class Leaving:
 def waiting() -> QuerySet[Workspace]:
     """All that wait, in the queue's order; those that need approval have no place in it and come last."""
     return (
-        Workspace.objects.filter(state=State.PENDING, wanted=Wanted.RUNNING)
-        .select_related("team", "owner", "flavor", "flavor__pool", "template")
-        .order_by(F("queue_position").asc(nulls_last=True), "requested_at", "pk")
+        Workspace.objects.filter(state=State.PENDING, desired_state=DesiredState.RUNNING)
+        .select_related("team", "owner", "flavor", "flavor__pool", "template", "queue_entry")
+        .order_by(F("queue_entry__position").asc(nulls_last=True), "requested_at", "pk")
     )
 
 
@@ -60,34 +69,34 @@ def filtered(found: QuerySet[Workspace], *, team: str = "", resource: str = "") 
     if team:
         found = found.filter(team__slug=team)
     if resource:
-        found = found.filter(blocker__resource=resource)
+        found = found.filter(queue_entry__blocker__resource=resource)
     return found
 
 
-def entries(actor: User, rows: list[Workspace]) -> list[QueueEntry]:
+def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
     """The rows as the reader sees them: names only of their own and of those they look after."""
     seen = _visible(actor, rows)
-    return [QueueEntry(row, row.pk in seen, row.owner_id == actor.pk, size_of(row.resources)) for row in rows]
+    return [QueueRow(row, row.pk in seen, row.owner_id == actor.pk, size_of(row.resources)) for row in rows]
 
 
 def leaving(actor: User) -> list[Leaving]:
     """Who has been asked to leave and has not left yet, the next first."""
-    rows = list(
-        Workspace.objects.filter(leave_at__isnull=False, state__in=HOLDING)
-        .select_related("team", "owner", "flavor", "flavor__pool")
-        .order_by("leave_at", "pk")[:100]
+    notices = list(
+        Preemption.objects.filter(workspace__state__in=HOLDING)
+        .select_related("workspace__team", "workspace__owner", "workspace__flavor", "workspace__flavor__pool")
+        .order_by("preempt_at", "pk")[:100]
     )
+    rows = [notice.workspace for notice in notices]
     seen = _visible(actor, rows)
     return [
         Leaving(
             row,
             row.pk in seen,
             size_of(row.resources),
-            row.leave_at,
-            LEAVES_FOR.get(row.leave_reason, "another"),
+            notice.preempt_at,
+            LEAVES_FOR.get(notice.cause, "another"),
         )
-        for row in rows
-        if row.leave_at is not None
+        for notice, row in zip(notices, rows, strict=True)
     ]
 
 
@@ -104,7 +113,7 @@ def _visible(actor: User, rows: list[Workspace]) -> set[Any]:
 def teams_waiting() -> list[tuple[str, str]]:
     """Short name and name of every team that has something waiting, for the filter."""
     return list(
-        Workspace.objects.filter(Q(state=State.PENDING, wanted=Wanted.RUNNING))
+        Workspace.objects.filter(Q(state=State.PENDING, desired_state=DesiredState.RUNNING))
         .order_by("team__name")
         .values_list("team__slug", "team__name")
         .distinct()

@@ -34,7 +34,7 @@ from portal.scheduling.engine import model
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.placement_request import Asked, Asking, Variant, request_of
 from portal.scheduling.placer import PoolPlacer
-from portal.workspaces.lifecycle import State, Wanted
+from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 
 log = logging.getLogger(__name__)
@@ -295,7 +295,8 @@ def with_amounts(workload: model.Workload, variant: Variant) -> model.Workload:
 
 RUNNING_COLUMNS = (
     "pk", "team__slug", "owner_id", "amounts", "priority", "requested_at", "expected_s", "preemptible",
-    "preempted", "placed_at", "leave_at", "leave_for", "state", "gpu_idle_since",
+    "queue_entry__preemption_count", "placed_at", "preemption__preempt_at", "preemption__preempted_by",
+    "state", "status__gpu_idle_since",
 )  # fmt: skip
 
 
@@ -324,7 +325,7 @@ def _running(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable
         )
         placer.runs(workload.id)
         idle_s = max(0, now_s - int(idle_since.timestamp())) if idle_since else -1
-        yield model.Running(workload, started_s, leaving, leave_for, idle_s)
+        yield model.Running(workload, started_s, leaving, leave_for or "", idle_s)
 
 
 def _amounts(pk: UUID) -> dict[str, int]:
@@ -342,13 +343,14 @@ def _waiting(
 ) -> Iterable[Waiter]:
     """Who waits now. One that a backend has just refused is left alone for a while: it goes into `later`."""
     rows: list[Any] = []
-    waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, wanted=Wanted.RUNNING)
-    for due_at, *row in waiting.values_list(
-        "due_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources", "priority",
-        "requested_at", "expected_s", "preemptible", "claimed", "promised", "preempted",
+    waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, desired_state=DesiredState.RUNNING)
+    for next_reconcile_at, *row in waiting.values_list(
+        "next_reconcile_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources",
+        "priority", "requested_at", "expected_s", "preemptible", "queue_entry__nominated",
+        "queue_entry__reservation_seq", "queue_entry__preemption_count",
     ):  # fmt: skip
-        if due_at is not None and due_at > now:
-            later[row[0]] = due_at
+        if next_reconcile_at is not None and next_reconcile_at > now:
+            later[row[0]] = next_reconcile_at
         else:
             rows.append(row)
     templates = Template.objects.in_bulk({row[3] for row in rows})
@@ -360,7 +362,7 @@ def _waiting(
         except ValueError:
             # One broken row must not keep the others waiting; it backs off on its own.
             log.exception("the request of workspace %s cannot be read", pk)
-            Workspace.objects.filter(pk=pk).update(due_at=now + BROKEN_WAIT)
+            Workspace.objects.filter(pk=pk).update(next_reconcile_at=now + BROKEN_WAIT)
             later[pk] = now + BROKEN_WAIT
             continue
         workload = model.Workload(

@@ -118,7 +118,7 @@ def new_lease(now: datetime) -> dict[str, Any]:
     A lease is only ever compared with that of the workspace which the answer names.
     """
     expires = now + timedelta(seconds=settings.NODE_LEASE_S)
-    return {"lease": uuid.uuid4().hex, "lease_expires_at": expires, "due_at": expires}
+    return {"lease": uuid.uuid4().hex, "lease_expires_at": expires, "next_reconcile_at": expires}
 
 
 def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: list[Allocation]) -> None:
@@ -181,7 +181,7 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
     """Ask the node and wait a few seconds for its answer. Raises `Unavailable`."""
     pool = workspace.pool
     if pool is None:
-        return workspace.log_tail
+        return workspace.status.log_tail
     reply_key = f"{REPLY_PREFIX}logs:{uuid.uuid4().hex}"
     queue = node_commands.queue_of(pool, first_node(workspace, held_by(workspace)))
     unavailable = Unavailable(Reason(WorkspaceCode.NODE_SILENT))
@@ -217,5 +217,5 @@ def hint(workspace_id: uuid.UUID) -> None:
 
 
 def hint_later(workspace_id: uuid.UUID, seconds: float) -> None:
-    """Like `hint`, after a while; the row's `due_at` holds the time, should the hint be lost."""
+    """Like `hint`, after a while; the row's `next_reconcile_at` holds the time, should the hint be lost."""
     node_commands.send("control.reconcile", "control", countdown=seconds, workspace_id=str(workspace_id))

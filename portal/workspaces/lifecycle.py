@@ -28,12 +28,30 @@ class State(models.TextChoices):
     FAILED = "failed", _("Failed")
 
 
-class Wanted(models.TextChoices):
+class DesiredState(models.TextChoices):
     """What its user wants of it."""
 
     RUNNING = "running", "Running"
     STOPPED = "stopped", "Stopped"
     DELETED = "deleted", "Deleted"
+
+
+class QueueOutcome(models.TextChoices):
+    """What the queue has decided about a workspace that waits."""
+
+    QUEUED = "queued", "Queued"
+    NEEDS_APPROVAL = "needs_approval", "Needs approval"
+    IMPOSSIBLE = "impossible", "Impossible"
+
+
+class PreemptionCause(models.TextChoices):
+    """Why a workspace has to make room."""
+
+    IN_TEAM = "in_team", "A request of its team has a higher priority"
+    RECLAIM = "reclaim", "A team takes its quota back"
+    FAIR_SHARE = "fair_share", "Another team has borrowed less"
+    BOOKING = "booking", "A reservation begins"
+    DRAIN = "drain", "Its node or GPU is drained"
 
 
 class Trigger(models.TextChoices):
@@ -112,34 +130,38 @@ DELETABLE = frozenset(
     {State.PENDING, State.PROVISIONING, State.RUNNING, State.STOPPING, State.STOPPED, State.FAILED}
 )
 
-NOT_WAITING: dict[str, Any] = {
-    "claimed": False,
-    "promised": 0,
-    "queue_position": None,
-    "eta_at": None,
-    "eta_basis": "",
-    "blocker": {},
-}
-"""The columns that only mean something while a workspace waits."""
 NOT_CHECKED: dict[str, Any] = {"checks_began_at": None, "checks_ended_at": None}
 """The columns that only mean something while, and after, its devices are checked before it starts."""
-NOT_LEAVING: dict[str, Any] = {"leave_at": None, "leave_for": "", "leave_reason": ""}
-"""The columns that only mean something once it has been asked to leave."""
-FROM_THE_START: dict[str, Any] = {
+JUST_REQUESTED: dict[str, Any] = {
     "pool": None,
     "admitted_at": None,
     "placed_at": None,
     "launched_at": None,
     "ready_at": None,
-    "heartbeat_at": None,
-    "gpu_idle_since": None,
-    "activity": {},
-    "log_tail": "",
     **NOT_CHECKED,
-    **NOT_WAITING,
-    **NOT_LEAVING,
 }
 """The columns of a workspace that has just been asked for."""
+NOT_QUEUED: dict[str, Any] = {
+    "nominated": False,
+    "reservation_seq": 0,
+    "outcome": "",
+    "position": None,
+    "eta_at": None,
+    "eta_basis": {},
+    "reason": {},
+    "blocker": {},
+}
+"""The columns of its queue entry of which nothing holds any more once it waits no more."""
+NO_TROUBLE: dict[str, Any] = {"reason": {}}
+"""Of its status: nothing is wrong with it."""
+NOTHING_SEEN: dict[str, Any] = {
+    "reason": {},
+    "log_tail": "",
+    "activity": {},
+    "heartbeat_at": None,
+    "gpu_idle_since": None,
+}
+"""The status of a workspace that has just been asked for."""
 
 
 def target_of(state: str, trigger: Trigger, reason: str = "") -> State:

@@ -1,4 +1,4 @@
-"""Workspaces and the capacity that they hold."""
+"""Workspaces: what was asked for and is so, how they stand in the queue, what was last seen of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from django.db import models
 from django.db.models import Q
 
 from portal.common.names import slug_validator
-from portal.workspaces.lifecycle import HOLDING, LIVE, State, TerminationReason, Wanted
+from portal.workspaces.lifecycle import (
+    HOLDING,
+    LIVE,
+    DesiredState,
+    PreemptionCause,
+    QueueOutcome,
+    State,
+    TerminationReason,
+)
 from provisioning import messages
 from provisioning.types import ResourceRequest, external_name
 
@@ -22,7 +30,7 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
 
     def due(self, now: datetime) -> WorkspaceQuerySet:
         """All whose next step is due and that no command is under way for."""
-        return self.filter(due_at__lte=now).filter(
+        return self.filter(next_reconcile_at__lte=now).filter(
             Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
         )
 
@@ -30,7 +38,7 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
 class Workspace(models.Model):
     """One environment of one user, charged to one team.
 
-    `wanted` is the user's will, `state` what is so. `generation` counts incarnations. `lease` names
+    `desired_state` is the user's will, `state` what is so. `generation` counts incarnations. `lease` names
     the one command that may be under way; its answer is dropped unless it carries the same lease.
     """
 
@@ -47,7 +55,7 @@ class Workspace(models.Model):
     )
 
     state = models.CharField(max_length=14, choices=State, default=State.PENDING)
-    wanted = models.CharField(max_length=10, choices=Wanted, default=Wanted.RUNNING)
+    desired_state = models.CharField(max_length=10, choices=DesiredState, default=DesiredState.RUNNING)
     termination_reason = models.CharField(
         max_length=20, choices=TerminationReason, blank=True, default=TerminationReason.NONE
     )
@@ -55,37 +63,17 @@ class Workspace(models.Model):
 
     lease = models.CharField(max_length=32, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
-    due_at = models.DateTimeField(null=True, blank=True, db_index=True)
+    next_reconcile_at = models.DateTimeField(null=True, blank=True, db_index=True)
     attempts = models.PositiveIntegerField(default=0)
+    # The backend had no room for this start: what it holds is given back, then it waits again.
+    start_refused = models.BooleanField(default=False)
 
     # What it is charged, by resource (`portal.quotas.resources`): as asked until it is placed, then as held.
     amounts = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(default=0)
     preemptible = models.BooleanField(default=True)
     expected_s = models.PositiveIntegerField(default=28_800)
-    # What the queue decided about it, kept so that decisions stand (`scheduling.model.Workload`).
-    claimed = models.BooleanField(default=False)
-    promised = models.PositiveBigIntegerField(default=0)
-    preempted = models.PositiveIntegerField(default=0)
-    # It has been asked to leave by then, for whom and why.
-    leave_at = models.DateTimeField(null=True, blank=True)
-    leave_for = models.CharField(max_length=40, blank=True)
-    leave_reason = models.CharField(max_length=12, blank=True)
-    # What its user is told while it waits.
-    queue_position = models.PositiveIntegerField(null=True, blank=True)
-    eta_at = models.DateTimeField(null=True, blank=True)
-    eta_basis = models.CharField(max_length=200, blank=True)
-    blocker = models.JSONField(default=dict, blank=True)
-
-    # Why it waits, or why it failed: shown to the user as it stands.
-    error_code = models.CharField(max_length=60, blank=True)
-    error_message = models.TextField(blank=True)
-    log_tail = models.TextField(blank=True)
-
     endpoint = models.CharField(max_length=200, blank=True)
-    activity = models.JSONField(default=dict, blank=True)
-    heartbeat_at = models.DateTimeField(null=True, blank=True)
-    gpu_idle_since = models.DateTimeField(null=True, blank=True)
 
     created_at = models.DateTimeField(auto_now_add=True)
     state_since = models.DateTimeField()
@@ -135,6 +123,11 @@ class Workspace(models.Model):
         return f"{scheme}://{self.external_name}.{settings.BERTH_DOMAIN}{colon}{port}"
 
     @property
+    def preempting(self) -> Preemption | None:
+        """Its notice to make room, or None."""
+        return getattr(self, "preemption", None)
+
+    @property
     def waits_for_checks(self) -> bool:
         """Whether its devices are being checked, so that nothing has been started yet."""
         return self.checks_began_at is not None and self.checks_ended_at is None and self.launched_at is None
@@ -148,6 +141,66 @@ class Workspace(models.Model):
     def simulated(self) -> bool:
         """Whether nothing real runs behind it: decided by its flavor, before it has a pool."""
         return self.flavor.simulated or (self.pool is not None and self.pool.simulated)
+
+
+class QueueEntry(models.Model):
+    """What the queue has decided about a workspace, and what its user is told while it waits.
+
+    Every workspace has one. `nominated` is set while others are preempted for it, and `reservation_seq` is
+    above zero once its start has been reserved: a lower one goes first (`scheduling.engine.model.Workload`).
+    `reason` and `eta_basis` are reasons (`code`, `params`), `blocker` is the rule in the way with its amounts
+    and holders, as REST shows it.
+    """
+
+    workspace = models.OneToOneField(
+        Workspace, primary_key=True, on_delete=models.CASCADE, related_name="queue_entry"
+    )
+    nominated = models.BooleanField(default=False)
+    reservation_seq = models.PositiveBigIntegerField(default=0)
+    preemption_count = models.PositiveIntegerField(default=0)
+    outcome = models.CharField(max_length=16, choices=QueueOutcome, blank=True)
+    position = models.PositiveIntegerField(null=True, blank=True)
+    eta_at = models.DateTimeField(null=True, blank=True)
+    eta_basis = models.JSONField(default=dict, blank=True)
+    reason = models.JSONField(default=dict, blank=True)
+    blocker = models.JSONField(default=dict, blank=True)
+
+    def __str__(self) -> str:
+        return f"queue entry of {self.workspace_id}"
+
+
+class Preemption(models.Model):
+    """A workspace has to make room at `preempt_at`, for the workload or reservation `preempted_by`.
+
+    It stops then, its files stay, and it waits again. For a drain nobody stands behind it.
+    """
+
+    workspace = models.OneToOneField(
+        Workspace, primary_key=True, on_delete=models.CASCADE, related_name="preemption"
+    )
+    preempt_at = models.DateTimeField()
+    preempted_by = models.CharField(max_length=40, blank=True)
+    cause = models.CharField(max_length=12, choices=PreemptionCause)
+
+    def __str__(self) -> str:
+        return f"preemption of {self.workspace_id}"
+
+
+class WorkspaceStatus(models.Model):
+    """Every workspace has one. `reason` (`code`, `params`) says what is wrong with it, or why it failed;
+    the rest is what its agent and its node reported last."""
+
+    workspace = models.OneToOneField(
+        Workspace, primary_key=True, on_delete=models.CASCADE, related_name="status"
+    )
+    reason = models.JSONField(default=dict, blank=True)
+    log_tail = models.TextField(blank=True)
+    activity = models.JSONField(default=dict, blank=True)
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    gpu_idle_since = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"status of {self.workspace_id}"
 
 
 class IdempotencyKey(models.Model):

@@ -21,10 +21,12 @@ from portal.workspaces.lifecycle import (
     STARTABLE,
     STOPPABLE,
     TRANSITIONAL,
+    QueueOutcome,
     State,
     TerminationReason,
 )
 from portal.workspaces.models import Workspace
+from portal.workspaces.troubles import stored_message, trouble_of
 
 STARTING = frozenset({State.PENDING, State.PROVISIONING})
 EVENT_TONES = {"ready": "ok", "fail": "bad", "lost": "bad"}
@@ -34,14 +36,14 @@ def stage_words(workspace: Workspace) -> str:
     """What it is doing just now, in a few words."""
     match workspace.state:
         case State.PENDING:
-            if workspace.error_code == "needs_approval":
+            if workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL:
                 return "Waits for approval"
-            place = workspace.queue_position
+            place = workspace.queue_entry.position
             return f"Position {place} in the queue" if place else "Waits for a place"
         case State.PROVISIONING:
             return f"{workspace.template.name} starts" if workspace.launched_at else "Placed, about to start"
         case State.RUNNING:
-            return "Has to make room soon" if workspace.leave_at else "Ready"
+            return "Has to make room soon" if workspace.preempting else "Ready"
         case State.STOPPING:
             return "Its programs end"
         case State.STOPPED:
@@ -168,6 +170,9 @@ class Detail:
     open_now: bool
     has_log: bool
     approval: Any
+    trouble: str
+    waits_for: str
+    eta_basis: str
     ask_url: str
     leaving: str
     tries: int
@@ -201,7 +206,8 @@ ASKABLE = {Rule.TEAM_LIMIT: "quota", Rule.COHORT: "quota", Rule.USER_CAP: "membe
 
 def ask_url(actor: User, workspace: Workspace) -> str:
     """Where to ask for what a waiting workspace lacks, filled in; empty where asking would not help."""
-    rule, blocker = workspace.blocker.get("rule", ""), workspace.blocker
+    blocker = workspace.queue_entry.blocker
+    rule = blocker.get("rule", "")
     if workspace.state != State.PENDING or rule not in ASKABLE or workspace.owner_id != actor.pk:
         return ""
     query = {"team": workspace.team.slug, "kind": ASKABLE[Rule(rule)]}
@@ -222,9 +228,10 @@ LEAVES_FOR = {
 
 def leaving_words(workspace: Workspace) -> str:
     """For what a running workspace has to leave; empty where it may stay."""
-    if workspace.leave_at is None or workspace.state not in {State.PROVISIONING, State.RUNNING}:
+    notice = workspace.preempting
+    if notice is None or workspace.state not in {State.PROVISIONING, State.RUNNING}:
         return ""
-    return LEAVES_FOR.get(workspace.leave_reason, "another")
+    return LEAVES_FOR.get(notice.cause, "another")
 
 
 def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
@@ -247,10 +254,13 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         open_now=opening and openable,
         has_log=workspace.generation > 0 and not workspace.simulated and workspace.state != State.TERMINATED,
         approval=approval_of(workspace),
+        trouble=trouble_of(workspace),
+        waits_for=stored_message(workspace.queue_entry.reason),
+        eta_basis=stored_message(workspace.queue_entry.eta_basis),
         ask_url=ask_url(actor, workspace),
         leaving=leaving_words(workspace),
         tries=tries_of(workspace),
-        next_try_at=workspace.due_at if workspace.state == State.PROVISIONING else None,
+        next_try_at=workspace.next_reconcile_at if workspace.state == State.PROVISIONING else None,
         can_open=openable,
         can_start=operable and workspace.state in STARTABLE,
         can_stop=operable and workspace.state in STOPPABLE,
@@ -280,7 +290,7 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
     """The last heartbeat's figures as name and value; what was not measured is left out."""
     if workspace.state != State.RUNNING:
         return []
-    seen = workspace.activity or {}
+    seen = workspace.status.activity or {}
     facts: list[tuple[str, str]] = []
     for key, name in (("kernels", "Kernels"), ("terminals", "Terminals")):
         group = seen.get(key)
@@ -297,10 +307,11 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
 
 
 def event_rows(events: Sequence[Event]) -> list[EventRow]:
-    """The timeline's entries. A reason stands behind the first colon of what was written."""
+    """The timeline's entries."""
     rows = []
     for event in events:
-        what, _, why = event.message.partition(": ")
         tone = EVENT_TONES.get(event.kind.rpartition(".")[2], "")
-        rows.append(EventRow(at=event.at, who=event.actor_label, what=what, why=why, tone=tone))
+        rows.append(
+            EventRow(at=event.at, who=event.actor_label, what=event.message, why=event.reason, tone=tone)
+        )
     return rows

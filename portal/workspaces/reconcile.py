@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -17,6 +18,9 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory.domain_events import CapacityFreed
@@ -28,10 +32,19 @@ from portal.workspaces.domain_events import (
     PreflightDue,
     WorkspaceWaits,
 )
-from portal.workspaces.lifecycle import FROM_THE_START, State, TerminationReason, Trigger, Wanted
+from portal.workspaces.lifecycle import (
+    JUST_REQUESTED,
+    NOT_QUEUED,
+    NOTHING_SEEN,
+    DesiredState,
+    State,
+    TerminationReason,
+    Trigger,
+)
 from portal.workspaces.models import Workspace
 from portal.workspaces.selectors import locked
 from portal.workspaces.transitions import advance
+from portal.workspaces.troubles import error_code_of, trouble_of
 from provisioning.types import Op
 
 log = logging.getLogger(__name__)
@@ -54,7 +67,7 @@ def reconcile(workspace_id: UUID) -> None:
     """Take the next step of one workspace, if it is due. Safe to call at any time, any number of times."""
     with transaction.atomic():
         workspace = locked(workspace_id)
-        if workspace.due_at is None or workspace.due_at > timezone.now():
+        if workspace.next_reconcile_at is None or workspace.next_reconcile_at > timezone.now():
             return
         step(workspace)
 
@@ -63,7 +76,7 @@ def sweep() -> int:
     """Reconcile every row that is due, oldest first; returns how many were due."""
     due = list(
         Workspace.objects.due(timezone.now())
-        .order_by("due_at", "requested_at")
+        .order_by("next_reconcile_at", "requested_at")
         .values_list("pk", flat=True)[:SWEEP_BATCH]
     )
     for workspace_id in due:
@@ -75,7 +88,7 @@ def sweep() -> int:
             # One broken row must not keep the others waiting; it backs off on its own.
             log.exception("reconciling workspace %s failed", workspace_id)
             Workspace.objects.filter(pk=workspace_id).update(
-                due_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
+                next_reconcile_at=timezone.now() + timedelta(seconds=MAX_BACKOFF_S)
             )
     return len(due)
 
@@ -96,9 +109,9 @@ def step(workspace: Workspace) -> None:
             dispatch.send(workspace, Op.STOP)
         case State.TERMINATING:
             dispatch.send(workspace, Op.DELETE)
-        case State.STOPPED if workspace.wanted == Wanted.DELETED:
+        case State.STOPPED if workspace.desired_state == DesiredState.DELETED:
             _delete_stopped(workspace, now)
-        case State.STOPPED if workspace.wanted == Wanted.RUNNING:
+        case State.STOPPED if workspace.desired_state == DesiredState.RUNNING:
             requeue(workspace)
         case _:
             _rest(workspace)
@@ -125,11 +138,6 @@ def release(workspace: Workspace, *, used: bool = True) -> None:
         emit(CapacityFreed())
 
 
-def refused_for_capacity(workspace: Workspace) -> bool:
-    """Whether the backend refused this start for lack of room, and the capacity is being given back."""
-    return workspace.state == State.PROVISIONING and workspace.error_code == "no_capacity"
-
-
 def requeue(workspace: Workspace) -> None:
     """Put a stopped workspace that had to leave back into the queue, at its old place by age."""
     advance(
@@ -137,38 +145,43 @@ def requeue(workspace: Workspace) -> None:
         Trigger.START,
         actor=SYSTEM,
         message="queues it again",
-        due_at=None,
+        next_reconcile_at=None,
         attempts=0,
-        **FROM_THE_START,
+        queue=NOT_QUEUED,
+        status=NOTHING_SEEN,
+        end_preemption=True,
+        **JUST_REQUESTED,
     )
     emit(WorkspaceWaits(workspace))
 
 
 def _provision(workspace: Workspace, now: datetime) -> None:
-    if refused_for_capacity(workspace):
+    if workspace.start_refused:
         dispatch.send(workspace, Op.DELETE)
         return
-    if workspace.leave_at is not None and workspace.leave_at <= now:
+    if _must_make_room(workspace, now):
         emit(PreemptionDue(workspace))
         return
     if workspace.waits_for_checks:
         emit(PreflightDue(workspace))
         return
     if now > _started_at(workspace, now) + timedelta(seconds=workspace.template.start_timeout_s):
-        limit = f"within {workspace.template.start_timeout_s} s"
-        fail(
-            workspace,
-            TerminationReason.START_TIMEOUT,
-            code="start_timeout",
-            message=(
-                f"It could not be started {limit}: {workspace.error_message}"
-                if workspace.error_message
-                else f"{workspace.template.name} did not answer {limit}. "
-                "Look at the log below, then try again."
-            ),
-        )
+        fail(workspace, TerminationReason.START_TIMEOUT, _too_slow(workspace))
         return
     dispatch.send(workspace, Op.OBSERVE if workspace.launched_at else Op.START)
+
+
+def _must_make_room(workspace: Workspace, now: datetime) -> bool:
+    return workspace.preempting is not None and workspace.preempting.preempt_at <= now
+
+
+def _too_slow(workspace: Workspace) -> Reason:
+    limit_s, cause = workspace.template.start_timeout_s, trouble_of(workspace)
+    if cause:
+        return Reason(
+            WorkspaceCode.NOT_STARTED_IN_TIME, {"limit_s": limit_s, "cause": cause, "code": "start_timeout"}
+        )
+    return Reason(WorkspaceCode.START_TIMEOUT, {"limit_s": limit_s, "template": workspace.template.name})
 
 
 def _started_at(workspace: Workspace, now: datetime) -> datetime:
@@ -181,15 +194,17 @@ def _started_at(workspace: Workspace, now: datetime) -> datetime:
 
 def _watch(workspace: Workspace, now: datetime) -> None:
     """A heartbeat is proof of life; only when it stays away is the backend asked."""
-    if workspace.leave_at is not None and workspace.leave_at <= now:
+    if _must_make_room(workspace, now):
         emit(PreemptionDue(workspace))
         return
-    if workspace.pool is not None and not workspace.pool.simulated and workspace.heartbeat_at:
-        fresh_until = workspace.heartbeat_at + heartbeat_patience()
+    heartbeat_at = workspace.status.heartbeat_at
+    if workspace.pool is not None and not workspace.pool.simulated and heartbeat_at:
+        fresh_until = heartbeat_at + heartbeat_patience()
         if now < fresh_until:
-            # No later than the moment at which it has to leave.
-            workspace.due_at = min(fresh_until, workspace.leave_at or fresh_until)
-            workspace.save(update_fields=["due_at"])
+            # No later than the moment at which it has to make room.
+            notice = workspace.preempting
+            workspace.next_reconcile_at = min(fresh_until, notice.preempt_at) if notice else fresh_until
+            workspace.save(update_fields=["next_reconcile_at"])
             return
     dispatch.send(workspace, Op.OBSERVE)
 
@@ -206,36 +221,38 @@ def _delete_stopped(workspace: Workspace, now: datetime) -> None:
         actor=SYSTEM,
         message="deletes it, now that it has stopped",
         termination_reason=TerminationReason.DELETED,
-        due_at=now if placed else None,
+        next_reconcile_at=now if placed else None,
     )
     if placed:
         dispatch.send(workspace, Op.DELETE)
 
 
 def _rest(workspace: Workspace) -> None:
-    if workspace.due_at is not None:
-        workspace.due_at = None
-        workspace.save(update_fields=["due_at"])
+    if workspace.next_reconcile_at is not None:
+        workspace.next_reconcile_at = None
+        workspace.save(update_fields=["next_reconcile_at"])
 
 
 def fail(
-    workspace: Workspace, reason: TerminationReason, *, code: str, message: str, log_tail: str = ""
+    workspace: Workspace, termination_reason: TerminationReason, reason: Reason, *, log_tail: str = ""
 ) -> None:
     """End a workspace that cannot go on: TERMINATING now, FAILED when nothing is left of it."""
     trigger = Trigger.LOST if workspace.state == State.RUNNING else Trigger.FAIL
+    status: dict[str, Any] = {"reason": reason.as_json()}
+    if log_tail:
+        status["log_tail"] = storable(log_tail)
     advance(
         workspace,
         trigger,
         actor=SYSTEM,
-        message=f"ends it: {storable(message)}",
-        data={"reason": reason.value, "code": code},
-        termination_reason=reason,
-        error_code=code,
-        error_message=storable(message),
-        log_tail=storable(log_tail) or workspace.log_tail,
+        message="ends it",
+        reason=sentence_of(reason),
+        data={"reason": termination_reason.value, "code": error_code_of(reason)},
+        termination_reason=termination_reason,
+        status=status,
         lease="",
         attempts=0,
-        due_at=timezone.now(),
+        next_reconcile_at=timezone.now(),
     )
     dispatch.send(workspace, Op.DELETE)
 

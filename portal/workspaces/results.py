@@ -18,16 +18,18 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
 from portal.common.formatting import format_duration
-from portal.common.texts import storable
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.events.services import notify
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.gateway import publishing
-from portal.workspaces.lifecycle import HOLDING, NOT_LEAVING, State, TerminationReason, Trigger, Wanted
-from portal.workspaces.models import Workspace
+from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
+from portal.workspaces.models import Workspace, WorkspaceStatus
 from portal.workspaces.selectors import locked
-from portal.workspaces.transitions import advance
+from portal.workspaces.transitions import advance, set_rows
+from portal.workspaces.troubles import reported, trouble_of
 from provisioning.registry import driver_for
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
@@ -51,8 +53,8 @@ def apply_result(result: Result) -> bool:
         return False
     workspace.lease = ""
     workspace.lease_expires_at = None
-    workspace.due_at = timezone.now()
-    workspace.save(update_fields=["lease", "lease_expires_at", "due_at"])
+    workspace.next_reconcile_at = timezone.now()
+    workspace.save(update_fields=["lease", "lease_expires_at", "next_reconcile_at"])
     if result.failure is not None:
         _failed(workspace, result.op, result.failure)
     elif result.observation is not None:
@@ -65,22 +67,19 @@ def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
         if failure.code == "no_capacity":
             # The snapshot was wrong. Deleting shows that nothing is left, and closes this generation:
             # a second copy of the command that comes late cannot start what has been given back.
-            workspace.error_code = failure.code
-            workspace.error_message = storable(failure.message)
-            workspace.save(update_fields=["error_code", "error_message"])
+            workspace.start_refused = True
+            workspace.save(update_fields=["start_refused"])
+            set_rows([workspace], status={"reason": reported(failure.code, failure.message).as_json()})
             dispatch.send(workspace, Op.DELETE)
             return
         if not failure.retryable and failure.code != "stale":
-            reconcile.fail(
-                workspace, TerminationReason.START_FAILED, code=failure.code, message=failure.message
-            )
+            reconcile.fail(workspace, TerminationReason.START_FAILED, reported(failure.code, failure.message))
             return
     workspace.attempts += 1
-    workspace.due_at = timezone.now() + reconcile.backoff(workspace.attempts)
-    if not reconcile.refused_for_capacity(workspace):
-        workspace.error_code = failure.code
-        workspace.error_message = storable(failure.message)
-    workspace.save(update_fields=["attempts", "due_at", "error_code", "error_message"])
+    workspace.next_reconcile_at = timezone.now() + reconcile.backoff(workspace.attempts)
+    workspace.save(update_fields=["attempts", "next_reconcile_at"])
+    if not workspace.start_refused:
+        set_rows([workspace], status={"reason": reported(failure.code, failure.message).as_json()})
 
 
 def _observed(workspace: Workspace, op: Op, seen: Observation) -> None:
@@ -114,7 +113,7 @@ def _continue(workspace: Workspace, answered: Op, wanted: Op) -> None:
 
 
 def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> None:
-    if reconcile.refused_for_capacity(workspace):
+    if workspace.start_refused:
         if op is Op.DELETE and seen.state in GONE:
             _requeue(workspace)
         else:
@@ -143,9 +142,8 @@ def _observed_provisioning(workspace: Workspace, op: Op, seen: Observation) -> N
 
 def _learn(workspace: Workspace, seen: Observation) -> None:
     """Keep what the observation adds: that it was launched, and where the app will answer."""
-    changed = ["attempts", "error_code", "error_message"]
+    changed = ["attempts"]
     workspace.attempts = 0
-    workspace.error_code = workspace.error_message = ""
     if workspace.launched_at is None:
         workspace.launched_at = timezone.now()
         changed.append("launched_at")
@@ -154,6 +152,7 @@ def _learn(workspace: Workspace, seen: Observation) -> None:
         workspace.endpoint = seen.endpoint
         changed.append("endpoint")
     workspace.save(update_fields=changed)
+    set_rows([workspace], status=NO_TROUBLE)
     # The route is laid before the app answers, so that nobody waits for it afterwards.
     publishing.publish_on_commit(workspace)
 
@@ -163,19 +162,16 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         reconcile.fail(
             workspace,
             TerminationReason.LOST,
-            code="lost",
-            message="Its processes have disappeared, as after a restart of the machine. Try it again: "
-            "your files are still there.",
+            Reason(WorkspaceCode.LOST),
         )
     elif seen.state in {ObservedState.FAILED, ObservedState.STOPPED}:
         _ended_by_itself(workspace, seen, TerminationReason.APP_EXITED)
     else:
         changes: dict[str, Any] = {"attempts": 0}
-        if seen.state is not ObservedState.UNKNOWN:
-            if workspace.error_code:
-                changes |= {"error_code": "", "error_message": ""}
-        else:
-            changes |= {"error_code": seen.code or "unknown", "error_message": storable(seen.message)}
+        unknown = seen.state is ObservedState.UNKNOWN
+        trouble = reported(seen.code or "unknown", seen.message).as_json() if unknown else {}
+        if trouble != workspace.status.reason:
+            set_rows([workspace], status={"reason": trouble})
         if seen.endpoint and seen.endpoint != workspace.endpoint:
             # The driver knows where it is; an agent, which its user can imitate, only says so.
             changes["endpoint"] = workspace.endpoint = seen.endpoint
@@ -183,19 +179,15 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         patience = reconcile.heartbeat_patience().total_seconds()
         # Its agent has said that the app ended, and this was seen before: look again soon.
-        _again_in(workspace, patience if workspace.heartbeat_at else reconcile.STARTING_OBSERVE_S)
+        _again_in(workspace, patience if workspace.status.heartbeat_at else reconcile.STARTING_OBSERVE_S)
 
 
-def _ended_by_itself(workspace: Workspace, seen: Observation, reason: TerminationReason) -> None:
-    ending = f" (exit code {seen.exit_code})" if seen.exit_code is not None else ""
-    reconcile.fail(
-        workspace,
-        reason,
-        code=seen.code or reason.value,
-        message=seen.message
-        or f"{workspace.template.name} ended by itself{ending}. Look at the log below, then try again.",
-        log_tail=seen.log_tail,
-    )
+def _ended_by_itself(workspace: Workspace, seen: Observation, termination: TerminationReason) -> None:
+    code = seen.code or termination.value
+    ended = {"template": workspace.template.name, "exit_code": seen.exit_code, "code": code}
+    own = reported(code, seen.message) if seen.message else None
+    reason = own or Reason(WorkspaceCode.APP_EXITED, ended)
+    reconcile.fail(workspace, termination, reason, log_tail=seen.log_tail)
 
 
 def become_ready(workspace: Workspace, *, endpoint: str) -> None:
@@ -210,11 +202,9 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         endpoint=endpoint or workspace.endpoint,
         launched_at=workspace.launched_at or now,
         ready_at=now,
-        heartbeat_at=now,
+        status={"heartbeat_at": now, **NO_TROUBLE},
         attempts=0,
-        error_code="",
-        error_message="",
-        due_at=now + reconcile.heartbeat_patience(),
+        next_reconcile_at=now + reconcile.heartbeat_patience(),
     )
     waited = (workspace.placed_at or now) - workspace.requested_at
     if waited >= LONG_WAIT:
@@ -232,20 +222,22 @@ def _requeue(workspace: Workspace) -> None:
         workspace,
         Trigger.NO_CAPACITY,
         actor=SYSTEM,
-        message=f"queues it again: {workspace.error_message}",
+        message="queues it again",
+        reason=trouble_of(workspace),
         # The queue leaves it alone until then: the backend would only refuse it again.
-        due_at=timezone.now() + timedelta(seconds=reconcile.REFUSED_WAIT_S),
+        next_reconcile_at=timezone.now() + timedelta(seconds=reconcile.REFUSED_WAIT_S),
         pool=None,
         placed_at=None,
         admitted_at=None,
-        **NOT_LEAVING,
+        start_refused=False,
+        end_preemption=True,
     )
     reconcile.release(workspace)
 
 
 def _stopped(workspace: Workspace) -> None:
     # It may have been deleted meanwhile, or had to leave and waits again.
-    goes_on = workspace.wanted != Wanted.STOPPED
+    goes_on = workspace.desired_state != DesiredState.STOPPED
     advance(
         workspace,
         Trigger.STOPPED,
@@ -253,9 +245,8 @@ def _stopped(workspace: Workspace) -> None:
         message="has stopped it; files stay",
         endpoint="",
         attempts=0,
-        error_code="",
-        error_message="",
-        due_at=timezone.now() if goes_on else None,
+        status=NO_TROUBLE,
+        next_reconcile_at=timezone.now() if goes_on else None,
     )
     reconcile.release(workspace)
     if goes_on:
@@ -270,15 +261,15 @@ def _gone(workspace: Workspace) -> None:
         message="has ended it; nothing of it is left running",
         endpoint="",
         attempts=0,
-        due_at=None,
+        next_reconcile_at=None,
     )
     reconcile.release(workspace)
 
 
 def _again_in(workspace: Workspace, seconds: float) -> None:
     due = timezone.now() + timedelta(seconds=seconds)
-    Workspace.objects.filter(pk=workspace.pk).update(due_at=due)
-    workspace.due_at = due
+    Workspace.objects.filter(pk=workspace.pk).update(next_reconcile_at=due)
+    workspace.next_reconcile_at = due
 
 
 # --- reports of agents --------------------------------------------------------------------------
@@ -317,9 +308,7 @@ def agent_exited(*, workspace_id: UUID, generation: int, exit_code: int, log_tai
     if workspace.state not in {State.PROVISIONING, State.RUNNING}:
         return
     log.info("app of %s exited with code %s", workspace.pk, exit_code)
-    workspace.log_tail = log_tail
-    workspace.heartbeat_at = None
-    workspace.save(update_fields=["log_tail", "heartbeat_at"])
+    set_rows([workspace], status={"log_tail": log_tail, "heartbeat_at": None})
     # The agent cannot know why (a memory limit, say): the driver can.
     _look_now(workspace)
 
@@ -338,7 +327,8 @@ def agent_heartbeat(*, workspace_id: UUID, generation: int, activity: dict[str, 
     """Proof of life and of use. Raises `Revoked`."""
     now = timezone.now()
     idle_since = Coalesce("gpu_idle_since", Value(now)) if _gpus_idle(activity) else None
-    updated = Workspace.objects.filter(pk=workspace_id, generation=generation, state__in=HOLDING).update(
+    current = Workspace.objects.filter(pk=workspace_id, generation=generation, state__in=HOLDING)
+    updated = WorkspaceStatus.objects.filter(workspace__in=current).update(
         heartbeat_at=now, activity=activity, gpu_idle_since=idle_since
     )
     if not updated:

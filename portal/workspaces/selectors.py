@@ -24,6 +24,7 @@ def workspaces_for(actor: User) -> WorkspaceQuerySet:
     return (
         visible_to(actor, Workspace.objects.all())
         .select_related("owner", "team", "template", "flavor", "flavor__pool", "pool")
+        .select_related("queue_entry", "status", "preemption")
         .order_by("-created_at", "-id")
     )
 
@@ -76,7 +77,17 @@ def locked(workspace_id: UUID) -> Workspace:
     try:
         return (
             Workspace.objects.select_for_update(of=("self",))
-            .select_related("owner", "team", "template", "flavor", "pool", "flavor__pool")
+            .select_related(
+                "owner",
+                "team",
+                "template",
+                "flavor",
+                "pool",
+                "flavor__pool",
+                "queue_entry",
+                "status",
+                "preemption",
+            )
             .get(pk=workspace_id)
         )
     except Workspace.DoesNotExist:

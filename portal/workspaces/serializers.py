@@ -13,11 +13,13 @@ from rest_framework import serializers
 
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
+from portal.common.reasons.wording import message_of, reason_of, sentence_of
 from portal.events.models import Event
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import selectors
-from portal.workspaces.lifecycle import State, TerminationReason, Wanted
+from portal.workspaces.lifecycle import DesiredState, State, TerminationReason
 from portal.workspaces.models import Workspace
+from portal.workspaces.troubles import error_code_of
 
 
 def with_held(workspaces: QuerySet[Workspace]) -> QuerySet[Workspace]:
@@ -111,7 +113,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     """A workspace. Its `url` opens in the browser of its user, or with a bearer token of theirs."""
 
     state = serializers.ChoiceField(State.choices)
-    wanted = serializers.ChoiceField(Wanted.choices)
+    wanted = serializers.ChoiceField(DesiredState.choices, source="desired_state")
     reason = serializers.ChoiceField(
         TerminationReason.choices, source="termination_reason", help_text="Why it ended, or empty."
     )
@@ -131,7 +133,8 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     queue = serializers.SerializerMethodField(help_text="How it stands while it waits, or null.")
     leaving = serializers.SerializerMethodField(help_text="That it has to make room, or null.")
     expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
-    activity = serializers.DictField(help_text="What its agent saw last.")
+    activity = serializers.DictField(source="status.activity", help_text="What its agent saw last.")
+    heartbeat_at = serializers.DateTimeField(source="status.heartbeat_at", allow_null=True)
 
     class Meta:
         model = Workspace
@@ -152,29 +155,35 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
 
     @extend_schema_field(ErrorSerializer(allow_null=True))
     def get_error(self, workspace: Workspace) -> dict[str, str] | None:
-        if not workspace.error_code and not workspace.error_message:
+        entry = workspace.queue_entry
+        waits = workspace.state == State.PENDING and entry.outcome
+        reason = reason_of(entry.reason if waits else workspace.status.reason)
+        if reason is None:
             return None
-        return {"code": workspace.error_code, "message": workspace.error_message}
+        return {
+            "code": entry.outcome if waits else error_code_of(reason),
+            "message": message_of(reason) if waits else sentence_of(reason),
+        }
 
     @extend_schema_field(QueueSerializer(allow_null=True))
     def get_queue(self, workspace: Workspace) -> dict[str, Any] | None:
         if workspace.state != State.PENDING:
             return None
-        known = workspace.error_code in ("queued", "needs_approval")
+        entry = workspace.queue_entry
+        basis = reason_of(entry.eta_basis)
         return {
-            "outcome": workspace.error_code if known else "",
-            "position": workspace.queue_position,
-            "eta": workspace.eta_at,
-            "eta_basis": workspace.eta_basis,
-            "rule": workspace.blocker.get("rule", ""),
-            "resource": workspace.blocker.get("resource", ""),
+            "outcome": entry.outcome,
+            "position": entry.position,
+            "eta": entry.eta_at,
+            "eta_basis": message_of(basis) if basis else "",
+            "rule": entry.blocker.get("rule", ""),
+            "resource": entry.blocker.get("resource", ""),
         }
 
     @extend_schema_field(LeavingSerializer(allow_null=True))
     def get_leaving(self, workspace: Workspace) -> dict[str, Any] | None:
-        if workspace.leave_at is None:
-            return None
-        return {"at": workspace.leave_at, "reason": workspace.leave_reason}
+        notice = workspace.preempting
+        return {"at": notice.preempt_at, "reason": notice.cause} if notice is not None else None
 
     def get_expected_hours(self, workspace: Workspace) -> float:
         return round(workspace.expected_s / 3600, 2)
@@ -201,6 +210,7 @@ class EventSerializer(serializers.ModelSerializer[Event]):
     """One entry of the audit log. The message reads after the actor's name."""
 
     actor = serializers.CharField(source="actor_label")
+    message = serializers.CharField(source="sentence")
     data = serializers.DictField()  # type: ignore[assignment]
 
     class Meta:
@@ -218,23 +228,24 @@ def version_of(workspace: Workspace) -> str:
     return _short(
         workspace.state,
         workspace.state_since,
-        workspace.wanted,
+        workspace.desired_state,
         workspace.generation,
         workspace.pool_id,
         workspace.launched_at,
         workspace.ready_at,
         workspace.termination_reason,
-        workspace.error_code,
-        workspace.error_message,
-        workspace.queue_position,
-        workspace.eta_at,
-        workspace.leave_at,
+        workspace.status.reason,
+        workspace.queue_entry.outcome,
+        workspace.queue_entry.reason,
+        workspace.queue_entry.position,
+        workspace.queue_entry.eta_at,
+        workspace.preempting.preempt_at if workspace.preempting else None,
     )
 
 
 def etag_of(workspace: Workspace) -> str:
     """Weak: the version, and after a dot what the agent has measured."""
-    return f'W/"{version_of(workspace)}.{_short(workspace.heartbeat_at, workspace.activity)}"'
+    return f'W/"{version_of(workspace)}.{_short(workspace.status.heartbeat_at, workspace.status.activity)}"'
 
 
 def _short(*parts: Any) -> str:

@@ -28,17 +28,18 @@ from portal.workspaces import dispatch, policies, reconcile
 from portal.workspaces.domain_events import WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import (
     DELETABLE,
-    FROM_THE_START,
-    NOT_LEAVING,
-    NOT_WAITING,
+    JUST_REQUESTED,
+    NO_TROUBLE,
+    NOT_QUEUED,
+    NOTHING_SEEN,
     STARTABLE,
     STOPPABLE,
+    DesiredState,
     State,
     TerminationReason,
     Trigger,
-    Wanted,
 )
-from portal.workspaces.models import IdempotencyKey, Workspace
+from portal.workspaces.models import IdempotencyKey, QueueEntry, Workspace, WorkspaceStatus
 from portal.workspaces.selectors import locked
 from portal.workspaces.transitions import advance
 
@@ -171,6 +172,8 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
         raise InvalidInput(Reason(WorkspaceCode.NOT_VALID), errors=error.message_dict) from error
     emit(WorkspaceRequested(workspace, unapproved=unapproved))
     workspace.save(force_insert=True)
+    QueueEntry.objects.create(workspace=workspace)
+    WorkspaceStatus.objects.create(workspace=workspace)
     events.record(
         actor=actor,
         kind="workspace.requested",
@@ -215,27 +218,27 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
     workspace = locked(workspace_id)
     policies.require_operate(actor, workspace)
     if workspace.state in {State.STOPPED, State.STOPPING}:
-        if workspace.wanted == Wanted.RUNNING:
+        if workspace.desired_state == DesiredState.RUNNING:
             # It had to leave and would have been queued again.
-            Workspace.objects.filter(pk=workspace.pk).update(wanted=Wanted.STOPPED)
-            workspace.wanted = Wanted.STOPPED
+            Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.STOPPED)
+            workspace.desired_state = DesiredState.STOPPED
             events.record(actor=actor, kind="workspace.stop_asked", workspace=workspace, message="stopped it")
         return workspace
     if workspace.state not in STOPPABLE:
         raise _refused(workspace, WorkspaceCode.NOT_STOPPABLE)
-    why = f": {reason}" if reason else ""
     now = timezone.now()
     advance(
         workspace,
         Trigger.STOP,
         actor=actor,
-        message=f"stopped it{why}",
-        wanted=Wanted.STOPPED,
-        due_at=None if workspace.state == State.PENDING else now,
+        message="stopped it",
+        reason=reason,
+        desired_state=DesiredState.STOPPED,
+        next_reconcile_at=None if workspace.state == State.PENDING else now,
         attempts=0,
-        **NOT_WAITING,
-        **NOT_LEAVING,
-        **_no_error(),
+        queue=NOT_QUEUED,
+        status=NO_TROUBLE,
+        end_preemption=True,
     )
     reconcile.step(workspace)
     return workspace
@@ -258,13 +261,15 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         Trigger.RETRY if retrying else Trigger.START,
         actor=actor,
         message="tried it again" if retrying else "started it",
-        wanted=Wanted.RUNNING,
+        desired_state=DesiredState.RUNNING,
         termination_reason=TerminationReason.NONE,
         requested_at=now,
-        due_at=None,
+        next_reconcile_at=None,
         attempts=0,
-        **FROM_THE_START,
-        **_no_error(),
+        queue=NOT_QUEUED,
+        status=NOTHING_SEEN,
+        end_preemption=True,
+        **JUST_REQUESTED,
     )
     emit(WorkspaceQueued(workspace))
     workspace.refresh_from_db()
@@ -280,24 +285,23 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         return workspace
     if workspace.state not in DELETABLE:
         # It is ending already, for a reason of its own: say only that it shall not come back.
-        if workspace.wanted != Wanted.DELETED:
+        if workspace.desired_state != DesiredState.DELETED:
             Workspace.objects.filter(pk=workspace.pk).update(
-                wanted=Wanted.DELETED, termination_reason=TerminationReason.DELETED
+                desired_state=DesiredState.DELETED, termination_reason=TerminationReason.DELETED
             )
             events.record(
                 actor=actor, kind="workspace.delete_asked", workspace=workspace, message="deleted it"
             )
         return workspace
     changes: dict[str, Any] = {
-        "wanted": Wanted.DELETED,
+        "desired_state": DesiredState.DELETED,
         "termination_reason": TerminationReason.DELETED,
         "attempts": 0,
-        **_no_error(),
     }
     if workspace.state == State.STOPPING:
         # The stop goes on; the reconciler deletes it when it has been seen to end.
-        Workspace.objects.filter(pk=workspace.pk).update(wanted=Wanted.DELETED)
-        workspace.wanted = Wanted.DELETED
+        Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.DELETED)
+        workspace.desired_state = DesiredState.DELETED
         events.record(actor=actor, kind="workspace.delete_asked", workspace=workspace, message="deleted it")
         return workspace
     placed = workspace.pool_id is not None
@@ -306,7 +310,8 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         Trigger.TERMINATE if placed else Trigger.CANCEL,
         actor=actor,
         message="deleted it",
-        due_at=timezone.now() if placed else None,
+        next_reconcile_at=timezone.now() if placed else None,
+        status=NO_TROUBLE,
         **changes,
     )
     reconcile.step(workspace)
@@ -328,14 +333,10 @@ def stop_all(*, actor: User | SystemActor, reason: str) -> int:
 def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:
     """The app's last lines: asked of the node, or what was kept when it failed. Raises `Unavailable`."""
     if workspace.pool is None or workspace.generation == 0:
-        return workspace.log_tail
+        return workspace.status.log_tail
     if workspace.state in {State.TERMINATED, State.FAILED}:
-        return workspace.log_tail
+        return workspace.status.log_tail
     return dispatch.read_logs(workspace, tail_lines=tail_lines)
-
-
-def _no_error() -> dict[str, Any]:
-    return {"error_code": "", "error_message": ""}
 
 
 def _refused(workspace: Workspace, code: WorkspaceCode) -> StateConflict:

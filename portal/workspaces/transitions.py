@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Model
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -16,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State, Trigger, target_of
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Preemption, QueueEntry, Workspace, WorkspaceStatus
 
 
 @transaction.atomic
@@ -26,32 +27,40 @@ def advance(
     *,
     actor: User | SystemActor,
     message: str,
+    reason: str = "",
     data: dict[str, Any] | None = None,
+    queue: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
+    end_preemption: bool = False,
     **fields: Any,
 ) -> None:
-    """Move `workspace`, set `fields`, and write the event, all in one transaction.
+    """Move `workspace`, set `fields`, and write the audit entry, all in one transaction.
+
+    `queue` and `status` are columns of its queue entry and of its status; `end_preemption` takes back
+    its notice to make room.
 
     The update is conditional on the state and generation that the caller saw; who loses the race
     gets `StateConflict` and nothing is changed.
     """
     now = timezone.now()
     before = State(workspace.state)
-    reason = fields.get("termination_reason", workspace.termination_reason)
-    target = target_of(before, trigger, reason)
+    ends_as = fields.get("termination_reason", workspace.termination_reason)
+    target = target_of(before, trigger, ends_as)
     changes: dict[str, Any] = {"state": target, "state_since": now, **fields}
     won = Workspace.objects.filter(pk=workspace.pk, state=before, generation=workspace.generation).update(
         **changes
     )
     if not won:
         raise StateConflict(Reason(WorkspaceCode.CHANGED_MEANWHILE))
-    for name, value in changes.items():
-        setattr(workspace, name, value)
+    _take_over([workspace], changes)
+    set_rows([workspace], queue=queue, status=status, end_preemption=end_preemption)
     # Every change of state, so that nobody is sent to an app that is ending.
     publishing.publish_on_commit(workspace)
     events.record(
         actor=actor,
         kind=f"workspace.{trigger.value}",
         message=message,
+        reason=reason,
         workspace=workspace,
         data={"from": before.value, "to": target.value, **(data or {})},
     )
@@ -65,6 +74,8 @@ def advance_all(
     actor: User | SystemActor,
     messages: Sequence[str],
     data: dict[str, Any] | None = None,
+    queue: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> None:
     """Like `advance` for several in one state and generation that get the same `fields`: all or none.
@@ -84,9 +95,9 @@ def advance_all(
     ).update(**changes)
     if won != len(workspaces):
         raise StateConflict(Reason(WorkspaceCode.SOME_CHANGED_MEANWHILE))
+    _take_over(workspaces, changes)
+    set_rows(workspaces, queue=queue, status=status)
     for workspace in workspaces:
-        for name, value in changes.items():
-            setattr(workspace, name, value)
         publishing.publish_on_commit(workspace)
     events.record_all(
         actor=actor,
@@ -94,3 +105,30 @@ def advance_all(
         entries=list(zip(workspaces, messages, strict=True)),
         data={"from": State(before).value, "to": target.value, **(data or {})},
     )
+
+
+def set_rows(
+    workspaces: Sequence[Workspace],
+    *,
+    queue: Mapping[str, Any] | None = None,
+    status: Mapping[str, Any] | None = None,
+    end_preemption: bool = False,
+) -> None:
+    """Set columns of the queue entries and of the status of locked workspaces: a statement for each table."""
+    keys = [workspace.pk for workspace in workspaces]
+    if queue:
+        QueueEntry.objects.filter(workspace__in=keys).update(**queue)
+        _take_over([workspace.queue_entry for workspace in workspaces], queue)
+    if status:
+        WorkspaceStatus.objects.filter(workspace__in=keys).update(**status)
+        _take_over([workspace.status for workspace in workspaces], status)
+    if end_preemption:
+        Preemption.objects.filter(workspace__in=keys).delete()
+        for workspace in workspaces:
+            workspace._state.fields_cache["preemption"] = None
+
+
+def _take_over(rows: Sequence[Model], changes: Mapping[str, Any]) -> None:
+    for row in rows:
+        for name, value in changes.items():
+            setattr(row, name, value)

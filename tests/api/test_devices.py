@@ -18,6 +18,7 @@ from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.api.conftest import problem
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
+from tests.rows import preempt_at
 
 pytestmark = pytest.mark.django_db
 
@@ -178,7 +179,7 @@ def test_drains_say_how_far_they_are(api: Any, olga: Any, bob: Any, make: Any, p
     leaving = api(bob).get(f"workspaces/{workspace.pk}").json()["leaving"]
     assert (leaving["reason"], leaving["at"]) == ("drain", first["until"])
     assert api(olga).post(f"{what}s/{target.pk}/uncordon").status_code == 200
-    assert Workspace.objects.get().leave_at is None
+    assert preempt_at(Workspace.objects.get()) is None
 
 
 @pytest.mark.parametrize(

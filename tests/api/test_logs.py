@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def one(bob: Any, team: Any) -> Workspace:
-    return WorkspaceFactory(owner=bob, team=team, state=State.FAILED, log_tail="first\nlast ümläut\n")
+    return WorkspaceFactory(owner=bob, team=team, state=State.FAILED, status__log_tail="first\nlast ümläut\n")
 
 
 def test_as_json_and_as_text(api: Any, bob: Any, one: Workspace) -> None:

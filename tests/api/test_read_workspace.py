@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.workspaces.troubles import reported
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory
 
@@ -16,7 +17,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def one(bob: Any, team: Any) -> Workspace:
-    return WorkspaceFactory(owner=bob, team=team, error_code="queued", error_message="Waits.")
+    return WorkspaceFactory(
+        owner=bob,
+        team=team,
+        queue_entry__outcome="queued",
+        queue_entry__reason=reported("", "Waits.").as_json(),
+    )
 
 
 def test_who_may(api: Any, alice: Any, bob: Any, charlie: Any, olga: Any, one: Workspace) -> None:
@@ -46,7 +52,7 @@ def test_nothing_is_sent_again_while_nothing_changes(api: Any, bob: Any, one: Wo
     same = program.get(f"workspaces/{one.pk}", **{"If-None-Match": f'"other", {tag}'})
     assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag)
 
-    Workspace.objects.filter(pk=one.pk).update(activity={"kernels": 1})
+    WorkspaceStatus.objects.filter(pk=one.pk).update(activity={"kernels": 1})
     measured = program.get(f"workspaces/{one.pk}", **{"If-None-Match": tag})
     assert measured.status_code == 200
     assert measured["ETag"] != tag

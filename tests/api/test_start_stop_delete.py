@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Workspace, WorkspaceStatus
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory
 
@@ -84,7 +84,7 @@ def test_who_may(
 def test_only_as_it_was_seen(api: Any, bob: Any, running: Workspace, settle: Any) -> None:
     program, path = api(bob), f"workspaces/{running.pk}"
     tag = program.get(path)["ETag"]
-    Workspace.objects.filter(pk=running.pk).update(activity={"kernels": 2})
+    WorkspaceStatus.objects.filter(pk=running.pk).update(activity={"kernels": 2})
 
     assert program.post(f"{path}/stop", **{"If-Match": tag}).status_code == 202
 

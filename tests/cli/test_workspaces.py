@@ -15,7 +15,8 @@ from portal.common.actors import SYSTEM
 from portal.events.services import record
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.workspaces.troubles import reported
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 from tests.workspaces.gateway.gateway_support import eventually
 
@@ -63,7 +64,8 @@ def test_up_says_why_it_failed(as_bob: Any) -> None:
         try:
             workspace = eventually(Workspace.objects.first)
             now = timezone.now()
-            Workspace.objects.update(state=State.FAILED, state_since=now, error_message="It broke.")
+            Workspace.objects.update(state=State.FAILED, state_since=now)
+            WorkspaceStatus.objects.update(reason=reported("broken", "It broke.").as_json())
             record(actor=SYSTEM, kind="workspace.gone", message="found it gone", workspace=workspace)
         finally:
             connection.close()
@@ -184,7 +186,7 @@ def test_rm_without_a_question(as_bob: Any, bob: Any, team: Any) -> None:
 
 
 def test_logs(as_bob: Any, bob: Any, team: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    WorkspaceFactory(owner=bob, team=team, name="mine", state=State.FAILED, log_tail="one\ntwo")
+    WorkspaceFactory(owner=bob, team=team, name="mine", state=State.FAILED, status__log_tail="one\ntwo")
 
     assert as_bob("logs", "mine").out == "one\ntwo\n"
     assert as_bob("logs", "mine", "--json").json == {"text": "one\ntwo"}

@@ -74,7 +74,7 @@ class Planes:
     def lose_the_lease(self, workspace: Workspace) -> None:
         """As if the time for which the command under way may take had passed."""
         past = timezone.now() - timedelta(seconds=1)
-        Workspace.objects.filter(pk=workspace.pk).update(lease_expires_at=past, due_at=past)
+        Workspace.objects.filter(pk=workspace.pk).update(lease_expires_at=past, next_reconcile_at=past)
 
     def until(
         self, workspace: Workspace, state: str, deliver: Callable[[Message], None] | None = None
@@ -84,7 +84,7 @@ class Planes:
         while self.state(workspace) != state:
             assert time.monotonic() < deadline, f"{state} was not reached; it is {workspace.state}"
             now = timezone.now()
-            Workspace.objects.filter(due_at__gt=now, lease="").update(due_at=now)
+            Workspace.objects.filter(due_at__gt=now, lease="").update(next_reconcile_at=now)
             sweep()
             for message in self.sent.take():
                 (deliver or self.sent.deliver)(message)

@@ -81,7 +81,7 @@ class Fleet:
     def __init__(self, berth: Berth, *, bystander: str) -> None:
         self.berth = berth
         self.token = berth.tokens["ada"]
-        self.wanted: dict[str, str] = {}
+        self.desired_state: dict[str, str] = {}
         self._http = httpx.Client(
             base_url=f"http://127.0.0.1:{berth.port}/api/v1/",
             headers={"Authorization": f"Bearer {self.token}"},
@@ -107,7 +107,7 @@ class Fleet:
         body = {"team": "lab", "template": template, "flavor": flavor, "name": name}
         created = self._insist("POST", "workspaces", body, key=f"{name}-{time.monotonic_ns()}")
         workspace_id = str(UUID(created.json()["id"]))
-        self.wanted[workspace_id] = "running"
+        self.desired_state[workspace_id] = "running"
         return workspace_id
 
     def want(self, workspace_id: str, wanted: str) -> None:
@@ -117,7 +117,7 @@ class Fleet:
             self._insist("POST", f"workspaces/{workspace_id}/{verb}")
         else:
             self._insist("DELETE", f"workspaces/{workspace_id}")
-        self.wanted[workspace_id] = wanted
+        self.desired_state[workspace_id] = wanted
 
     def want_all(self, wishes: dict[str, str]) -> None:
         """All at the same time."""
@@ -174,7 +174,7 @@ class Fleet:
         running: dict[str, list[processes.Owned]] = {}
         for process in processes.scan(self.berth.marker):
             running.setdefault(process.workspace, []).append(process)
-        for workspace_id, wanted in self.wanted.items():
+        for workspace_id, wanted in self.desired_state.items():
             state = rows[workspace_id]["state"]
             if state != REST[wanted]:
                 found.append(f"{workspace_id} is wanted {wanted} and is {state}")

@@ -21,6 +21,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
+from tests.rows import preempt_at
 
 pytestmark = pytest.mark.django_db
 H100 = "NVIDIA H100 80GB HBM3"
@@ -291,7 +292,7 @@ def test_draining_asks_first_then_tells_everybody_there(lab, make, alice, olga, 
     # Somebody is there yet, so it can be asked for again; once nobody is, there is nothing to drain.
     assert url in said
     workspace = Workspace.objects.get(pk=workspace.pk)
-    assert workspace.state == State.RUNNING and workspace.leave_at is not None
+    assert workspace.state == State.RUNNING and preempt_at(workspace) is not None
     assert Node.objects.get(pk=node.pk).cordoned
 
 

@@ -34,6 +34,7 @@ from tests.gpu_checks.helpers import (
     tell,
     unavailable,
 )
+from tests.rows import error_message
 from tests.sweeps import sweep
 from tests.workspaces.helpers import answer as node_says
 from tests.workspaces.helpers import check_invariants, run_until_ready, taken
@@ -68,7 +69,7 @@ def stages(workspace: Workspace) -> dict[str, str]:
 
 
 def messages_of(workspace: Workspace) -> list[str]:
-    return list(Event.objects.filter(workspace=workspace).order_by("pk").values_list("message", flat=True))
+    return [event.sentence for event in Event.objects.filter(workspace=workspace).order_by("pk")]
 
 
 def test_it_is_started_only_when_its_device_has_passed(workspace, sent, clock):
@@ -133,7 +134,7 @@ def test_a_bad_device_goes_out_and_another_one_is_taken(workspace, sent, settle,
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
     assert (workspace.requested_at, workspace.pool) == (requested, None)
-    assert "failed its check; another one is taken" in workspace.error_message
+    assert "failed its check; another one is taken" in error_message(workspace)
     assert not held(bad) and fresh(bad).cordoned
     # No scrub: nobody has been on it. And the queue is told.
     assert not sent.of("node.gpu_scrub")
@@ -185,7 +186,7 @@ def test_or_kept_back_where_the_pool_requires_a_check(gpus, make, alice, sent):
     assert tell(command, report=unavailable(command))
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
-    assert "could not be checked" in workspace.error_message
+    assert "could not be checked" in error_message(workspace)
     assert fresh(device).cordon_cause == CordonCause.CHECK
     assert fresh(device).recovery == "retry"
 
@@ -230,7 +231,7 @@ def test_the_deadline_holds_even_when_its_node_goes_on_telling(workspace, sent, 
 
 
 def test_the_time_of_its_check_does_not_count_as_time_of_its_start(workspace, sent, clock):
-    Workspace.objects.filter(pk=workspace.pk).update(due_at=timezone.now())
+    Workspace.objects.filter(pk=workspace.pk).update(next_reconcile_at=timezone.now())
     limit = workspace.template.start_timeout_s
     command = only(sent)
     clock.shift(min(limit, preflight.DEADLINE_S) - 1)
@@ -239,7 +240,7 @@ def test_the_time_of_its_check_does_not_count_as_time_of_its_start(workspace, se
     clock.shift(25)
     sweep()
     workspace.refresh_from_db()
-    assert workspace.state == State.PROVISIONING, workspace.error_message
+    assert workspace.state == State.PROVISIONING, error_message(workspace)
 
 
 @pytest.mark.parametrize("act", ["stop", "delete"])

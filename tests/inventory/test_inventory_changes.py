@@ -21,6 +21,7 @@ from portal.workspaces.models import Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.gpu_checks.helpers import checked_pool
+from tests.rows import error_code, error_message
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -309,8 +310,8 @@ def test_who_runs_on_a_device_that_vanishes_is_ended_and_told(held, alice, make,
     report(pool, without(device))
     row = again(row)
     assert (row.state, row.termination_reason) == (State.TERMINATING, TerminationReason.LOST)
-    assert row.error_code == "device_lost"
-    assert row.error_message.startswith(f"GPU {device.index} of node-1 has disappeared")
+    assert error_code(row) == "device_lost"
+    assert error_message(row).startswith(f"GPU {device.index} of node-1 has disappeared")
     notice = Notification.objects.get(kind="workspace.device_lost")
     assert notice.user == alice
     assert notice.title == f"train had to be ended: GPU {device.index} of node-1 has disappeared"
@@ -327,7 +328,7 @@ def test_who_starts_on_it_is_ended_too(catalog, make, alice, sent):
     Pool.objects.update(hand_out_max_age_h=0)
     row = make(alice, X1)
     report(pool, node_info())
-    assert (again(row).state, again(row).error_code) == (State.TERMINATING, "device_lost")
+    assert (again(row).state, error_code(again(row))) == (State.TERMINATING, "device_lost")
 
 
 def test_whose_start_was_lost_may_have_left_something_behind_so_it_is_ended(catalog, make, alice, sent):
@@ -347,8 +348,8 @@ def test_who_waits_for_the_check_of_it_gets_another_one(catalog, make, alice, se
     assert again(row).state == State.PROVISIONING
     report(pool, without(device))
     row = again(row)
-    assert (row.state, row.error_code) == (State.PENDING, "device_lost")
-    assert row.error_message == f"GPU {device.index} of node-1 has disappeared; another one is taken."
+    assert (row.state, error_code(row)) == (State.PENDING, "device_lost")
+    assert error_message(row) == f"GPU {device.index} of node-1 has disappeared; another one is taken."
     sent.take("node.gpu_check")
     sent.run()
     assert AllocatedDevice.objects.get(active=True, allocation__workspace=row).device != device
@@ -378,7 +379,7 @@ def test_a_device_that_is_in_another_node_now_is_lost_where_it_was(catalog, make
     row = make(alice, X1)
     run_until_ready(sent, row)
     report(pool, replace(node_info("b"), devices=node_info("a", gpus=1).devices))
-    assert again(row).error_message.startswith("GPU 0 of a has disappeared")
+    assert error_message(again(row)).startswith("GPU 0 of a has disappeared")
 
 
 def test_who_was_forgotten_is_found_by_the_next_inventory(held, monkeypatch):
@@ -429,5 +430,5 @@ def test_a_simulated_device_that_vanishes_says_that_it_is_simulated(catalog, tmp
     left = replace(node, devices=tuple(each for each in node.devices if each.uuid != device.uuid))
     polling.apply(pool.slug, None, None)
     services.apply_inventory(pool=pool, inventory=replace(seen, nodes=(left,)))
-    assert again(row).error_code == "device_lost"
+    assert error_code(again(row)) == "device_lost"
     assert Notification.objects.get(kind="workspace.device_lost").title.startswith("Simulated: train ")

@@ -17,9 +17,10 @@ from portal.quota_requests.services import grants, requests, rules
 from portal.quotas.models import Grant, MemberCap, Quota
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import QueueEntry
 from tests.factories import UserFactory
 from tests.quota_requests.helpers import ask, in_hours
+from tests.rows import error_code, error_message
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
@@ -275,7 +276,7 @@ def waiting(bob, team, eight):
         flavor=catalog.flavor_by_slug("gpu-1"),
         name="big",
     )
-    assert (workspace.state, workspace.error_code) == (State.PENDING, "needs_approval")
+    assert (workspace.state, error_code(workspace)) == (State.PENDING, "needs_approval")
     return workspace, ask(bob, team, workspace=workspace)
 
 
@@ -288,7 +289,7 @@ def test_it_starts_by_itself_when_it_is_approved(waiting, petra, sent):
     run_until_ready(sent, workspace)
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
-    assert (workspace.error_code, workspace.error_message) == ("", "")
+    assert (error_code(workspace), error_message(workspace)) == ("", "")
 
 
 @pytest.mark.parametrize("how", ["denied", "withdrawn"])
@@ -300,13 +301,13 @@ def test_it_is_deleted_when_it_can_never_start(waiting, bob, petra, how):
         requests.withdraw(actor=bob, request_id=made.pk)
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATED
-    why = Event.objects.get(kind="workspace.not_approved", workspace=workspace).message
+    why = Event.objects.get(kind="workspace.not_approved", workspace=workspace).reason
     assert ("No room this week" if how == "denied" else "withdrawn") in why
 
 
 def test_it_stays_when_it_could_start_by_now(waiting, petra):
     workspace, made = waiting
-    Workspace.objects.filter(pk=workspace.pk).update(error_code="queued")
+    QueueEntry.objects.filter(pk=workspace.pk).update(outcome="queued")
     requests.deny(actor=petra, request_id=made.pk, reason="No")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING

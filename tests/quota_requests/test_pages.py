@@ -221,7 +221,7 @@ def test_idle_is_what_is_measured_and_never_zero_for_want_of_data(bob, petra, te
     made = ask(bob, team)
     idle = selectors.evidence(made).idle
     assert (idle.held, idle.measured, idle.percent) == (3, 0, None)
-    workspace.activity = {
+    workspace.status.activity = {
         "gpus": [
             {"uuid": first.device.uuid, "utilization_percent": 0},
             {"uuid": second.device.uuid, "utilization_percent": 80},
@@ -229,7 +229,7 @@ def test_idle_is_what_is_measured_and_never_zero_for_want_of_data(bob, petra, te
             "nonsense",
         ]
     }
-    workspace.save()
+    workspace.status.save()
     idle = selectors.evidence(made).idle
     assert (idle.held, idle.measured, idle.idle, idle.percent) == (3, 2, 1, 50)
 

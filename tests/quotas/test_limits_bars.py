@@ -60,7 +60,7 @@ def test_use_what_waits_and_what_is_borrowed(team, shared, hold, bob, alice):
     hold(3000)
     hold(2000, owner=alice, state=State.STOPPING)
     hold(1000, state=State.PENDING)
-    hold(7000, state=State.PENDING, error_code=limits.NEEDS_APPROVAL)
+    hold(7000, state=State.PENDING, queue_entry__outcome="needs_approval")
     hold(9000, state=State.STOPPED)
     bar = only(team, bob)
     assert (bar.used, bar.queued, bar.borrowed, bar.mine) == (5000, 1000, 1000, 3000)

@@ -13,6 +13,7 @@ from portal.scheduling import capacity, offers
 from portal.scheduling.admission import Outcome, assess
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, local_pool_with, node_info, only_node, simulated_pool
+from tests.rows import error_message
 
 pytestmark = pytest.mark.django_db
 
@@ -191,7 +192,7 @@ def test_preview_and_creation_agree(make, alice, team, local_pool):
         expected = State.PROVISIONING if offer.verdict.outcome is Outcome.FITS_NOW else State.PENDING
         assert made.state == expected
         if made.state == State.PENDING:
-            assert made.error_message == offer.verdict.message
+            assert error_message(made) == offer.verdict.message
 
 
 def test_the_snapshot_counts_what_is_held_once(make, alice, pool):

@@ -18,9 +18,10 @@ from portal.scheduling import cycle
 from portal.scheduling.admission import Outcome, assess
 from portal.scheduling.models import QueueState
 from portal.workspaces import services
-from portal.workspaces.lifecycle import State, Wanted
-from portal.workspaces.models import Workspace
+from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.models import Preemption, Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+from tests.rows import error_code, error_message, preempt_at, preempt_cause
 from tests.sweeps import sweep
 
 pytestmark = pytest.mark.django_db
@@ -66,9 +67,9 @@ def test_without_any_quota_the_pool_is_the_limit(make, alice, pool):
     first, second, third = (make(alice, "sim-h100-x4") for _ in range(3))
     assert states(first, second, third) == ["provisioning", "provisioning", "pending"]
     assert again(first).amounts[H100] == 4000
-    assert again(third).queue_position == 1
-    assert "13 of 128 CPU cores free, needs 115" in again(third).error_message
-    assert "8 × Simulated H100 held by Vision" in again(third).error_message
+    assert again(third).queue_entry.position == 1
+    assert "13 of 128 CPU cores free, needs 115" in error_message(again(third))
+    assert "8 × Simulated H100 held by Vision" in error_message(again(third))
 
 
 def test_a_team_waits_for_its_own_quota_and_is_told_the_number(make, alice, bob, team, pool):
@@ -77,10 +78,10 @@ def test_a_team_waits_for_its_own_quota_and_is_told_the_number(make, alice, bob,
     second = make(bob, "sim-h100-x1")
     assert states(first, second) == ["provisioning", "pending"]
     assert (
-        again(second).error_message
+        error_message(again(second))
         == "Needs 1 × Simulated H100; Vision may hold 2 × Simulated H100 and has 0 left."
     )
-    assert again(second).blocker["rule"] == "team_limit"
+    assert again(second).queue_entry.blocker["rule"] == "team_limit"
     services.stop(actor=alice, workspace_id=first.pk)
 
 
@@ -102,8 +103,8 @@ def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, 
         template=selectors.template_by_slug("jupyterlab"),
         flavor=selectors.flavor_by_slug("sim-h100-x4"),
     )
-    assert (waiting.state, waiting.error_code) == (State.PENDING, "needs_approval")
-    assert waiting.queue_position is None
+    assert (waiting.state, error_code(waiting)) == (State.PENDING, "needs_approval")
+    assert waiting.queue_entry.position is None
     Grant.objects.create(team=team, resource=H100, amount=2000, starts_at=timezone.now())
     cycle.run()
     assert states(waiting) == ["provisioning"]
@@ -145,7 +146,7 @@ def test_the_borrowing_limit_holds(make, alice, team, other, pool):
     make(alice, "sim-h100-x1")
     third = make(alice, "sim-h100-x1")
     assert states(third) == ["pending"]
-    assert again(third).blocker["rule"] == "team_limit"
+    assert again(third).queue_entry.blocker["rule"] == "team_limit"
 
 
 def test_each_member_has_a_cap_and_one_may_have_another(make, alice, bob, team, pool):
@@ -163,8 +164,8 @@ def test_the_sites_limit_is_for_all_together(make, alice, dora, other, pool):
     make(alice, "sim-h100-x2")
     late = make(dora, "sim-h100-x1", team=other)
     assert states(late) == ["pending"]
-    assert again(late).blocker["rule"] == "site_limit"
-    assert "held by Vision" in again(late).error_message
+    assert again(late).queue_entry.blocker["rule"] == "site_limit"
+    assert "held by Vision" in error_message(again(late))
     assert verdict_of(alice, alice.teams.get(), "sim-h100-x4").outcome is Outcome.IMPOSSIBLE
 
 
@@ -178,11 +179,11 @@ def test_who_holds_it_and_how_much_of_that_is_idle_is_told(make, alice, dora, ot
         beat(results, row, percent)
     clock.shift(7200)
     beat(results, idle, 0)
-    message = again(make(dora, "sim-h100-x1", team=other)).error_message
+    message = error_message(again(make(dora, "sim-h100-x1", team=other)))
     assert "2 × Simulated H100 held by Vision" in message
     assert "(1 idle for 2 h)" in message
     beat(results, idle, None)
-    assert again(idle).gpu_idle_since is None, "what is not measured counts as used"
+    assert again(idle).status.gpu_idle_since is None, "what is not measured counts as used"
 
 
 def beat(results, row, percent):
@@ -224,12 +225,12 @@ def test_the_oldest_of_equals_is_first_and_the_next_when_room_comes(make, alice,
     for n in range(3):
         clock.shift(0.01)
         waiting.append(make(bob, "sim-h100-x4", name=f"w{n}"))
-    assert [again(row).queue_position for row in waiting] == [1, 2, 3]
+    assert [again(row).queue_entry.position for row in waiting] == [1, 2, 3]
     settle(30, resting=lambda: states(first, second) == ["running"] * 2)
     services.stop(actor=alice, workspace_id=first.pk)
     settle(60, resting=lambda: states(waiting[0]) == ["running"])
     assert states(*waiting) == ["running", "pending", "pending"]
-    assert [again(row).queue_position for row in waiting] == [None, 1, 2]
+    assert [again(row).queue_entry.position for row in waiting] == [None, 1, 2]
 
 
 def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, alice, bob, pool):
@@ -246,7 +247,7 @@ def test_a_small_request_overtakes_a_head_only_where_that_delays_nothing(make, a
     make(bob, "long3")
     head = make(alice, "sim-h100-x4")
     assert states(head) == ["pending"]
-    assert again(head).promised == 1
+    assert again(head).queue_entry.reservation_seq == 1
     late, short = make(bob, "forever"), make(bob, "short")
     assert states(short) == ["provisioning"]
     # It fits now, but would still be there when the head's turn comes.
@@ -264,7 +265,7 @@ def test_a_booking_keeps_its_capacity_free(make, alice, dora, team, other, pool,
         status=ReservationStatus.BOOKED,
     )
     blocked = make(alice, "sim-h100-x1")
-    assert again(blocked).blocker["rule"] == "booking"
+    assert again(blocked).queue_entry.blocker["rule"] == "booking"
     assert states(make(dora, "sim-h100-x4", team=other)) == ["provisioning"]
     clock.shift(3700)
     cycle.run()
@@ -290,17 +291,21 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
 ):
     owner = make(dora, "sim-h100-x4", team=other)
     assert states(owner) == ["pending"]
-    (victim,) = [row for row in map(again, borrowed) if row.leave_at]
-    assert victim.leave_at == timezone.now() + dt.timedelta(seconds=120)
-    assert victim.leave_reason == "reclaim"
+    (victim,) = [row for row in map(again, borrowed) if preempt_at(row)]
+    assert preempt_at(victim) == timezone.now() + dt.timedelta(seconds=120)
+    assert preempt_cause(victim) == "reclaim"
     assert Event.objects.get(kind="workspace.asked_to_leave").workspace == victim
     assert Notification.objects.get(kind="workspace.asked_to_leave").user == alice
     cycle.run()
-    assert sum(row.leave_at is not None for row in map(again, borrowed)) == 1, "nobody else is asked"
+    assert sum(preempt_at(row) is not None for row in map(again, borrowed)) == 1, "nobody else is asked"
     settle(200, resting=lambda: states(owner) == ["running"])
     victim = again(victim)
-    assert (victim.state, victim.wanted, victim.preempted) == (State.PENDING, Wanted.RUNNING, 1)
-    assert victim.leave_at is None
+    assert (victim.state, victim.desired_state, victim.queue_entry.preemption_count) == (
+        State.PENDING,
+        DesiredState.RUNNING,
+        1,
+    )
+    assert preempt_at(victim) is None
     services.stop(actor=dora, workspace_id=owner.pk)
     settle(60, resting=lambda: states(victim) == ["running"])
     assert states(victim) == ["running"]
@@ -309,27 +314,27 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
 def test_who_runs_too_short_or_may_not_be_preempted_stays(borrowed, make, dora, other, pool):
     Workspace.objects.update(preemptible=False)
     make(dora, "sim-h100-x4", team=other)
-    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+    assert not Preemption.objects.exists()
 
 
 def test_with_preemption_off_nobody_has_to_leave(borrowed, make, dora, other, settings):
     settings.BERTH_PREEMPTION = False
     make(dora, "sim-h100-x4", team=other)
-    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+    assert not Preemption.objects.exists()
 
 
 def test_who_was_asked_to_leave_may_stay_when_the_other_gives_up(borrowed, make, dora, other):
     owner = make(dora, "sim-h100-x4", team=other)
-    assert Workspace.objects.filter(leave_at__isnull=False).exists()
+    assert Preemption.objects.exists()
     services.delete(actor=dora, workspace_id=owner.pk)
     cycle.run()
-    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+    assert not Preemption.objects.exists()
     assert Event.objects.filter(kind="workspace.may_stay").count() == 1
 
 
 def test_stopping_one_that_leaves_keeps_it_stopped(borrowed, make, alice, dora, other, settle, clock):
     owner = make(dora, "sim-h100-x4", team=other)
-    victim = Workspace.objects.get(leave_at__isnull=False)
+    victim = Preemption.objects.get().workspace
     clock.shift(121)
 
     sweep()
@@ -344,10 +349,10 @@ def test_a_higher_priority_in_the_team_takes_the_place(make, alice, team, pool, 
     settle(30, resting=lambda: states(*low) == ["running"] * 2)
     clock.shift(1000)
     high = make(alice, "sim-h100-x4", name="high")
-    assert not Workspace.objects.filter(leave_at__isnull=False).exists()
+    assert not Preemption.objects.exists()
     Workspace.objects.filter(pk=high.pk).update(priority=10)
     cycle.run()
-    assert Workspace.objects.get(leave_at__isnull=False).leave_reason == "in_team"
+    assert Preemption.objects.get().cause == "in_team"
     settle(200, resting=lambda: states(high) == ["running"])
     assert states(high) == ["running"]
 
@@ -363,7 +368,7 @@ def test_a_cycle_is_left_out_while_nothing_has_changed(make, alice, pool, clock)
     assert cycle.run_if_due() is not None
     assert cycle.run_if_due() is None
     make(alice, "sim-cpu")
-    Workspace.objects.filter(state=State.PENDING).update(wanted=Wanted.STOPPED)
+    Workspace.objects.filter(state=State.PENDING).update(desired_state=DesiredState.STOPPED)
     clock.shift(60)
     assert cycle.run_if_due() is None
 

@@ -24,6 +24,7 @@ from portal.workspaces import services
 from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
 from portal.workspaces.models import Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
+from tests.rows import error_message
 
 pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"
@@ -145,7 +146,7 @@ def create(chance: random.Random, teams: list[Team]) -> None:
         assert (said.outcome.value, said.message) == (refused.code, refused.message)
         return
     if said.outcome is Outcome.FITS_NOW:
-        assert made.state == State.PROVISIONING, made.error_message
+        assert made.state == State.PROVISIONING, error_message(made)
     else:
         assert (said.outcome, made.state) == (Outcome.QUEUED, State.PENDING)
 

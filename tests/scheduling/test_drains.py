@@ -16,10 +16,11 @@ from portal.inventory.models import AllocatedDevice, CordonCause, Device, Node
 from portal.scheduling import cycle, drains
 from portal.workspaces import reconcile
 from portal.workspaces import services as workspaces
-from portal.workspaces.lifecycle import State, Wanted
-from portal.workspaces.models import Workspace
+from portal.workspaces.lifecycle import DesiredState, State
+from portal.workspaces.models import Preemption, Workspace
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import local_pool_with, node_info
+from tests.rows import preempt_at, preempt_cause, preempted_by
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, check_invariants
 
@@ -62,9 +63,9 @@ def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, o
     node = node_of(running)
     found = drains.drain_node(actor=olga, node_id=node.pk, reason="New memory")
     row = again(running)
-    assert (found.asked, found.left, found.until) == (1, 1, row.leave_at)
-    assert row.leave_at == timezone.now() + dt.timedelta(seconds=120)
-    assert (row.leave_for, row.leave_reason, row.state) == ("", "drain", State.RUNNING)
+    assert (found.asked, found.left, found.until) == (1, 1, preempt_at(row))
+    assert preempt_at(row) == timezone.now() + dt.timedelta(seconds=120)
+    assert (preempted_by(row), preempt_cause(row), row.state) == ("", "drain", State.RUNNING)
     node.refresh_from_db()
     assert (node.cordoned, node.cordon_reason) == (True, "New memory")
     (event,) = Event.objects.filter(kind="workspace.asked_to_leave")
@@ -80,8 +81,12 @@ def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, o
     assert again(row).state == State.RUNNING, "it leaves before its time"
     settle(200, resting=lambda: again(row).state == State.RUNNING and node_of(row) != node)
     row = again(row)
-    assert (row.state, row.wanted, row.preempted) == (State.RUNNING, Wanted.RUNNING, 0)
-    assert (row.leave_at, row.leave_reason) == (None, "")
+    assert (row.state, row.desired_state, row.queue_entry.preemption_count) == (
+        State.RUNNING,
+        DesiredState.RUNNING,
+        0,
+    )
+    assert (preempt_at(row), preempt_cause(row)) == (None, "")
     assert node_of(row) != node
     done = drains.drain_node(actor=olga, node_id=node.pk, reason="New memory")
     assert (done.asked, done.left, done.until, done.done) == (0, 0, None, True)
@@ -90,7 +95,7 @@ def test_who_is_on_a_drained_node_is_told_moves_and_goes_on_elsewhere(running, o
 
 def test_whose_next_step_is_far_off_leaves_in_time(running, olga, clock):
     later = timezone.now() + dt.timedelta(hours=1)
-    Workspace.objects.filter(pk=running.pk).update(due_at=later, lease="", lease_expires_at=None)
+    Workspace.objects.filter(pk=running.pk).update(next_reconcile_at=later, lease="", lease_expires_at=None)
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     clock.shift(121)
     sweep()
@@ -101,7 +106,7 @@ def test_a_drain_is_not_taken_back_by_the_queue(running, olga, make, alice):
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     make(alice, "sim-h100-x1", name="two")
     cycle.run()
-    assert again(running).leave_reason == "drain"
+    assert preempt_cause(again(running)) == "drain"
     assert not events("workspace.may_stay")
 
 
@@ -124,7 +129,7 @@ def test_repeating_a_drain_asks_and_tells_nobody_twice(running, olga):
 def test_who_has_been_cordoned_with_is_asked_by_the_drain(running, olga):
     node = node_of(running)
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True, reason="Fans")
-    assert again(running).leave_at is None
+    assert preempt_at(again(running)) is None
     assert drains.drain_node(actor=olga, node_id=node.pk, reason="Fans").asked == 1
     assert events("node.drained") == 1
 
@@ -145,12 +150,12 @@ def test_who_ends_anyway_is_not_asked_but_counts(running, olga, alice):
 
 def test_who_leaves_for_another_leaves_for_the_drain_at_the_time_that_was_told(running, olga):
     soon = timezone.now() + dt.timedelta(seconds=20)
-    Workspace.objects.filter(pk=running.pk).update(leave_at=soon, leave_for="x", leave_reason="reclaim")
+    Preemption.objects.create(workspace=running, preempt_at=soon, preempted_by="x", cause="reclaim")
     drains.drain_node(actor=olga, node_id=node_of(running).pk, reason="")
     row = again(running)
-    assert (row.leave_at, row.leave_for, row.leave_reason) == (soon, "", "drain")
+    assert (preempt_at(row), preempted_by(row), preempt_cause(row)) == (soon, "", "drain")
     cycle.run()
-    assert again(running).leave_at == soon
+    assert preempt_at(again(running)) == soon
 
 
 # --- devices ---------------------------------------------------------------------------------------
@@ -163,7 +168,7 @@ def test_a_drained_device_loses_its_holder_alone(pool, olga, make, alice, settle
     found = drains.drain_device(actor=olga, device_id=device.pk, reason="Rows to remap")
     assert (found.asked, found.left) == (1, 1)
     assert found.name == f"GPU {device.index} of {device.node.name}"
-    assert (again(one).leave_reason, again(two).leave_at) == ("drain", None)
+    assert (preempt_cause(again(one)), preempt_at(again(two))) == ("drain", None)
     device.refresh_from_db()
     assert (device.cordoned, device.cordon_cause) == (True, CordonCause.OPERATOR)
     assert Event.objects.get(kind="device.drained").data["device"] == device.uuid
@@ -193,12 +198,12 @@ def test_draining_a_split_gpu_drains_its_instances(catalog, olga, make, alice):
         AllocatedDevice.objects.create(allocation=active(row)[0], device=Device.objects.get(uuid=uuid))
     found = drains.drain_device(actor=olga, device_id=Device.objects.get(uuid="GPU-0").pk, reason="")
     assert found.asked == 2
-    assert [again(row).leave_reason for row in rows] == ["drain", "drain", ""]
+    assert [preempt_cause(again(row)) for row in rows] == ["drain", "drain", ""]
     assert pool.nodes.get().cordoned is False
     cordons.lift_cordon(actor=olga, device_id=Device.objects.get(uuid="GPU-0").pk)
-    assert [again(row).leave_at for row in rows] == [None] * 3
+    assert [preempt_at(again(row)) for row in rows] == [None] * 3
     found = drains.drain_device(actor=olga, device_id=Device.objects.get(uuid="MIG-1").pk, reason="")
-    assert (found.asked, again(rows[0]).leave_at) == (1, None)
+    assert (found.asked, preempt_at(again(rows[0]))) == (1, None)
 
 
 def test_what_a_check_took_out_becomes_the_operators(running, olga):
@@ -220,7 +225,7 @@ def test_who_has_not_left_stays_when_the_node_is_back(running, olga, clock):
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
     row = again(running)
-    assert (row.leave_at, row.leave_reason, row.state) == (None, "", State.RUNNING)
+    assert (preempt_at(row), preempt_cause(row), row.state) == (None, "", State.RUNNING)
     assert events("workspace.may_stay") == 1
     assert Notification.objects.get(kind="workspace.may_stay").user == row.owner
     clock.shift(200)
@@ -233,9 +238,9 @@ def test_who_is_on_a_drained_device_of_a_node_that_is_back_leaves_all_the_same(r
     drains.drain_node(actor=olga, node_id=node.pk, reason="")
     drains.drain_device(actor=olga, device_id=device.pk, reason="")
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
-    assert again(running).leave_reason == "drain"
+    assert preempt_cause(again(running)) == "drain"
     cordons.lift_cordon(actor=olga, device_id=device.pk)
-    assert again(running).leave_at is None
+    assert preempt_at(again(running)) is None
 
 
 def test_who_was_forgotten_when_the_cordon_was_lifted_is_remembered_at_the_last_moment(running, olga, clock):
@@ -244,17 +249,20 @@ def test_who_was_forgotten_when_the_cordon_was_lifted_is_remembered_at_the_last_
     Node.objects.filter(pk=node.pk).update(cordoned=False)
     clock.shift(121)
     sweep()
-    assert (again(running).state, again(running).leave_at) == (State.RUNNING, None)
+    assert (again(running).state, preempt_at(again(running))) == (State.RUNNING, None)
 
 
 def test_who_leaves_for_another_does_not_stay_because_a_node_is_uncordoned(running, olga):
     node = node_of(running)
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
-    Workspace.objects.filter(pk=running.pk).update(
-        leave_at=timezone.now() + dt.timedelta(seconds=60), leave_for="x", leave_reason="reclaim"
+    Preemption.objects.create(
+        workspace=running,
+        preempt_at=timezone.now() + dt.timedelta(seconds=60),
+        preempted_by="x",
+        cause="reclaim",
     )
     services.set_cordon(actor=olga, node_id=node.pk, cordoned=False)
-    assert again(running).leave_reason == "reclaim"
+    assert preempt_cause(again(running)) == "reclaim"
 
 
 # --- who may ---------------------------------------------------------------------------------------
@@ -272,7 +280,7 @@ def test_operators_alone_drain_what_there_is(running, alice, olga):
         drains.drain_node(actor=olga, node_id=running.pk, reason="")
     with pytest.raises(NotFound):
         drains.drain_device(actor=olga, device_id=running.pk, reason="")
-    assert again(running).leave_at is None
+    assert preempt_at(again(running)) is None
 
 
 def test_a_reason_that_no_database_takes_is_cleaned(running, olga):
@@ -311,7 +319,7 @@ def test_drains_starts_and_returns_at_the_same_time_block_nobody(pool, make, ali
     drains.drain_node(actor=olga, node_id=nodes[0].pk, reason="")
     there = Workspace.objects.filter(allocations__node=nodes[0], allocations__released_at=None)
     assert there.exists()
-    assert {row.leave_reason for row in there} == {"drain"}
+    assert {preempt_cause(row) for row in there} == {"drain"}
     services.set_cordon(actor=olga, node_id=nodes[0].pk, cordoned=False)
-    assert {row.leave_reason for row in there.all()} == {""}
+    assert {preempt_cause(row) for row in there.all()} == {""}
     assert all(again(row).state == State.RUNNING for row in rows)

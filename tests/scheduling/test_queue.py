@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed
 from portal.quotas.models import Quota
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Preemption, Workspace
 
 pytestmark = pytest.mark.django_db
 H100 = "gpu:simulated-h100"
@@ -86,8 +86,10 @@ def test_a_waiting_workspace_shows_place_reason_and_the_way_on(make, as_user, wi
 def test_one_that_has_to_leave_says_so(make, as_user, with_token, alice, pool, run_node, settle):
     row = make(alice, "sim-h100-x1")
     settle(30)
-    Workspace.objects.filter(pk=row.pk).update(
-        leave_at=timezone.now() + dt.timedelta(seconds=90), leave_reason="reclaim"
+    Preemption.objects.create(
+        workspace=Workspace.objects.get(pk=row.pk),
+        preempt_at=timezone.now() + dt.timedelta(seconds=90),
+        cause="reclaim",
     )
     page = as_user(alice).get(f"/workspaces/{row.pk}/").content.decode()
     assert "It has to make room and stops" in page

@@ -50,5 +50,5 @@ def test_exactly_one_of_fifty_gets_the_last_gpu(alice, team, make, pool):
     assert rows.filter(state=State.PENDING).count() == PEOPLE - 1
     held = AllocatedDevice.objects.filter(active=True)
     assert held.count() == held.values("device").distinct().count() == 8
-    positions = rows.filter(state=State.PENDING).values_list("queue_position", flat=True)
+    positions = rows.filter(state=State.PENDING).values_list("queue_entry__position", flat=True)
     assert sorted(positions) == list(range(1, PEOPLE))

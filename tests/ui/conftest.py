@@ -131,7 +131,11 @@ def workspace_in(team: Team, local_pool: Any) -> Callable[..., Workspace]:
         )
         record(actor=owner, kind="workspace.requested", workspace=workspace, message="asked for JupyterLab")
         record(
-            actor=SYSTEM, kind="workspace.place", workspace=workspace, message="placed it on node-1: it fits"
+            actor=SYSTEM,
+            kind="workspace.place",
+            workspace=workspace,
+            message="placed it on node-1",
+            reason="it fits",
         )
         return workspace
 

@@ -11,7 +11,8 @@ import pytest
 from portal.accounts.models import Team, User
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
+from portal.workspaces.troubles import reported
 from tests.factories import PASSWORD, MembershipFactory, TeamFactory
 from tests.ui.conftest import LONG_NAME, LONG_TEAM
 
@@ -42,12 +43,14 @@ def scene(
     MembershipFactory(team=long_team, user=alice)
     rows = {state.value: workspace_in(state.value, alice) for state in State}
     rows["long"] = workspace_in("running", alice, name=LONG_NAME, team=long_team)
-    Workspace.objects.filter(pk=rows["failed"].pk).update(
-        termination_reason="start_timeout",
-        error_message="JupyterLab did not answer. Look at the log.",
+    Workspace.objects.filter(pk=rows["failed"].pk).update(termination_reason="start_timeout")
+    WorkspaceStatus.objects.filter(pk=rows["failed"].pk).update(
+        reason=reported("start_timeout", "JupyterLab did not answer. Look at the log.").as_json(),
         log_tail="line " * 80,
     )
-    Workspace.objects.filter(pk=rows["pending"].pk).update(error_message="Waits until there is room.")
+    QueueEntry.objects.filter(pk=rows["pending"].pk).update(
+        reason=reported("", "Waits until there is room.").as_json()
+    )
     simulated = make(alice, "sim-cpu", name="simulated")
     node = pool.nodes.first()
     assert node is not None

@@ -15,6 +15,7 @@ from portal.catalog.models import Flavor
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.troubles import reported
 from tests.factories import PASSWORD, WorkspaceFactory, local_pool_with, node_info
 from tests.ui.conftest import LONG_NAME
 
@@ -236,7 +237,12 @@ def test_the_page_of_a_running_workspace(
         "running",
         alice,
         name=LONG_NAME,
-        activity={"kernels": {"count": 2, "busy": 1}, "terminals": None, "rss_mib": 2048, "processes": 7},
+        status__activity={
+            "kernels": {"count": 2, "busy": 1},
+            "terminals": None,
+            "rss_mib": 2048,
+            "processes": 7,
+        },
     )
     page = as_user(alice).get(f"/workspaces/{workspace.pk}/")
     words = text_of(page)
@@ -260,7 +266,11 @@ def test_stages_of_a_start_that_is_under_way_and_of_one_that_failed(
     assert "It opens here by itself" in body
     assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in body
     failed = workspace_in(
-        "failed", alice, termination_reason="start_timeout", error_message="No answer.", log_tail="last line"
+        "failed",
+        alice,
+        termination_reason="start_timeout",
+        status__reason=reported("start_timeout", "No answer.").as_json(),
+        status__log_tail="last line",
     )
     body = client.get(f"/workspaces/{failed.pk}/").content.decode()
     assert body.count('class="stage failed"') == 1

@@ -14,6 +14,7 @@ from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
 from provisioning.types import Op
+from tests.rows import error_message
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, run_until_ready, seen, taken
 
@@ -219,8 +220,8 @@ def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, sett
     answered = post("heartbeat", {"activity": activity}, token=token_of(workspace))
     assert (answered.status_code, answered.json()) == (200, {"next_s": settings.HEARTBEAT_S})
     workspace.refresh_from_db()
-    assert workspace.activity == activity
-    assert workspace.heartbeat_at == timezone.now()
+    assert workspace.status.activity == activity
+    assert workspace.status.heartbeat_at == timezone.now()
 
 
 def test_a_heartbeat_with_characters_that_no_database_takes_is_kept(workspace, sent):
@@ -228,7 +229,7 @@ def test_a_heartbeat_with_characters_that_no_database_takes_is_kept(workspace, s
     raw = b'{"activity": {"title\\u0000": ["a\\u0000b", {"x": "\\ud800"}]}}'
     assert post("heartbeat", raw=raw, token=token_of(workspace)).status_code == 200
     workspace.refresh_from_db()
-    assert workspace.activity == {"title": ["ab", {"x": "?"}]}
+    assert workspace.status.activity == {"title": ["ab", {"x": "?"}]}
 
 
 @pytest.mark.parametrize("activity", [5, "busy", [1]])
@@ -253,8 +254,8 @@ def test_an_app_that_exits_is_looked_at_and_fails(workspace, sent):
     assert answer(sent, Op.OBSERVE, "failed", exit_code=3)
     workspace.refresh_from_db()
     assert (workspace.state, workspace.termination_reason) == (State.TERMINATING, "app_exited")
-    assert workspace.log_tail == "Traceback …"
-    assert "exit code 3" in workspace.error_message
+    assert workspace.status.log_tail == "Traceback …"
+    assert "exit code 3" in error_message(workspace)
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.FAILED
@@ -268,7 +269,7 @@ def test_exited_with_the_start_unanswered_waits_for_the_answer(workspace, sent):
     results.apply_result(seen(command, "failed", exit_code=3))
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATING
-    assert workspace.log_tail == "boom"
+    assert workspace.status.log_tail == "boom"
 
 
 def test_exited_twice_is_looked_at_once(workspace, sent):
@@ -284,12 +285,12 @@ def test_exited_while_it_stops_says_nothing_new(workspace, alice, sent):
     services.stop(actor=alice, workspace_id=workspace.pk)
     assert post("exited", {"exit_code": 0, "log_tail": "bye"}, token=token_of(workspace)).status_code == 204
     workspace.refresh_from_db()
-    assert (workspace.state, workspace.log_tail) == (State.STOPPING, "")
+    assert (workspace.state, workspace.status.log_tail) == (State.STOPPING, "")
 
 
 def test_the_log_is_cut_to_its_end(workspace, sent):
     run_until_ready(sent, workspace)
     post("exited", {"exit_code": 1, "log_tail": "a" * 30_000 + "end"}, token=token_of(workspace))
     workspace.refresh_from_db()
-    assert len(workspace.log_tail) == 20_000
-    assert workspace.log_tail.endswith("end")
+    assert len(workspace.status.log_tail) == 20_000
+    assert workspace.status.log_tail.endswith("end")

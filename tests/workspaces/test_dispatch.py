@@ -25,7 +25,7 @@ def test_without_redis_the_row_stays_due_and_is_sent_later(make, alice, local_po
     workspace = make(alice)
     assert workspace.state == State.PROVISIONING
     assert len(active(workspace)) == 1
-    assert workspace.due_at == workspace.lease_expires_at
+    assert workspace.next_reconcile_at == workspace.lease_expires_at
     sent.away = False
     clock.shift(21)
     sweep()

@@ -23,12 +23,13 @@ from hypothesis import strategies as st
 from portal.common.errors import PortalError
 from portal.inventory.services import config_of
 from portal.workspaces import housekeeping, reconcile, results, services
-from portal.workspaces.lifecycle import TRANSITIONAL, State, Wanted
+from portal.workspaces.lifecycle import TRANSITIONAL, DesiredState, State
 from portal.workspaces.models import Workspace
 from provisioning.registry import driver_for
 from provisioning.types import ObservedState, WorkspaceRef
 from tests.broker import Broker
 from tests.factories import rescript, simulated_pool
+from tests.rows import error_message
 from tests.sweeps import sweep
 from tests.workspaces.helpers import check_invariants, failed, seen
 
@@ -154,7 +155,7 @@ class World:
             self.generations[row.pk] = row.generation
             # Those that wait are the queue's, which looks at them all.
             if row.state in TRANSITIONAL - {State.PENDING} or row.state == State.RUNNING:
-                assert row.due_at is not None, f"{row.state} is never looked at again"
+                assert row.next_reconcile_at is not None, f"{row.state} is never looked at again"
 
     def heal(self) -> None:
         """Everything is well from now on, and enough time passes."""
@@ -215,14 +216,14 @@ def everything_is_as_wanted(world: World) -> None:
     driver = driver_for(config_of(world.pool))
     assert driver.over_grants() == ()
     expected = {
-        Wanted.RUNNING: {State.RUNNING, State.PENDING, State.FAILED},
-        Wanted.STOPPED: {State.STOPPED},
-        Wanted.DELETED: {State.TERMINATED},
+        DesiredState.RUNNING: {State.RUNNING, State.PENDING, State.FAILED},
+        DesiredState.STOPPED: {State.STOPPED},
+        DesiredState.DELETED: {State.TERMINATED},
     }
     for row in world.rows:
-        assert row.state in expected[row.wanted], (row.state, row.wanted, row.error_message)
+        assert row.state in expected[row.desired_state], (row.state, row.desired_state, error_message(row))
         if row.state == State.FAILED:
-            assert row.error_message
+            assert error_message(row)
     running = {row.external_name for row in world.rows if row.state == State.RUNNING}
     alive = {item.ref.external_name for item in driver.list_owned() if item.state is ObservedState.RUNNING}
     assert alive == running

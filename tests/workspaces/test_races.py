@@ -98,7 +98,7 @@ def test_the_queue_and_newcomers_want_what_becomes_free(team, alice, users, one_
         ]
     )
     assert not [item for item in outcome if isinstance(item, Exception)], outcome
-    Workspace.objects.filter(state=State.PENDING).update(due_at=first.created_at)
+    Workspace.objects.filter(state=State.PENDING).update(next_reconcile_at=first.created_at)
     assert not [item for item in at_once([reconcile.sweep] * 4) if isinstance(item, Exception)]
     assert Workspace.objects.filter(state=State.PROVISIONING).count() == 1
     assert len([command for command in sent.commands if command.op is Op.START]) == 1
@@ -146,7 +146,7 @@ def test_start_stop_and_delete_at_the_same_moment_leave_no_half_state(team, alic
     outcome = at_once([lambda verb=verb: verb(actor=alice, workspace_id=workspace.pk) for verb in verbs])
     assert {type(item) for item in outcome} <= {Workspace, StateConflict}, outcome
     workspace.refresh_from_db()
-    assert workspace.wanted == "deleted"
+    assert workspace.desired_state == "deleted"
     assert workspace.state in {State.STOPPING, State.TERMINATING}
     check_invariants()
     assert len(sent.commands) == 1
@@ -156,7 +156,7 @@ def test_sweeps_at_the_same_moment_send_each_command_once(team, users, local_poo
     FlavorFactory(slug="tiny", cpu_milli=100, memory_mib=128)
     rows = [job() for job in creations(team, users, "tiny")]
     sent.clear()
-    Workspace.objects.update(due_at=rows[0].created_at, lease="", lease_expires_at=None)
+    Workspace.objects.update(next_reconcile_at=rows[0].created_at, lease="", lease_expires_at=None)
     outcome = at_once([reconcile.sweep] * 6)
     assert not [item for item in outcome if isinstance(item, Exception)], outcome
     assert Counter(command.ref.workspace_id for command in sent.commands) == {str(row.pk): 1 for row in rows}

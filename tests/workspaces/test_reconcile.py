@@ -8,10 +8,11 @@ import pytest
 from django.utils import timezone
 
 from portal.workspaces import reconcile, services
-from portal.workspaces.lifecycle import HOLDING, State, Wanted
+from portal.workspaces.lifecycle import HOLDING, DesiredState, State
 from portal.workspaces.models import Workspace
 from provisioning.types import Op
 from tests.factories import FlavorFactory, WorkspaceFactory, rescript
+from tests.rows import error_code
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
 
@@ -59,19 +60,27 @@ def test_a_command_expires_with_its_lease(make, alice, local_pool, sent, clock):
 
 def test_what_rests_is_not_due(make, alice, local_pool, sent):
     for state in (State.STOPPED, State.FAILED, State.TERMINATED):
-        row = WorkspaceFactory(state=state, wanted=Wanted.STOPPED, due_at=timezone.now())
+        row = WorkspaceFactory(
+            state=state, desired_state=DesiredState.STOPPED, next_reconcile_at=timezone.now()
+        )
         reconcile.reconcile(row.pk)
         row.refresh_from_db()
-        assert row.due_at is None
+        assert row.next_reconcile_at is None
         assert row.state == state
     assert len(sent) == 0
 
 
 def test_a_stopped_one_that_shall_be_deleted_is_deleted(alice, team, local_pool, catalog, sent):
     placed = WorkspaceFactory(
-        state=State.STOPPED, wanted=Wanted.DELETED, pool=local_pool, generation=1, due_at=timezone.now()
+        state=State.STOPPED,
+        desired_state=DesiredState.DELETED,
+        pool=local_pool,
+        generation=1,
+        next_reconcile_at=timezone.now(),
     )
-    never = WorkspaceFactory(state=State.STOPPED, wanted=Wanted.DELETED, due_at=timezone.now())
+    never = WorkspaceFactory(
+        state=State.STOPPED, desired_state=DesiredState.DELETED, next_reconcile_at=timezone.now()
+    )
     sweep()
     never.refresh_from_db()
     assert never.state == State.TERMINATED
@@ -83,14 +92,16 @@ def test_a_stopped_one_that_shall_be_deleted_is_deleted(alice, team, local_pool,
 def test_a_broken_row_does_not_hold_up_the_others(make, alice, local_pool, sent, clock):
     good = make(alice)
     bad = WorkspaceFactory(
-        state=State.PENDING, resources={"cpu_milli": "many"}, due_at=timezone.now() - dt.timedelta(hours=1)
+        state=State.PENDING,
+        resources={"cpu_milli": "many"},
+        next_reconcile_at=timezone.now() - dt.timedelta(hours=1),
     )
     sent.clear()
     clock.shift(30)
     assert sweep() == 2
     assert [command.ref.workspace_id for command in sent.commands] == [str(good.pk)]
     bad.refresh_from_db()
-    assert bad.due_at > timezone.now()
+    assert bad.next_reconcile_at > timezone.now()
 
 
 def test_a_row_with_an_unknown_driver_backs_off(make, alice, local_pool, sent, clock):
@@ -102,7 +113,7 @@ def test_a_row_with_an_unknown_driver_backs_off(make, alice, local_pool, sent, c
     sweep()
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
-    assert workspace.due_at > timezone.now()
+    assert workspace.next_reconcile_at > timezone.now()
     assert len(active(workspace)) == 1
 
 
@@ -236,7 +247,7 @@ def test_a_node_that_vanishes_keeps_its_workspaces_until_it_is_back(make, alice,
     settle(100, resting=lambda: False)
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
-    assert workspace.error_code
+    assert error_code(workspace)
     services.delete(actor=alice, workspace_id=workspace.pk)
     settle(100, resting=lambda: False)
     workspace.refresh_from_db()
@@ -260,7 +271,7 @@ def test_a_thousand_rows_are_swept_in_batches(local_pool, catalog, sent, django_
         "flavor": Flavor.objects.get(slug="cpu-small"),
     }
     Workspace.objects.bulk_create(
-        WorkspaceFactory.build(name=f"w{n}", state=State.STOPPED, due_at=timezone.now(), **shared)
+        WorkspaceFactory.build(name=f"w{n}", state=State.STOPPED, next_reconcile_at=timezone.now(), **shared)
         for n in range(reconcile.SWEEP_BATCH + 50)
     )
     assert sweep() == reconcile.SWEEP_BATCH

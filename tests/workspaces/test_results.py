@@ -11,6 +11,7 @@ from portal.workspaces import results, services
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
 from provisioning.types import Observation, ObservedState, Op, Result, WorkspaceRef
+from tests.rows import error_code, error_message
 from tests.sweeps import sweep
 from tests.workspaces.helpers import (
     active,
@@ -133,7 +134,7 @@ def test_no_capacity_is_requeued_only_after_absence_was_seen(workspace, sent):
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
     assert not active(workspace)
-    assert workspace.error_message == "node-1 is full."
+    assert error_message(workspace) == "node-1 is full."
     check_invariants()
 
 
@@ -155,7 +156,7 @@ def test_no_capacity_and_no_absence_keeps_what_it_holds(workspace, sent, clock, 
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.PENDING
-    assert workspace.error_message == "node-1 is full."
+    assert error_message(workspace) == "node-1 is full."
 
 
 def test_a_stop_while_capacity_is_given_back_ends_in_stopped(workspace, alice, sent):
@@ -186,11 +187,11 @@ def test_a_failure_that_may_pass_is_tried_again_with_backoff(workspace, sent, cl
         results.apply_result(failed(taken(sent, Op.START), code, retryable=code != "stale"))
         workspace.refresh_from_db()
         assert workspace.state == State.PROVISIONING
-        assert workspace.error_code == code
+        assert error_code(workspace) == code
         assert len(active(workspace)) == 1
         from django.utils import timezone
 
-        wait = (workspace.due_at - timezone.now()).total_seconds()
+        wait = (workspace.next_reconcile_at - timezone.now()).total_seconds()
         waits.append(wait)
         clock.shift(wait - 0.001)
         sweep()
@@ -213,7 +214,7 @@ def test_a_failure_that_stays_ends_in_failed(workspace, sent, code):
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.FAILED
-    assert (workspace.error_code, workspace.error_message) == (code, "No. Ask your operator.")
+    assert (error_code(workspace), error_message(workspace)) == (code, "No. Ask your operator.")
     assert not active(workspace)
 
 
@@ -223,8 +224,8 @@ def test_an_app_that_ends_while_starting_fails_with_its_log(workspace, sent, sta
     workspace.refresh_from_db()
     assert workspace.state == State.TERMINATING
     assert workspace.termination_reason == TerminationReason.START_FAILED
-    assert workspace.log_tail == "no such module"
-    assert "exit code 3" in workspace.error_message
+    assert workspace.status.log_tail == "no such module"
+    assert "exit code 3" in error_message(workspace)
 
 
 def test_what_was_launched_and_has_gone_fails(workspace, sent, clock):
@@ -247,8 +248,8 @@ def test_what_is_not_ready_in_time_fails(workspace, sent, clock):
     clock.shift(workspace.template.start_timeout_s + 1)
     sweep()
     workspace.refresh_from_db()
-    assert (workspace.state, workspace.error_code) == (State.TERMINATING, "start_timeout")
-    assert "did not answer within 120 s" in workspace.error_message
+    assert (workspace.state, error_code(workspace)) == (State.TERMINATING, "start_timeout")
+    assert "did not answer within 120 s" in error_message(workspace)
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.FAILED
@@ -262,7 +263,7 @@ def test_a_timeout_on_a_backend_that_never_answered_says_so(workspace, sent, clo
     clock.shift(workspace.template.start_timeout_s + 1)
     sweep()
     workspace.refresh_from_db()
-    assert "The node does not answer." in workspace.error_message
+    assert "The node does not answer." in error_message(workspace)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -283,7 +284,7 @@ def test_what_has_disappeared_is_lost_and_fails(running, sent, clock):
     assert len(active(running)) == 1
     assert answer(sent, Op.DELETE, "absent")
     running.refresh_from_db()
-    assert (running.state, running.error_code) == (State.FAILED, "lost")
+    assert (running.state, error_code(running)) == (State.FAILED, "lost")
     assert not active(running)
 
 
@@ -301,7 +302,7 @@ def test_an_app_that_ended_fails_with_the_drivers_reason(running, sent, clock):
     )
     running.refresh_from_db()
     assert running.termination_reason == TerminationReason.APP_EXITED
-    assert (running.error_code, running.error_message) == ("out_of_memory", "It needed more memory.")
+    assert (error_code(running), error_message(running)) == ("out_of_memory", "It needed more memory.")
 
 
 def test_unknown_never_means_dead(running, sent, clock):
@@ -311,11 +312,11 @@ def test_unknown_never_means_dead(running, sent, clock):
         running.refresh_from_db()
         assert running.state == State.RUNNING
         assert len(active(running)) == 1
-        assert (running.error_code, running.error_message) == ("node_away", "Node away.")
+        assert (error_code(running), error_message(running)) == ("node_away", "Node away.")
     observe(running, sent, clock)
     assert answer(sent, Op.OBSERVE, "running", ready=True)
     running.refresh_from_db()
-    assert (running.state, running.error_code, running.error_message) == (State.RUNNING, "", "")
+    assert (running.state, error_code(running), error_message(running)) == (State.RUNNING, "", "")
 
 
 def test_an_unreachable_backend_keeps_it_running(running, sent, clock):
@@ -428,14 +429,14 @@ def test_a_log_with_nul_and_broken_characters_is_kept_as_far_as_it_goes(running,
     assert answer(sent, Op.OBSERVE, "failed", exit_code=1, log_tail=NASTY, message=NASTY)
     running.refresh_from_db()
     assert running.state == State.TERMINATING
-    assert running.log_tail == "beforeafter? \N{SNOWMAN} \x1b[31m"
-    assert "\x00" not in running.error_message
+    assert running.status.log_tail == "beforeafter? \N{SNOWMAN} \x1b[31m"
+    assert "\x00" not in error_message(running)
 
 
 def test_a_failure_with_broken_characters_is_kept_as_far_as_it_goes(workspace, sent):
     results.apply_result(failed(taken(sent, Op.START), "backend_unavailable", message=NASTY))
     workspace.refresh_from_db()
-    assert workspace.error_message.startswith("beforeafter")
+    assert error_message(workspace).startswith("beforeafter")
 
 
 def test_who_waited_long_is_told_when_it_is_ready_and_nobody_else(make, alice, local_pool, sent, clock):

@@ -8,10 +8,11 @@ from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, NotPossible, StateConflict
 from portal.events.models import Event
 from portal.workspaces import services
-from portal.workspaces.lifecycle import HOLDING, State, TerminationReason, Wanted
+from portal.workspaces.lifecycle import HOLDING, DesiredState, State, TerminationReason
 from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.types import Op
 from tests.factories import WorkspaceFactory
+from tests.rows import error_code, error_message
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +28,7 @@ def kinds(workspace: Workspace) -> list[str]:
 def test_creating_places_at_once_and_sends_one_start(make, alice, local_pool, sent):
     workspace = make(alice, name="first")
 
-    assert (workspace.state, workspace.wanted) == (State.PROVISIONING, Wanted.RUNNING)
+    assert (workspace.state, workspace.desired_state) == (State.PROVISIONING, DesiredState.RUNNING)
     assert workspace.pool == local_pool
     assert workspace.generation == 1
     assert [allocation.node.name for allocation in active(workspace)] == ["node-1"]
@@ -124,9 +125,9 @@ def test_what_fits_later_is_queued_with_the_blocker(make, alice, local_pool, sen
     sent.clear()
     second = make(alice, "all")
     assert second.state == State.PENDING
-    assert second.error_code == "queued"
-    assert "0 of 8 CPU cores free, needs 8" in second.error_message
-    assert second.queue_position == 1
+    assert error_code(second) == "queued"
+    assert "0 of 8 CPU cores free, needs 8" in error_message(second)
+    assert second.queue_entry.position == 1
     assert not active(second)
     assert len(sent) == 0
 
@@ -197,7 +198,7 @@ def test_owner_of_the_team_user_and_operator_may_operate(make, bob, local_pool, 
     with pytest.raises(NotAllowed):
         verb(actor=actor, workspace_id=workspace.pk)
     workspace.refresh_from_db()
-    assert (workspace.state, workspace.wanted) == (State.PROVISIONING, Wanted.RUNNING)
+    assert (workspace.state, workspace.desired_state) == (State.PROVISIONING, DesiredState.RUNNING)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -243,7 +244,9 @@ def test_every_verb_in_every_state(alice, team, local_pool, state, column):
         flavor=Flavor.objects.get(slug="cpu-small"),
         pool=None if state == State.PENDING else local_pool,
         generation=0 if state == State.PENDING else 1,
-        wanted=Wanted.STOPPED if state in {State.STOPPING, State.STOPPED} else Wanted.RUNNING,
+        desired_state=DesiredState.STOPPED
+        if state in {State.STOPPING, State.STOPPED}
+        else DesiredState.RUNNING,
         termination_reason=TerminationReason.LOST if state in {State.TERMINATING, State.FAILED} else "",
     )
     expected = ANSWERS[state][column]
@@ -259,7 +262,7 @@ def test_every_verb_in_every_state(alice, team, local_pool, state, column):
     workspace.refresh_from_db()
     assert workspace.state == expected
     if column == 2 and state != State.TERMINATED:
-        assert workspace.wanted == Wanted.DELETED
+        assert workspace.desired_state == DesiredState.DELETED
     # The second time is success too, and changes nothing.
     again = verb(actor=alice, workspace_id=workspace.pk)
     assert again.state == expected
@@ -338,15 +341,15 @@ def test_a_new_start_forgets_the_old_one(make, alice, local_pool, sent):
     assert answer(sent, Op.DELETE, "absent")
     workspace.refresh_from_db()
     assert workspace.state == State.FAILED
-    assert (workspace.error_message, workspace.log_tail) == ("It broke.", "boom")
+    assert (error_message(workspace), workspace.status.log_tail) == ("It broke.", "boom")
 
     services.start(actor=alice, workspace_id=workspace.pk)
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
     assert workspace.generation == 2
-    assert (workspace.error_code, workspace.error_message, workspace.log_tail) == ("", "", "")
+    assert (error_code(workspace), error_message(workspace), workspace.status.log_tail) == ("", "", "")
     assert workspace.termination_reason == ""
-    assert (workspace.ready_at, workspace.launched_at, workspace.heartbeat_at) == (None, None, None)
+    assert (workspace.ready_at, workspace.launched_at, workspace.status.heartbeat_at) == (None, None, None)
     check_invariants()
 
 
@@ -381,7 +384,7 @@ def test_stop_all_stops_what_runs_starts_or_waits(make, alice, bob, local_pool, 
     assert running.state == provisioning.state == State.STOPPING
     assert [Workspace.objects.get(pk=other.pk).state for other in others] == before
     event = Event.objects.get(workspace=running, kind="workspace.stop")
-    assert event.message == "stopped it: the portal is being shut down"
+    assert event.sentence == "stopped it: the portal is being shut down"
 
 
 def test_logs_of_what_has_failed_are_those_that_were_kept(make, alice, local_pool, sent):

@@ -205,9 +205,9 @@ class WorkspaceCode(StrEnum):
     CHECK_FAILED = "check_failed"
     DEVICE_LOST = "device_lost"
     LOST = "lost"
-    NO_CAPACITY = "no_capacity"
     NOT_STARTED_IN_TIME = "not_started_in_time"
     START_TIMEOUT = "start_timeout"
+    REPORTED = "reported"
 
 
 class CheckCode(StrEnum):

@@ -1,6 +1,6 @@
 """Asking for more, and the decision: approve, approve less, deny, withdraw.
 
-A request may carry a workspace that waits for it (`error_code` "needs_approval"). Approving lets the
+A request may carry a workspace that waits for it (its queue entry says so). Approving lets the
 queue start it; denying or withdrawing deletes it, since it could never start.
 """
 
@@ -35,11 +35,9 @@ from portal.quota_requests.services.grants import revoke_grant as revoke_grant
 from portal.quota_requests.services.rules import left_of, rules_for
 from portal.quota_requests.services.validation import MAX_WHY, check
 from portal.workspaces import services as workspaces
-from portal.workspaces.lifecycle import State
+from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.selectors import locked
-
-NEEDS_APPROVAL = "needs_approval"
 
 
 def url_of(request: QuotaRequest) -> str:
@@ -119,7 +117,7 @@ def ask_to_start(
     Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
     """
     waiting = workspaces.create_waiting(actor=actor, team=team, template=template, flavor=flavor, name=name)
-    if waiting.error_code != NEEDS_APPROVAL:
+    if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         raise StateConflict(
             Reason(RequestCode.NEEDS_NO_APPROVAL, {"template": template.name, "flavor": flavor.name}),
             code="needs_no_approval",
@@ -348,12 +346,12 @@ def _end_waiting(request: QuotaRequest, why: str) -> None:
         return
     # Under its lock: what another grant lets start at this moment stays.
     waiting = locked(request.workspace_id)
-    if waiting.state != State.PENDING or waiting.error_code != NEEDS_APPROVAL:
+    if waiting.state != State.PENDING or waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         return
     if waiting.quota_requests.filter(status=RequestStatus.OPEN).exclude(pk=request.pk).exists():
         return
     events.record(
-        actor=SYSTEM, kind="workspace.not_approved", workspace=waiting, message=f"deletes it: {why}"
+        actor=SYSTEM, kind="workspace.not_approved", workspace=waiting, message="deletes it", reason=why
     )
     workspaces.delete(actor=SYSTEM, workspace_id=waiting.pk)
 

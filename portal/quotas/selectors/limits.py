@@ -26,12 +26,11 @@ from portal.quotas import limit_tree, policies, resources, types
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
 from portal.quotas.presenters.bars import Bar, in_order
 from portal.quotas.tree import UNGOVERNED, QuotaTree
-from portal.workspaces.lifecycle import HOLDING, State, Wanted
+from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.types import ResourceRequest
 
-NEEDS_APPROVAL = "needs_approval"
 SHOWN_UNLIMITED = frozenset({resources.CPU, resources.MEMORY})
 Amounts = dict[str, int]
 
@@ -114,7 +113,9 @@ def _uses(teams: Collection[str], *, of_all: bool) -> dict[str, Use]:
         if use := uses.get(team):
             add(use.held, amounts)
             add(use.by_user.setdefault(owner, {}), amounts)
-    waiting = chosen.filter(state=State.PENDING, wanted=Wanted.RUNNING).exclude(error_code=NEEDS_APPROVAL)
+    waiting = chosen.filter(state=State.PENDING, desired_state=DesiredState.RUNNING).exclude(
+        queue_entry__outcome=QueueOutcome.NEEDS_APPROVAL
+    )
     for team, _, amounts in _rows(waiting):
         if use := uses.get(team):
             add(use.queued, amounts)

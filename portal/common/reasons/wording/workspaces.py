@@ -127,8 +127,8 @@ TEXTS: dict[StrEnum, Text] = {
         _("Its processes have disappeared, as after a restart of the machine."),
         _("Try it again: your files are still there."),
     ),
-    # The backend's own sentence, as for every report of a driver.
-    WorkspaceCode.NO_CAPACITY: Text("%(message)s"),
+    # What a driver says of itself: `code` is its code, `text` its sentence (`provisioning.errors`).
+    WorkspaceCode.REPORTED: Text("%(text)s"),
     WorkspaceCode.NOT_STARTED_IN_TIME: Text(_("It could not be started within %(limit_s)d s: %(cause)s")),
     WorkspaceCode.START_TIMEOUT: Text(
         _("%(template)s did not answer within %(limit_s)d s."), _("Look at the log below, then try again.")
