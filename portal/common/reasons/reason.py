@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from portal.common.reasons.codes import code_named
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -22,6 +24,11 @@ class Reason:
     def as_json(self) -> dict[str, Any]:
         """As REST shows it and rows keep it."""
         return {"code": self.code.value, "params": _plain(self.params)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Reason:
+        """What `as_json` gave. Raises `LookupError` for a code that there is no more."""
+        return cls(code_named(data["code"]), dict(data.get("params", {})))
 
 
 def _plain(value: Any) -> Any:

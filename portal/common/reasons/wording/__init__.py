@@ -77,10 +77,11 @@ def names_joined(names: Sequence[str]) -> str:
 
 
 def reason_of(stored: Mapping[str, Any]) -> Reason | None:
-    """The reason that a row keeps as `Reason.as_json()`; None for an empty one, and for a code of old."""
-    _texts()
-    code = _by_value.get(str(stored.get("code")))
-    return Reason(code, stored.get("params") or {}) if code is not None else None
+    """The reason that a row keeps; None for an empty one, and for one whose code there is no more."""
+    try:
+        return Reason.from_json(stored)
+    except LookupError:
+        return None
 
 
 def _filled(pattern: str | Promise, text: Text, reason: Reason) -> str:
@@ -90,7 +91,6 @@ def _filled(pattern: str | Promise, text: Text, reason: Reason) -> str:
 
 
 _all: dict[tuple[type[StrEnum], str], Text] = {}
-_by_value: dict[str, StrEnum] = {}
 
 
 def _texts() -> dict[tuple[type[StrEnum], str], Text]:
@@ -99,5 +99,4 @@ def _texts() -> dict[tuple[type[StrEnum], str], Text]:
         for name in _MODULES:
             found: dict[StrEnum, Text] = import_module(f"{__name__}.{name}").TEXTS
             _all.update({(type(code), code.value): text for code, text in found.items()})
-            _by_value.update({code.value: code for code in found})
     return _all
