@@ -92,7 +92,7 @@ def board(request: SignedInRequest) -> HttpResponse:
     after = QueryDict(mutable=True)
     after["resource"] = data.get("resource", "")
     after["q"] = data.get("q", "")
-    return _render(request, board_of(after, said=words, notes=done.notes, saved=data.get("row", "")))
+    return _render(request, board_of(after, message=words, notes=done.notes, saved=data.get("row", "")))
 
 
 def _where(data: QueryDict) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from portal.common.api import StrictSerializer
+from portal.common.api import ReasonSerializer, StrictSerializer
 from portal.common.reasons.codes import PlacementCode, Rule
 from portal.common.reasons.wording import message_of
 from portal.scheduling import admission
@@ -64,6 +64,7 @@ class VerdictSerializer(serializers.Serializer[Any]):
     outcome = serializers.ChoiceField([item.value for item in admission.Outcome])
     message = serializers.CharField()
     next_action = serializers.CharField()
+    reason = ReasonSerializer(help_text="What `message` says, for programs.")
     pool = serializers.CharField(allow_null=True)
     nodes = serializers.ListField(child=serializers.CharField())
     reasons = NodeReasonSerializer(many=True, help_text="Why it does not fit, for each node.")
@@ -89,6 +90,7 @@ def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()
         "outcome": verdict.outcome.value,
         "message": verdict.message,
         "next_action": verdict.next_action,
+        "reason": verdict.reason.as_json(),
         "pool": verdict.pool.slug if verdict.pool else None,
         "nodes": [item.node for item in verdict.placement.nodes] if verdict.placement else [],
         "reasons": reasons_data(verdict.reasons),

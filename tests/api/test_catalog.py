@@ -43,6 +43,7 @@ def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: An
         "outcome": "fits_now",
         "message": "Starts now.",
         "next_action": "",
+        "reason": {"code": "fits_now", "params": {}},
         "pool": "this-machine",
         "nodes": ["node-1"],
         "reasons": [],

@@ -117,7 +117,7 @@ def test_a_row_that_has_gone_and_an_unknown_form_say_so(board, team):
 
 
 def test_hundreds_of_teams_are_searched(board, as_user, olga, monkeypatch):
-    monkeypatch.setattr("portal.quotas.presenters.limit_board.ROWS_SHOWN", 5)
+    monkeypatch.setattr("portal.quotas.presenters.limit_board.MAX_ROWS", 5)
     for number in range(12):
         TeamFactory(slug=f"t{number}", name=f"Team {number}")
     assert "7 more rows are not shown" in words(board())

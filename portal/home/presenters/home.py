@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.utils.translation import gettext as _
+
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.scheduling import admission
@@ -22,8 +24,8 @@ class LastChoice:
     @property
     def verdict_line(self) -> str:
         if self.verdict.outcome is admission.Outcome.FITS_NOW:
-            return "What you chose last starts now."
-        return f"What you chose last would queue. {self.verdict.message}"
+            return _("What you chose last starts now.")
+        return _("What you chose last would queue. %(why)s") % {"why": self.verdict.message}
 
 
 def last_choice(actor: User) -> LastChoice | None:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from portal.accounts.models import Membership, Team, User
 from portal.common.formatting import format_amount, format_input, format_resource, format_unit
 from portal.ledger import selectors as ledger_selectors
@@ -27,7 +29,7 @@ class CapRow:
 
     @property
     def who(self) -> str:
-        return self.cap.user.username if self.cap.user else "Each member"
+        return self.cap.user.username if self.cap.user else _("Each member")
 
     @property
     def label(self) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from django.utils.translation import gettext as _
+
 from portal.common.formatting import format_amount, format_resource
 from portal.quotas import resources
 
@@ -63,78 +65,84 @@ class Bar:
     def full(self) -> bool:
         return self.available == 0
 
-    # As people say it.
+    # In words.
 
-    def said(self, amount: int | None) -> str:
-        return "no limit" if amount is None else format_amount(self.resource, amount)
+    def _format(self, amount: int | None) -> str:
+        return _("no limit") if amount is None else format_amount(self.resource, amount)
 
     @property
     def used_words(self) -> str:
-        return self.said(self.used)
+        return self._format(self.used)
 
     @property
     def queued_words(self) -> str:
-        return self.said(self.queued)
+        return self._format(self.queued)
 
     @property
     def borrowed_words(self) -> str:
-        return self.said(self.borrowed)
+        return self._format(self.borrowed)
 
     @property
     def nominal_words(self) -> str:
-        return "none set" if self.nominal is None else self.said(self.nominal)
+        return _("none set") if self.nominal is None else self._format(self.nominal)
 
     @property
     def granted_words(self) -> str:
-        return self.said(self.granted)
+        return self._format(self.granted)
 
     @property
     def lent_words(self) -> str:
-        return self.said(self.lent)
+        return self._format(self.lent)
 
     @property
     def limit_words(self) -> str:
-        return self.said(self.limit)
+        return self._format(self.limit)
 
     @property
     def available_words(self) -> str:
-        return self.said(self.available)
+        return self._format(self.available)
 
     @property
     def over_words(self) -> str:
-        return self.said(self.over)
+        return self._format(self.over)
 
     @property
     def mine_words(self) -> str:
-        return self.said(self.mine)
+        return self._format(self.mine)
 
     @property
     def cap_words(self) -> str:
-        return self.said(self.cap)
+        return self._format(self.cap)
 
     @property
     def head(self) -> str:
         """The one line beside the name: “3 of 4”."""
+        used = {"used": self.used_words}
         if self.limit is None and self.nominal is None:
-            return f"{self.used_words} in use, no limit"
+            return _("%(used)s in use, no limit") % used
         if not self.nominal:
-            return f"{self.used_words} of at most {self.limit_words}"
-        words = f"{self.used_words} of {self.nominal_words}"
-        return f"{words}, {self.borrowed_words} borrowed" if self.borrowed else words
+            return _("%(used)s of at most %(limit)s") % {**used, "limit": self.limit_words}
+        words = _("%(used)s of %(quota)s") % {**used, "quota": self.nominal_words}
+        if self.borrowed:
+            words += _(", %(borrowed)s borrowed") % {"borrowed": self.borrowed_words}
+        return words
 
     @property
     def sentence(self) -> str:
         """All that the drawing says, for who does not see it."""
-        parts = [f"{self.label}: {self.used_words} in use"]
+        parts = [_("%(resource)s: %(used)s in use") % {"resource": self.label, "used": self.used_words}]
         if self.borrowed:
-            parts.append(f"{self.borrowed_words} of it borrowed")
+            parts.append(_("%(amount)s of it borrowed") % {"amount": self.borrowed_words})
         if self.queued:
-            parts.append(f"{self.queued_words} waiting")
+            parts.append(_("%(amount)s waiting") % {"amount": self.queued_words})
         if self.nominal is not None:
-            parts.append(f"quota {self.nominal_words}")
-        parts.append(f"at most {self.limit_words}" if self.limit is not None else "no limit")
+            parts.append(_("quota %(amount)s") % {"amount": self.nominal_words})
+        if self.limit is not None:
+            parts.append(_("at most %(amount)s") % {"amount": self.limit_words})
+        else:
+            parts.append(_("no limit"))
         if self.over:
-            parts.append(f"{self.over_words} over the limit")
+            parts.append(_("%(amount)s over the limit") % {"amount": self.over_words})
         return ", ".join(parts)
 
     # As it is drawn: integers, in percent of the scale.

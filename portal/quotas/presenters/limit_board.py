@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.http import QueryDict
 
 from portal.common.errors import InvalidInput
-from portal.common.formatting import format_input, format_resource, format_unit
+from portal.common.formatting import format_input, format_resource, format_thousandths, format_unit
 from portal.common.texts import storable
 from portal.quotas import resources
 from portal.quotas.models import Cohort, Quota, ResourceRate
@@ -16,7 +16,7 @@ from portal.quotas.selectors import limits, site
 from portal.quotas.selectors.site import SiteLine, TreeRow
 from portal.quotas.services.limits import clean_resource
 
-ROWS_SHOWN = 300
+MAX_ROWS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Editing:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The page. `left_out` rows match and are not shown; `problem` is why the last form was refused."""
+    """The page. `left_out` rows match and are not shown; `message` is what the last form did,
+    `problem` why it was refused."""
 
     resource: str
     choices: list[tuple[str, str]]
@@ -50,7 +51,7 @@ class Board:
     empty: bool
     q: str = ""
     problem: str = ""
-    said: str = ""
+    message: str = ""
     notes: tuple[str, ...] = ()
     saved: str = ""
     typed: Mapping[str, str] | None = None
@@ -72,7 +73,7 @@ def board_of(
     data: QueryDict,
     *,
     problem: str = "",
-    said: str = "",
+    message: str = "",
     notes: tuple[str, ...] = (),
     saved: str = "",
     typed: QueryDict | None = None,
@@ -89,7 +90,7 @@ def board_of(
     if q:
         words = q.lower()
         rows = [row for row in rows if words in row.name.lower() or words in row.slug or row is chosen]
-    shown = rows[:ROWS_SHOWN]
+    shown = rows[:MAX_ROWS]
     if chosen is not None and chosen not in shown:
         shown.append(chosen)
     if resource not in known:
@@ -104,13 +105,15 @@ def board_of(
         line=line or SiteLine(resource, 0, 0, 0, None),
         lines=lines,
         site_limit=format_input(resource, line.limit if line else None),
-        rate=(f"{rate.rate_milli / 1000:g}" if rate else "") if resources.is_accelerator(resource) else None,
+        rate=(format_thousandths(rate.rate_milli, 3) if rate else "")
+        if resources.is_accelerator(resource)
+        else None,
         cohorts=list(Cohort.objects.order_by("slug")),
         editing=_editing(chosen, resource, typed),
         empty=not Quota.objects.exists(),
         q=q,
         problem=problem,
-        said=said,
+        message=message,
         notes=notes,
         saved=saved,
         typed=typed,
