@@ -16,15 +16,16 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
-from portal.accounts import policies, selectors, services
+from portal.accounts import policies, presenters, selectors, services
 from portal.accounts.domain_events import SignedOut
 from portal.accounts.forms import SignInForm, TeamForm, TokenForm, add_problems, form_status
-from portal.accounts.models import Role, User
+from portal.accounts.models import Role
 from portal.common.domain_events import emit
 from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
@@ -56,14 +57,15 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     return render(request, "accounts/sign_in.html", {"form": form, "next": wanted})
 
 
-def locked_out(request: HttpRequest, *_: Any) -> HttpResponse:
+def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
     """The page after too many wrong passwords; django-axes calls it with more than is needed here."""
     minutes = max(1, round(float(settings.AXES_COOLOFF_TIME) * 60))
     context = {
-        "message": (
-            f"There were {settings.AXES_FAILURE_LIMIT} wrong passwords for this name from here. "
-            f"Wait {minutes} minutes, then try again. Forgotten it? An operator can set a new one."
-        ),
+        "message": _(
+            "There were %(count)d wrong passwords for this name from here. "
+            "Wait %(minutes)d minutes, then try again. Forgotten it? An operator can set a new one."
+        )
+        % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes},
         "retry_url": reverse("accounts:sign-in"),
         "request_id": getattr(request, "request_id", ""),
     }
@@ -110,12 +112,12 @@ def account(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         form.save()
         update_session_auth_hash(request, form.user)
-        messages.success(request, "The password is changed. Other browsers are signed out.")
+        messages.success(request, _("The password is changed. Other browsers are signed out."))
         return redirect("accounts:account")
     context = {
         "form": form,
         "memberships": selectors.memberships_of(request.user),
-        "roles": _rights(request.user),
+        "roles": presenters.rights(request.user),
         "mail": settings.BERTH_MAIL,
     }
     return render(request, "accounts/account.html", context, status=form_status(form))
@@ -127,20 +129,9 @@ def notices(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST":
         wanted = request.POST.get("mail") == "on"
         services.set_mail_notices(actor=request.user, wanted=wanted)
-        words = "Notices come by e-mail too." if wanted else "Notices come in the portal only."
+        words = _("Notices come by e-mail too.") if wanted else _("Notices come in the portal only.")
         messages.success(request, words)
     return redirect("accounts:account")
-
-
-def _rights(user: User) -> list[str]:
-    rights = []
-    if user.is_superuser:
-        rights.append("Administrator: may do everything")
-    if user.is_operator:
-        rights.append("Operator: runs the pools")
-    if user.is_approver:
-        rights.append("Approver: decides quota requests")
-    return rights or ["Member: starts workspaces for your teams"]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -156,7 +147,9 @@ def teams(request: SignedInRequest) -> HttpResponse:
             except PortalError as error:
                 add_problems(form, error.field_errors, error.message)
             else:
-                messages.success(request, f"{team.name} is there, and you are its owner.")
+                messages.success(
+                    request, _("%(team)s is there, and you are its owner.") % {"team": team.name}
+                )
                 return redirect("home:team", team.slug)
     q = storable(request.GET.get("q", "")).strip()[:100]
     found = selectors.teams_for(request.user)
@@ -184,7 +177,11 @@ def member_role(request: SignedInRequest, slug: str, username: str) -> HttpRespo
     except PortalError as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, f"{username} has the role {request.POST['role']}.")
+        messages.success(
+            request,
+            _("%(username)s has the role %(role)s.")
+            % {"username": username, "role": Role(request.POST["role"]).label.lower()},
+        )
     return redirect("home:team", slug)
 
 
@@ -202,32 +199,19 @@ def member_remove(request: SignedInRequest, slug: str, username: str) -> HttpRes
         except PortalError as error:
             messages.error(request, error.sentence)
             return redirect("home:team", slug)
-        messages.success(request, f"{username} is no longer in {found.name}.")
+        messages.success(
+            request, _("%(username)s is no longer in %(team)s.") % {"username": username, "team": found.name}
+        )
         if leaving and not request.user.operates:
             return redirect("accounts:teams")
         return redirect("home:team", slug)
-    who, whose = ("You", "your") if leaving else (username, "their")
     held = selectors.workspace_names(found, username)
-    context: dict[str, Any] = {
-        "title": f"Leave {found.name}?" if leaving else f"Remove {username} from {found.name}?",
-        "loses": [
-            f"{who} can no longer start workspaces for {found.name}",
-            f"{who} can no longer see its members",
-        ],
-        "stays": [
-            f"the files in {whose} home folder of this team",
-            f"{whose} workspaces in other teams, which go on",
-            "the record of what happened",
-        ],
-        "action": request.path,
-        "yes": "Leave the team" if leaving else f"Remove {username}",
-        "back": reverse("home:team", args=[slug]),
-    }
+    question = presenters.leaving_question(found) if leaving else presenters.removal_question(found, username)
+    context = {**question, "action": request.path, "back": reverse("home:team", args=[slug])}
     if held:
         context |= {
             "holds": held,
-            "hold_lead": f"{who} still {'have' if leaving else 'has'} these in {found.name}. "
-            "Nothing is stopped by itself: delete them first. Home folders stay.",
+            "hold_lead": presenters.held_lead(found, username, leaving=leaving),
             "holds_url": _workspaces_url(username, leaving=leaving),
         }
     return render(request, "confirm.html", context)
@@ -275,5 +259,5 @@ def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
     if request.method != "POST":
         return redirect("accounts:tokens")
     services.revoke_token(actor=request.user, token_id=token_id)
-    messages.success(request, "The token is revoked. Programs that use it are refused from now on.")
+    messages.success(request, _("The token is revoked. Programs that use it are refused from now on."))
     return redirect("accounts:tokens")

@@ -14,6 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.common.htmx import public_url
 from portal.events.models import Notification
@@ -94,7 +95,10 @@ def _message(row: Notification, server: Any) -> EmailMessage:
     parts = [row.body or row.title]
     if row.url:
         parts.append(f"{public_url()}{row.url}")
-    parts.append(f"You get this because of your account at {public_url()}. Switch it off there: Account.")
+    parts.append(
+        _("You get this because of your account at %(url)s. Switch it off there: Account.")
+        % {"url": public_url()}
+    )
     return EmailMessage(
         subject=f"[Berth] {row.title}",
         body="\n\n".join(parts) + "\n",

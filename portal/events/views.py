@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -56,5 +57,8 @@ def read_all(request: SignedInRequest) -> HttpResponse:
     """Mark all as read. A GET, as after signing in anew, only shows the list."""
     if request.method == "POST":
         count = services.mark_read(actor=request.user)
-        messages.success(request, f"{count} marked as read." if count else "There was nothing unread.")
+        messages.success(
+            request,
+            _("%(count)d marked as read.") % {"count": count} if count else _("There was nothing unread."),
+        )
     return redirect("events:notifications")

@@ -7,6 +7,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -46,7 +47,7 @@ def pool_checks(request: SignedInRequest, slug: str) -> HttpResponse:
     except InvalidInput as error:
         messages.error(request, error.sentence)
     else:
-        messages.success(request, "Set. Devices are checked like this from now on.")
+        messages.success(request, _("Set. Devices are checked like this from now on."))
     return redirect("fleet:pool", slug)
 
 
@@ -57,7 +58,7 @@ def check(request: SignedInRequest, check_id: UUID) -> HttpResponse:
     run = selectors.check_by_id(check_id)
     if request.method == "POST":
         runs.cancel_check(actor=request.user, run_id=run.pk)
-        messages.success(request, "Cancelled: it had not begun.")
+        messages.success(request, _("Cancelled: it had not begun."))
         return redirect("gpu_checks:check", run.pk)
     context = {"run": run, "check": presenters.page(request.user, run)}
     return render(request, "gpu_checks/check.html", context)

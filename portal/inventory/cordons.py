@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
@@ -78,7 +79,13 @@ def cordon_device(
         data={"device": device.uuid, "cause": str(cause), "recovery": recovery},
     )
     if cause != CordonCause.OPERATOR:
-        tell_operators(device, "device.cordoned", f"{name_of(device)} is out of use", reason, recovery)
+        tell_operators(
+            device,
+            "device.cordoned",
+            _("%(device)s is out of use") % {"device": name_of(device)},
+            reason,
+            recovery,
+        )
     return device
 
 
@@ -103,7 +110,9 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
         data={"device": device.uuid, "cause": cause},
     )
     if cause in (CordonCause.CHECK, CordonCause.SCRUB):
-        tell_operators(device, "device.uncordoned", f"{name_of(device)} is back in use", reason)
+        tell_operators(
+            device, "device.uncordoned", _("%(device)s is back in use") % {"device": name_of(device)}, reason
+        )
     emit(DeviceUncordoned(device.pk))
     emit(CapacityFreed())
     return device
@@ -124,7 +133,8 @@ def tell_operators(device: Device, kind: str, title: str, body: str, recovery: s
     """A notice to everybody who runs the pools; simulated devices are called so."""
     operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
     if device.node.pool.simulated:
-        title = f"Simulated: {title}"
+        title = _("Simulated: %(title)s") % {"title": title}
     if recovery and recovery != "none":
-        body = f"{body} What brings it back: {recovery.replace('_', ' ')}."
+        what = _("What brings it back: %(action)s.") % {"action": recovery.replace("_", " ")}
+        body = f"{body} {what}"
     events.notify(operators, kind, title, body.strip(), url_of(device))

@@ -23,6 +23,8 @@ from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import NotFound
 from portal.common.formatting import format_clock
+from portal.common.reasons.codes import InventoryCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
 from portal.inventory import cordons, services
@@ -94,7 +96,7 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
     reason = storable(reason).strip()[:MAX_REASON]
     before = Device.objects.filter(pk=device_id).first()
     if before is None:
-        raise NotFound("There is no such device.", next_action="Look at the list of devices.")
+        raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
     device = cordons.cordon_device(
         actor=actor, device_id=device_id, reason=reason or before.cordon_reason, cause=CordonCause.OPERATOR
     )

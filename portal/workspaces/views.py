@@ -12,6 +12,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_safe
 
@@ -119,7 +120,9 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
         services.delete(actor=request.user, workspace_id=workspace_id)
     except PortalError as error:
         return _refused(request, workspace, error)
-    messages.success(request, f"{workspace.name} is being deleted. Your home folder stays.")
+    messages.success(
+        request, _("%(name)s is being deleted. Your home folder stays.") % {"name": workspace.name}
+    )
     return redirect("home:home")
 
 

@@ -189,6 +189,7 @@ class WorkspaceCode(StrEnum):
     NAME_TAKEN = "name_taken"
     NODE_SILENT = "node_silent"
     NOT_POSSIBLE_NOW = "not_possible_now"
+    NOT_RUNNING = "workspace_not_running"
     NOT_STARTABLE = "not_startable"
     NOT_STOPPABLE = "not_stoppable"
     NO_SUCH_WORKSPACE = "no_such_workspace"
@@ -199,7 +200,9 @@ class WorkspaceCode(StrEnum):
     LOG_NOT_READ = "log_not_read"
     PRIORITY_NOT_ALLOWED = "priority_not_allowed"
     PRIORITY_OUT_OF_RANGE = "priority_out_of_range"
+    SIMULATED = "workspace_simulated"
     SOME_CHANGED_MEANWHILE = "some_changed_meanwhile"
+    TICKET_NOT_ISSUED = "ticket_not_issued"
     # Why it failed, or goes back into the queue.
     APP_EXITED = "app_exited"
     CHECK_FAILED = "check_failed"

@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -34,7 +35,11 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
                 add_problems(form, error.field_errors, error.sentence)
             else:
                 role = membership.get_role_display().lower()
-                messages.success(request, f"{membership.user.username} is now {role} of {found.name}.")
+                messages.success(
+                    request,
+                    _("%(username)s is now %(role)s of %(team)s.")
+                    % {"username": membership.user.username, "role": role, "team": found.name},
+                )
                 return redirect("home:team", slug)
     members = found.memberships.select_related("user").order_by("user__username")
     page = Paginator(members, ROWS_PER_PAGE).get_page(request.GET.get("page"))

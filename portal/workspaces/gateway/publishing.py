@@ -17,6 +17,8 @@ from portal.accounts.models import User
 from portal.accounts.services import user_of_token
 from portal.catalog.models import UpstreamAuth
 from portal.common.errors import StateConflict, Unavailable
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live
 from portal.workspaces import policies
@@ -104,23 +106,15 @@ def issue_ticket(*, actor: User, workspace: Workspace) -> str:
     policies.require_open(actor, workspace)
     if workspace.state != State.RUNNING:
         raise StateConflict(
-            f"{workspace.name} is {State(workspace.state).label.lower()}.",
-            next_action="Start it, or wait until it is ready.",
+            Reason(WorkspaceCode.NOT_RUNNING, {"name": workspace.name, "state": workspace.state}),
             state=workspace.state,
         )
     if workspace.simulated:
-        raise StateConflict(
-            "This is a simulated workspace: nothing runs behind it.",
-            next_action="Choose a flavor that is not simulated.",
-            code="simulated",
-        )
+        raise StateConflict(Reason(WorkspaceCode.SIMULATED), code="simulated")
     try:
         return tickets.issue(live.connection(), external_name=workspace.external_name, user_id=str(actor.pk))
     except redis.RedisError as error:
-        raise Unavailable(
-            "The portal's message store does not answer, so you cannot be signed in to the workspace.",
-            next_action="Try again in a few seconds.",
-        ) from error
+        raise Unavailable(Reason(WorkspaceCode.TICKET_NOT_ISSUED)) from error
 
 
 def end_sessions(event: SignedOut) -> None:

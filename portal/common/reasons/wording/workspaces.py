@@ -85,6 +85,9 @@ TEXTS: dict[StrEnum, Text] = {
         _("Reload the page and choose what is offered there."),
         prepare=_state,
     ),
+    WorkspaceCode.NOT_RUNNING: Text(
+        _("%(name)s is %(state)s."), _("Start it, or wait until it is ready."), prepare=_state
+    ),
     WorkspaceCode.NOT_STARTABLE: Text(
         _("%(name)s is %(state)s and cannot be started now."),
         _("Wait until it has come to rest, then try again."),
@@ -113,6 +116,14 @@ TEXTS: dict[StrEnum, Text] = {
         _("Leave the priority out, or ask an owner."),
     ),
     WorkspaceCode.PRIORITY_OUT_OF_RANGE: Text(_("Choose from %(min)d to %(max)d.")),
+    WorkspaceCode.SIMULATED: Text(
+        _("This is a simulated workspace: nothing runs behind it."),
+        _("Choose a flavor that is not simulated."),
+    ),
+    WorkspaceCode.TICKET_NOT_ISSUED: Text(
+        _("The portal's message store does not answer, so you cannot be signed in to the workspace."),
+        _("Try again in a few seconds."),
+    ),
     WorkspaceCode.SOME_CHANGED_MEANWHILE: Text(
         _("Some of the workspaces changed at the same moment."), _("Try again.")
     ),
