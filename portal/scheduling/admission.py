@@ -25,7 +25,7 @@ from portal.scheduling import (
 )
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
-from portal.scheduling.engine import verdicts as admission
+from portal.scheduling.engine.verdicts import verdict as queue_verdict
 from portal.scheduling.placement_request import Asked, candidate_pools
 from portal.scheduling.snapshot import Site, Waiter
 from portal.workspaces.domain_events import WorkspaceRequested
@@ -172,7 +172,7 @@ def _preference(verdict: Verdict) -> tuple[int, bool, float]:
 
 def _of_variant(site: Site, waiter: Waiter) -> Verdict:
     with snapshot.without_preemption(site.scheduler):
-        found = admission.verdict(site.scheduler, waiter.workload)
+        found = queue_verdict(site.scheduler, waiter.workload)
     if found.outcome is Outcome.FITS_NOW:
         pool, placement = site.placer.place_of(REQUEST)
         return _fits_now(pool.pool, placement)

@@ -189,7 +189,7 @@ class Cycle:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class QueueVerdict:
     """The outcome for one request. `position` counts from 1; `eta_s` is None where `basis` says why.
 
     `blocker` is None only where it fits now; `basis` only where it never starts by itself.

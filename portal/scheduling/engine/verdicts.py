@@ -10,7 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from portal.common.reasons.codes import Rule, WaitBasis
 from portal.common.reasons.reason import Reason
-from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Outcome, Snapshot, Verdict, Workload
+from portal.scheduling.engine.model import (
+    Blocker,
+    Cycle,
+    Eta,
+    Holder,
+    Outcome,
+    QueueVerdict,
+    Snapshot,
+    Workload,
+)
 from portal.scheduling.engine.plan import ENOUGH_FREE, plan
 from portal.scheduling.engine.scheduler import Placer, Scheduler
 from portal.scheduling.engine.state import Shortfall
@@ -49,7 +58,7 @@ def decide(
     *,
     alternatives: Sequence[Workload] = (),
     placer: Placer | None = None,
-) -> Verdict:
+) -> QueueVerdict:
     """What happens to `request` if it is made now, and which of `alternatives` would start at once.
 
     Pure, but for what it takes from `placer`, which should be one for this decision alone. Raises
@@ -58,7 +67,9 @@ def decide(
     return verdict(Scheduler(snapshot, placer), request, alternatives=alternatives)
 
 
-def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[Workload] = ()) -> Verdict:
+def verdict(
+    scheduler: Scheduler, request: Workload, *, alternatives: Sequence[Workload] = ()
+) -> QueueVerdict:
     """`decide` on a standing scheduler, which is left as it was."""
     now_s = scheduler.now_s
     never = scheduler.state.never(request)
@@ -66,7 +77,7 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
         shortfall = never or (Rule.LEDGER, "")
         blocker = blocker_of(scheduler, request, shortfall)
         refused = shortfall[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
-        return Verdict(
+        return QueueVerdict(
             Outcome.IMPOSSIBLE if refused else Outcome.NEEDS_APPROVAL,
             blocker=blocker,
             alternatives=starting_now(scheduler, alternatives),
@@ -75,12 +86,12 @@ def verdict(scheduler: Scheduler, request: Workload, *, alternatives: Sequence[W
     with scheduler.trying(request):
         cycle = scheduler.cycle(now_s)
         if request.id in cycle.starts:
-            return Verdict(Outcome.FITS_NOW, eta_s=now_s, basis=ENOUGH_FREE, alternatives=others)
+            return QueueVerdict(Outcome.FITS_NOW, eta_s=now_s, basis=ENOUGH_FREE, alternatives=others)
         reason = why_not(scheduler, request, cycle)
         blocker = blocker_of(scheduler, request, reason)
         place = position(scheduler, cycle, request.id)
     eta = _eta(scheduler, request, reason)
-    return Verdict(
+    return QueueVerdict(
         Outcome.QUEUED,
         position=place,
         eta_s=eta.eta_s,
