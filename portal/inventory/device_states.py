@@ -100,13 +100,14 @@ def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     trouble = Exists(its_gpu.filter(_FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
     return devices.annotate(
         used_milli=Subquery(held, output_field=IntegerField()),
-        partitioned=_flag(~Q(kind=DeviceKind.MIG.value) & Q(Exists(parts))),
-        gpu_out=_flag(_is_instance() & Q(trouble)),
+        partitioned=flag(~Q(kind=DeviceKind.MIG.value) & Q(Exists(parts))),
+        gpu_out=flag(_is_instance() & Q(trouble)),
         state=_state(parts, its_gpu, now),
     )
 
 
-def _flag(where: Q) -> Case:
+def flag(where: Q) -> Case:
+    """A condition as an annotation that is never NULL."""
     return Case(When(where, then=Value(True)), default=Value(False), output_field=BooleanField())
 
 
@@ -114,10 +115,15 @@ def _is_instance() -> Q:
     return Q(kind=DeviceKind.MIG.value) & ~Q(parent_uuid="")
 
 
-def _is_idle(now: datetime) -> Q:
-    return Q(
-        series__newest_s__gte=int(now.timestamp()) - FRESH_S,
-        series__idle_since_s__lte=F("series__newest_s") - IDLE_AFTER_S,
+def is_measured(now: datetime, of: str = "") -> Q:
+    """Whether what the device does now is known; `of` is the path to it (`device__`)."""
+    return Q(**{f"{of}series__newest_s__gte": int(now.timestamp()) - FRESH_S})
+
+
+def is_idle(now: datetime, of: str = "") -> Q:
+    """Whether it is known to have done nothing for long."""
+    return is_measured(now, of) & Q(
+        **{f"{of}series__idle_since_s__lte": F(f"{of}series__newest_s") - IDLE_AFTER_S}
     )
 
 
@@ -146,7 +152,7 @@ def _state(parts: QuerySet[Device], its_gpu: QuerySet[Device], now: datetime) ->
 
     own = _ladder(
         (~Q(Exists(_ACTIVE)), DeviceState.FREE),
-        (_is_idle(now), DeviceState.IDLE),
+        (is_idle(now), DeviceState.IDLE),
         (Q(used_milli__gte=WHOLE_DEVICE_MILLI), DeviceState.ALLOCATED),
         default=DeviceState.SHARED,
     )

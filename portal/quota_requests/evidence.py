@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import lru_cache
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q, QuerySet, Sum
@@ -17,13 +17,14 @@ from django.utils import timezone
 from portal.common.formatting import units_per_whole
 from portal.inventory import counting
 from portal.inventory.counting import Counts
+from portal.inventory.device_states import flag, is_idle, is_measured
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.inventory.series import GpuUse, gpu_uses
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests.models import QuotaRequest, RequestKind, RequestStatus
 from portal.quotas import resources
 from portal.quotas.models import Cohort, Grant, Quota, SiteLimit, TeamShare
-from portal.workspaces.lifecycle import HOLDING, State
+from portal.workspaces.lifecycle import HOLDING
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.types import DeviceKind, ResourceRequest
@@ -43,7 +44,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Accelerators that the team holds now: `measured` report their use, and `idle` of these do nothing."""
+    """Accelerators that the team holds now; of those `measured` so many are `idle`, as the map says."""
 
     held: int
     measured: int
@@ -152,7 +153,7 @@ def evidence_for(requests: Sequence[QuotaRequest]) -> dict[UUID, Evidence]:
     world = _world()
     teams = {request.team_id for request in requests}
     held = _held(teams, world.now, requests)
-    idle = _idle(teams)
+    idle = _idle(teams, world.now)
     earlier = _earlier(requests)
     balances = {
         account.team_id: account.granted + account.credit - account.spent
@@ -248,9 +249,6 @@ def _borrowers(world: _World, team: UUID, resource: str, wanted: int) -> tuple[H
         found.append(Holder(name, min(borrowed, wanted)))
         wanted -= borrowed
     return tuple(found)
-
-
-_gpu = lru_cache(maxsize=256)(resources.gpu)
 
 
 # --- Reading the rows -------------------------------------------------------------------------------
@@ -376,47 +374,31 @@ def _add_devices(held: _Held, teams: Iterable[UUID], since: datetime, now: datet
         "device__node__pool__simulated",
     ):  # fmt: skip
         amount = milli * _overlap_s(begun, ended, since, now)
-        if kind == DeviceKind.MIG.value and profile:
-            held.add(team, user, resources.mig(profile, simulated=simulated), amount)
-            continue
-        held.add(team, user, _gpu(model), amount)
-        if not simulated:
-            held.add(team, user, resources.GPU, amount)
+        for name in resources.of_device(
+            model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
+        ):
+            held.add(team, user, name, amount)
 
 
 def _overlap_s(begun: datetime, ended: datetime | None, since: datetime, now: datetime) -> int:
     return max(0, int((min(ended or now, now) - max(begun, since)).total_seconds()))
 
 
-def _idle(teams: Iterable[UUID]) -> dict[tuple[UUID, str], Idle]:
-    """Of each team and model: accelerators held now, those that report, and those that report no use."""
-    busy: dict[str, int] = {}
-    running = Workspace.objects.filter(team__in=teams, state=State.RUNNING)
-    for activity in running.values_list("status__activity", flat=True):
-        for sample in (activity or {}).get("gpus") or []:
-            percent = sample.get("utilization_percent") if isinstance(sample, dict) else None
-            if isinstance(percent, int):
-                # A device may be shared: its use is that of the busiest report.
-                uuid = str(sample.get("uuid"))
-                busy[uuid] = max(percent, busy.get(uuid, 0))
+def _idle(teams: Iterable[UUID], now: datetime) -> dict[tuple[UUID, str], Idle]:
+    """Of each team and model: accelerators held now, those that are measured, and those that are idle."""
     found: dict[tuple[UUID, str], Idle] = {}
-    rows: QuerySet[AllocatedDevice] = AllocatedDevice.objects.filter(
+    rows: QuerySet[Any] = AllocatedDevice.objects.filter(
         active=True, allocation__workspace__team__in=teams
-    )
-    for team, uuid, model, kind, profile, simulated in rows.values_list(
-        "allocation__workspace__team_id", "device__uuid", "device__model", "device__kind",
-        "device__mig_profile", "device__node__pool__simulated",
+    ).annotate(measured=flag(is_measured(now, "device__")), idle=flag(is_idle(now, "device__")))
+    for team, model, kind, profile, simulated, measured, idle in rows.values_list(
+        "allocation__workspace__team_id", "device__model", "device__kind", "device__mig_profile",
+        "device__node__pool__simulated", "measured", "idle",
     ):  # fmt: skip
-        is_mig = kind == DeviceKind.MIG.value and profile
-        names = [resources.mig(profile, simulated=simulated) if is_mig else _gpu(model)]
-        if not simulated:
-            names.append(resources.GPU)
-        for name in names:
+        for name in resources.of_device(
+            model, mig_instance=kind == DeviceKind.MIG.value, profile=profile, simulated=simulated
+        ):
             was = found.get((team, name), Idle(0, 0, 0))
-            measured = uuid in busy
-            found[team, name] = Idle(
-                was.held + 1, was.measured + measured, was.idle + (measured and busy[uuid] == 0)
-            )
+            found[team, name] = Idle(was.held + 1, was.measured + measured, was.idle + idle)
     return found
 
 

@@ -24,12 +24,14 @@ from portal.inventory.resources import (
     gpu,
     is_accelerator,
     mig,
+    of_device,
 )
 from provisioning.types import ResourceRequest
 
 __all__ = [
     "CPU", "DISK", "GPU", "GPU_HOURS", "MEMORY", "PLAIN", "SIMULATED", "WORKSPACES", "amounts_of", "class_of",
-    "gpu", "is_accelerator", "is_resource", "mig", "validate_amounts", "validate_resource",
+    "gpu", "is_accelerator", "is_resource", "mig", "of_device", "validate_amounts",
+    "validate_resource",
 ]  # fmt: skip
 
 PLAIN = frozenset({CPU, MEMORY, DISK, WORKSPACES, GPU})

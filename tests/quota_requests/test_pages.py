@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Delegation
 from portal.events.models import Notification
+from portal.inventory.device_states import IDLE_AFTER_S
 from portal.inventory.models import AllocatedDevice, Allocation, DeviceHour, DeviceSeries
 from portal.quota_requests import selectors as selectors
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestStatus
@@ -216,20 +218,15 @@ def test_the_inbox_shows_what_helps_to_decide(bob, alice, petra, team, eight, as
 
 
 def test_idle_is_what_is_measured_and_never_zero_for_want_of_data(bob, petra, team, eight):
-    workspace = held(team, bob, eight, days=1, active=True, devices=3)
-    first, second = AllocatedDevice.objects.filter(active=True)[:2]
+    held(team, bob, eight, days=1, active=True, devices=3)
+    first, second, third = AllocatedDevice.objects.filter(active=True)
     made = ask(bob, team)
     idle = selectors.evidence(made).idle
     assert (idle.held, idle.measured, idle.percent) == (3, 0, None)
-    workspace.status.activity = {
-        "gpus": [
-            {"uuid": first.device.uuid, "utilization_percent": 0},
-            {"uuid": second.device.uuid, "utilization_percent": 80},
-            {"uuid": "other", "utilization_percent": None},
-            "nonsense",
-        ]
-    }
-    workspace.status.save()
+    now = int(time.time())
+    DeviceSeries.objects.create(device=first.device, newest_s=now, idle_since_s=now - IDLE_AFTER_S)
+    DeviceSeries.objects.create(device=second.device, newest_s=now, idle_since_s=now - IDLE_AFTER_S + 60)
+    DeviceSeries.objects.create(device=third.device, newest_s=now - 3600, idle_since_s=now - 7200)
     idle = selectors.evidence(made).idle
     assert (idle.held, idle.measured, idle.idle, idle.percent) == (3, 2, 1, 50)
 
