@@ -113,6 +113,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "portal.common.middleware.PartialsMiddleware",
     "portal.common.middleware.ErrorMiddleware",
     "axes.middleware.AxesMiddleware",
 ]

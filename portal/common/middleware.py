@@ -10,6 +10,7 @@ import structlog
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
 from django.utils.decorators import sync_and_async_middleware
 
 from portal.common.errors import PortalError
@@ -45,6 +46,28 @@ def RequestIdMiddleware(get_response: GetResponse) -> GetResponse:  # noqa: N802
         response = get_response(request)
         response["X-Request-Id"] = request_id  # type: ignore[index]
         return response  # type: ignore[return-value]
+
+    return sync_middleware
+
+
+@sync_and_async_middleware
+def PartialsMiddleware(get_response: GetResponse) -> GetResponse:  # noqa: N802  (named in settings)
+    """Say that a page's address answers htmx with a part of it, so that no cache takes one for the other."""
+
+    def vary(response: HttpResponseBase) -> HttpResponseBase:
+        if response.get("Content-Type", "").startswith("text/html"):
+            patch_vary_headers(response, ("HX-Request", "HX-Target"))
+        return response
+
+    if iscoroutinefunction(get_response):
+
+        async def middleware(request: HttpRequest) -> HttpResponseBase:
+            return vary(await get_response(request))
+
+        return middleware
+
+    def sync_middleware(request: HttpRequest) -> HttpResponseBase:
+        return vary(get_response(request))  # type: ignore[arg-type]
 
     return sync_middleware
 

@@ -1,0 +1,104 @@
+"""What all pages do alike; what each shows is in its room's own tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.inventory.models import Device, Node
+from tests.factories import WorkspaceFactory
+from tests.ui.cases import PageCase
+
+
+class TestHome(PageCase):
+    url, partials = "/", ("list",)
+
+
+class TestNewWorkspace(PageCase):
+    url, fixtures, partials = "/workspaces/new/", ("team", "local_pool"), ("choice",)
+
+
+class TestWorkspace(PageCase):
+    reader = "bob"
+
+    @pytest.fixture(autouse=True)
+    def _workspace(self, _stocked: None, bob: object) -> None:
+        workspace = WorkspaceFactory(owner=bob, team=self.there["team"])
+        self.url = f"/workspaces/{workspace.pk}/"
+
+
+class TestTeams(PageCase):
+    url = "/teams/"
+
+
+class TestTeam(PageCase):
+    url = "/teams/vision/"
+
+
+class TestPools(PageCase):
+    url, fixtures = "/pools/", ("pool",)
+
+
+class TestPool(PageCase):
+    url, fixtures, reader = "/pools/sim/", ("pool",), "olga"
+
+
+class TestGpus(PageCase):
+    url, fixtures, partials = "/gpus/", ("pool",), ("gpus",)
+
+
+class TestNode(PageCase):
+    fixtures, reader = ("pool",), "olga"
+
+    @property
+    def url(self) -> str:
+        return f"/gpus/nodes/{Node.objects.order_by('name')[0].pk}/"
+
+
+class TestDevice(PageCase):
+    fixtures, reader = ("pool",), "olga"
+
+    @property
+    def url(self) -> str:
+        return f"/gpus/devices/{Device.objects.order_by('uuid')[0].pk}/"
+
+
+class TestDrain(TestNode):
+    @property
+    def url(self) -> str:
+        return f"{super().url}drain/"
+
+
+class TestAccount(PageCase):
+    url = "/account/"
+
+
+class TestTokens(PageCase):
+    url = "/account/tokens/"
+
+
+class TestNotices(PageCase):
+    url = "/notifications/"
+
+
+class TestQueue(PageCase):
+    url, fixtures = "/queue/", ("team", "pool")
+
+
+class TestCalendar(PageCase):
+    url, fixtures = "/calendar/", ("team", "pool")
+
+
+class TestAsk(PageCase):
+    url, fixtures = "/quotas/ask/", ("team", "pool")
+
+
+class TestApprovals(PageCase):
+    url = "/quotas/approvals/"
+
+
+class TestRules(PageCase):
+    url, fixtures, reader = "/quotas/rules/", ("team",), "petra"
+
+
+class TestLimits(PageCase):
+    url, fixtures, reader, partials = "/quotas/limits/", ("team", "pool"), "olga", ("board",)
