@@ -222,10 +222,10 @@ def approve(
     else:
         give(request=request, amount=granted, until=ends)
     words = format_resource_amount(request.resource, granted)
-    less = granted < request.amount
-    of = f" (of {format_amount(request.resource, request.amount)} asked for)" if less else ""
-    decision = f"approved {words}{of} for {request.team.name}"
-    _notify_decision(actor, request, "approved", decision, note, amount=granted, until=ends)
+    if granted < request.amount:
+        asked = format_amount(request.resource, request.amount)
+        words = _("%(granted)s (of %(asked)s asked for)") % {"granted": words, "asked": asked}
+    _notify_decision(actor, request, "approved", words, note, amount=granted, until=ends)
     return request
 
 
@@ -242,7 +242,7 @@ def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
     policies.require_decide(actor, request)
     _decide(request, RequestStatus.DENIED, actor, reason)
     words = format_resource_amount(request.resource, request.amount)
-    _notify_decision(actor, request, "denied", f"denied {words} for {request.team.name}", reason)
+    _notify_decision(actor, request, "denied", words, reason)
     _end_waiting(request, f"{actor.username} denied what it waited for: {reason}")
     return request
 
@@ -313,9 +313,9 @@ def _decided_already(request_id: UUID) -> StateConflict:
 
 
 def _notify_decision(
-    actor: User, request: QuotaRequest, word: str, decision: str, note: str, **data: Any
+    actor: User, request: QuotaRequest, word: str, amounts: str, note: str, **data: Any
 ) -> None:
-    """Record the decision, a clause without its subject, and notify the requester of it."""
+    """Record that `amounts` were approved or denied (`word`), and notify the requester of it."""
     for_whom = None
     if request.kind != RequestKind.MEMBER_CAP and not approvers.is_approver(actor):
         for_whom = approvers.delegator_of(actor)
@@ -327,17 +327,16 @@ def _notify_decision(
         kind=f"quota.request_{word}",
         team=request.team,
         workspace=request.workspace,
-        message=f"{decision}{how}" + (f": {note}" if note else ""),
+        message=f"{word} {amounts} for {request.team.name}{how}" + (f": {note}" if note else ""),
         data=_data(request, **data, own=own, **({"in_place_of": for_whom.username} if for_whom else {})),
     )
     if not own:
-        events.notify(
-            [request.requester],
-            f"quota.request_{word}",
-            f"{actor.username} {decision}",
-            note,
-            url_of(request),
-        )
+        title = (
+            _("%(username)s approved %(amounts)s for %(team)s")
+            if word == "approved"
+            else _("%(username)s denied %(amounts)s for %(team)s")
+        ) % {"username": actor.username, "amounts": amounts, "team": request.team.name}
+        events.notify([request.requester], f"quota.request_{word}", title, note, url_of(request))
 
 
 def _end_waiting(request: QuotaRequest, why: str) -> None:

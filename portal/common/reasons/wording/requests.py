@@ -6,9 +6,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from django.utils import timezone
-from django.utils.translation import gettext as translated
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from portal.common.formatting import format_date, format_moment, format_resource, format_resource_amount
 from portal.common.reasons.codes import RequestCode
@@ -27,7 +26,7 @@ def _amounts(params: Params) -> Params:
         found["amount"] = format_resource_amount(resource, params["amount"])
     if params.get("days"):
         words = {"amount": found["amount"], "days": params["days"]}
-        found["amount"] = translated("%(amount)s in %(days)s days") % words
+        found["amount"] = gettext("%(amount)s in %(days)s days") % words
     return found
 
 
@@ -37,12 +36,12 @@ def _decided(params: Params) -> Params:
     ago = timezone.now() - at
     minutes = int(ago.total_seconds() // 60)
     if ago < _JUST_NOW:
-        when = translated("a moment ago")
+        when = gettext("a moment ago")
     elif ago < _IN_MINUTES:
         when = ngettext("%(count)s minute ago", "%(count)s minutes ago", minutes) % {"count": minutes}
     else:
-        when = translated("on %(date)s") % {"date": format_date(at)}
-    return {"who": params["who"] or translated("A rule"), "when": when}
+        when = gettext("on %(date)s") % {"date": format_date(at)}
+    return {"who": params["who"] or gettext("A rule"), "when": when}
 
 
 def _until(params: Params) -> Params:

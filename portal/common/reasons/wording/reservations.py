@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from enum import StrEnum
 
-from django.utils.translation import gettext as translated
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from portal.common.formatting import (
     format_amount,
@@ -39,7 +38,7 @@ def _clash(params: Params) -> Params:
     """Who has booked it at the first moment at which it does not fit, and what would."""
     resource, holders = params["resource"], params["holders"]
     named = [
-        translated("%(amount)s by %(team)s") % {"amount": format_amount(resource, amount), "team": team}
+        gettext("%(amount)s by %(team)s") % {"amount": format_amount(resource, amount), "team": team}
         for team, amount in holders[:_MAX_HOLDERS]
     ]
     words = ", ".join(named)
@@ -59,13 +58,13 @@ def _advised(params: Params) -> Params:
     start = params.get("next_start")
     values = {"amount": amount, "start": format_moment(datetime.fromisoformat(start)) if start else ""}
     if params["left"] > 0 and start:
-        advice = translated("Take at most %(amount)s or begin at %(start)s.")
+        advice = gettext("Take at most %(amount)s or begin at %(start)s.")
     elif start:
-        advice = translated("Begin at %(start)s.")
+        advice = gettext("Begin at %(start)s.")
     elif params["left"] > 0:
-        advice = translated("Take at most %(amount)s.")
+        advice = gettext("Take at most %(amount)s.")
     else:
-        advice = translated("Choose another model.")
+        advice = gettext("Choose another model.")
     return {**_amounts(params), "advice": advice % values}
 
 
@@ -77,18 +76,18 @@ def _fits(params: Params) -> Params:
 def _peak(resource: str, booked: int, capacity: int) -> str:
     total = format_resource_amount(resource, capacity)
     if not booked:
-        return translated("%(total)s, none booked") % {"total": total}
+        return gettext("%(total)s, none booked") % {"total": total}
     words = {"booked": format_amount(resource, booked), "total": total}
-    return translated("%(booked)s of %(total)s booked by others") % words
+    return gettext("%(booked)s of %(total)s booked by others") % words
 
 
 def _decided(params: Params) -> Params:
-    by = translated(" by %(username)s") % {"username": params["by"]} if params["by"] else ""
+    by = gettext(" by %(username)s") % {"username": params["by"]} if params["by"] else ""
     return {**params, "by": by}
 
 
 def _known(params: Params) -> Params:
-    known = ", ".join(params["known"]) or translated("none at present")
+    known = ", ".join(params["known"]) or gettext("none at present")
     return {**_amounts(params), "known": known}
 
 

@@ -1,0 +1,124 @@
+"""What a request waits for, and refusals about limits, in sentences: made of codes and numbers alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from portal.common.reasons.codes import (
+    AdmissionCode,
+    CommonCode,
+    PlacementCode,
+    QuotaCode,
+    RequestCode,
+    ReservationCode,
+    Rule,
+)
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, next_action_of
+
+H100 = "gpu:h100"
+
+
+def blocker(**more: Any) -> dict[str, Any]:
+    return {
+        "resource": H100, "wanted": 4000, "free": 1000, "limit": 8000, "team": "Vision", "holders": [], **more
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (Rule.LEDGER, "Vision has no GPU-hours left."),
+        (Rule.USER_CAP, "Needs 4 × H100; you may hold 8 × H100 in Vision and have 1 left."),
+        (Rule.TEAM_LIMIT, "Needs 4 × H100; Vision may hold 8 × H100 and has 1 left."),
+        (Rule.COHORT, "Needs 4 × H100; the teams that Vision shares with have 1 left to lend."),
+        (Rule.SITE_LIMIT, "Needs 4 × H100; all teams together may hold 8 × H100, of which 1 are left."),
+        (Rule.BOOKING, "Needs 4 × H100; 1 are free, but booked for other teams."),
+        (Rule.ORDER, "Enough is free, but it is kept for requests that come first."),
+    ],
+)
+def test_the_rule_in_the_way(rule: Rule, sentence: str) -> None:
+    assert message_of(Reason(rule, blocker())) == sentence
+
+
+@pytest.mark.parametrize(
+    ("outcome", "action"),
+    [
+        ("queued", "Start it anyway and it queues, or choose a smaller flavor."),
+        ("needs_approval", "Ask for more: it starts by itself when approved."),
+        ("impossible", "Choose a smaller flavor."),
+    ],
+)
+def test_the_outcome_says_what_to_do(outcome: str, action: str) -> None:
+    assert next_action_of(Reason(Rule.TEAM_LIMIT, blocker(outcome=outcome))) == action
+
+
+def test_who_holds_it_until_when_and_how_much_lies_idle() -> None:
+    tomorrow = (timezone.now() + timedelta(days=1)).astimezone(UTC)
+    holder = {"team": "Speech", "amount": 3000, "until": tomorrow.isoformat(), "idle": 1000, "idle_s": 7500}
+    said = message_of(Reason(Rule.COHORT, blocker(holders=[holder])))
+    assert said.endswith(
+        f"left to lend. 3 × H100 held by Speech, some of it until about {tomorrow:%-d %b %H:%M} UTC"
+        " (1 idle for 2 h 5 min)."
+    )
+
+
+def test_the_first_node_and_how_many_more() -> None:
+    node = Reason(PlacementCode.NODE_CORDONED, {}).as_json()
+    params = {"node": "n1", "node_reason": node, "more_nodes": 1}
+    assert message_of(Reason(AdmissionCode.NO_NODE_LARGE_ENOUGH, params)) == (
+        "No node is large enough: n1 is cordoned by an operator, and 1 more node."
+    )
+    nothing = {"node": "", "node_reason": None, "more_nodes": 0}
+    assert message_of(Reason(Rule.PLACEMENT, nothing)) == "Waits until there is room: there are no nodes."
+
+
+def test_a_form_is_refused_with_the_first_of_its_problems() -> None:
+    first = Reason(ReservationCode.TOO_SHORT, {"minutes": 15})
+    refused = Reason(CommonCode.CORRECT_AND_RETRY, {"first": first.as_json()})
+    assert message_of(refused) == "It lasts 15 minutes at least: choose a later end."
+    assert next_action_of(refused) == "Correct it and try again."
+
+
+def test_why_a_reservation_does_not_fit_and_what_would() -> None:
+    at = datetime(2026, 11, 22, 14, tzinfo=UTC)
+    params = {
+        "resource": H100, "capacity": 4000, "booked": 3000, "left": 1000, "wanted": 2000,
+        "at": at.isoformat(), "until": (at + timedelta(hours=2)).isoformat(),
+        "next_start": (at + timedelta(hours=2)).isoformat(),
+        "holders": [["A", 1000], ["B", 1000], ["C", 500], ["D", 500]],
+    }  # fmt: skip
+    clash = Reason(ReservationCode.BOOKED_BY_OTHERS, params)
+    assert message_of(clash) == (
+        "3 of 4 × H100 are booked at 22 Nov, 14:00 UTC (1 by A, 1 by B, 0.5 by C and 1 more team), until"
+        " 22 Nov, 16:00 at least: 1 left, 2 wanted."
+    )
+    assert next_action_of(clash) == "Take at most 1 or begin at 22 Nov 2026, 16:00 UTC."
+    none_left = Reason(ReservationCode.SITE_TOO_SMALL, {**params, "left": 0, "next_start": None})
+    assert next_action_of(none_left) == "Choose another model."
+
+
+def test_who_was_faster() -> None:
+    now = timezone.now()
+    for ago, words in ((timedelta(), "a moment ago"), (timedelta(minutes=5, seconds=1), "5 minutes ago")):
+        reason = Reason(RequestCode.APPROVED_ALREADY, {"who": "ann", "at": (now - ago).isoformat()})
+        assert message_of(reason) == f"ann approved it {words}."
+    denied = Reason(
+        RequestCode.DENIED_ALREADY, {"who": "", "at": datetime(2026, 1, 2, tzinfo=UTC).isoformat()}
+    )
+    assert message_of(denied) == "A rule denied it on 2 Jan 2026."
+
+
+def test_a_cohort_that_is_in_use_names_some() -> None:
+    params = {"name": "All", "names": ["the cohort West", "Vision"], "more": 2}
+    assert message_of(Reason(QuotaCode.COHORT_IN_USE, params)) == (
+        "All is in use by the cohort West, Vision and 2 more."
+    )
+    circle = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": "A", "way": ["A", "B"]})
+    assert message_of(circle) == "A would be inside itself: A → B → A."
+    alone = Reason(QuotaCode.COHORT_INSIDE_ITSELF, {"name": "A", "way": ["A"]})
+    assert message_of(alone) == "A cannot be inside itself."
