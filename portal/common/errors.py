@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of, next_action_of
+from portal.common.reasons.wording import message_of, next_action_of, sentence_of
 
 
 class PortalError(Exception):
@@ -20,10 +20,9 @@ class PortalError(Exception):
     status = 500
     title = "Something went wrong"
 
-    def __init__(self, reason: Reason | str, *, next_action: str = "", code: str = "", **extra: Any) -> None:
+    def __init__(self, reason: Reason, *, code: str = "", **extra: Any) -> None:
         super().__init__(reason)
         self.reason = reason
-        self._next_action = next_action
         self.extra = extra
         if code:
             self.code = code
@@ -31,14 +30,12 @@ class PortalError(Exception):
     @property
     def message(self) -> str:
         """What went wrong, in a sentence."""
-        return message_of(self.reason) if isinstance(self.reason, Reason) else self.reason
+        return message_of(self.reason)
 
     @property
     def next_action(self) -> str:
         """The one thing to do about it, or an empty string."""
-        if isinstance(self.reason, Reason):
-            return next_action_of(self.reason)
-        return self._next_action
+        return next_action_of(self.reason)
 
     def __str__(self) -> str:
         return self.message
@@ -55,7 +52,7 @@ class PortalError(Exception):
     @property
     def sentence(self) -> str:
         """What went wrong and what to do about it, for a message on a page."""
-        return " ".join(part for part in (self.message, self.next_action) if part)
+        return sentence_of(self.reason)
 
 
 class InvalidInput(PortalError):

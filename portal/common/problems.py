@@ -13,7 +13,6 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from portal.common.errors import PortalError
-from portal.common.reasons.reason import Reason
 
 CONTENT_TYPE = "application/problem+json"
 log = logging.getLogger(__name__)
@@ -64,8 +63,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
             extra["errors"] = error.field_errors
         if error.next_action:
             extra["next_action"] = error.next_action
-        if isinstance(error.reason, Reason):
-            extra["reason"] = error.reason.as_json()
+        extra["reason"] = error.reason.as_json()
         return _response(
             document(error.status, error.code, error.message, request, title=error.title, **extra)
         )

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from portal.common.errors import Unavailable
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -46,7 +48,7 @@ def test_a_node_that_does_not_answer(
     api: Any, bob: Any, one: Workspace, monkeypatch: pytest.MonkeyPatch, accept: str
 ) -> None:
     def silent(**_: Any) -> str:
-        raise Unavailable("The node did not answer in time.", next_action="Try again.")
+        raise Unavailable(Reason(WorkspaceCode.NODE_SILENT))
 
     monkeypatch.setattr(services, "read_logs", silent)
     problem(api(bob).get(f"workspaces/{one.pk}/logs", Accept=accept), 503, "unavailable")

@@ -58,9 +58,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("portal/quota_requests/services/requests.py", "storable(note).strip()"): _TYPED,
     ("portal/reservations/services.py", "storable(note).strip()"): _TYPED,
     ("portal/reservations/services.py", "storable(title).split()"): _TYPED,
-    ("portal/workspaces/presenters.py", "event.message.partition(': ')"): (
-        "entries of the audit log that were written before they had a reason of their own"
-    ),
     ("provisioning/gpu/check/report.py", "worst.text.rstrip('.')"): (
         "a finding ends with a full stop or without, a summary with one"
     ),
