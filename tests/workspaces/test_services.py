@@ -111,7 +111,7 @@ def test_what_no_pool_can_ever_run_is_refused_with_each_nodes_reason(make, alice
     with pytest.raises(NotPossible) as refused:
         make(alice, "huge")
     assert refused.value.extra["reasons"] == [
-        {"node": "node-1", "reason": "8 of 8 CPU cores free, needs 1\u202f000"}
+        {"node": "node-1", "reason": "8 of 8 CPU cores free, needs 1\u202f000", "code": "cpu_short"}
     ]
     assert refused.value.next_action
     assert not Workspace.objects.exists()
