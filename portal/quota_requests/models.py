@@ -37,7 +37,9 @@ class AutoApproveRule(models.Model):
         "accounts.Team", null=True, blank=True, on_delete=models.CASCADE, related_name="auto_approve_rules"
     )
     resource = models.CharField(max_length=80, validators=[validate_resource])
-    amount_at_most = models.PositiveBigIntegerField(help_text="Of all such grants that a team holds at once.")
+    amount_at_most = models.PositiveBigIntegerField(
+        help_text=_("Of all such grants that a team holds at once.")
+    )
     hours_at_most = models.PositiveIntegerField()
     enabled = models.BooleanField(default=True)
     created_by = models.ForeignKey(

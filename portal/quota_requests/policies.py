@@ -1,4 +1,4 @@
-"""Who decides a request for more, and who is told of it."""
+"""Who decides a request for more, and who is notified of it."""
 
 from __future__ import annotations
 

@@ -101,10 +101,14 @@ class Shown:
         workspace = self.request.workspace
         if workspace is None:
             return ""
-        what = f"{workspace.template.name} on {workspace.flavor.name}"
+        words = {
+            "template": workspace.template.name,
+            "flavor": workspace.flavor.name,
+            "state": workspace.get_state_display().lower(),
+        }
         if self.request.status == RequestStatus.OPEN:
-            return f"{what} waits for it"
-        return f"for {what}, which is {workspace.get_state_display().lower()}"
+            return _("%(template)s on %(flavor)s waits for it") % words
+        return _("for %(template)s on %(flavor)s, which is %(state)s") % words
 
     @property
     def overdue(self) -> bool:

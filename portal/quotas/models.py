@@ -1,4 +1,4 @@
-"""Who may have how much: quota, cohorts, grants, requests for more, the ledger, bookings, the queue's lock.
+"""Who may have how much: quotas, cohorts, shares, grants, caps of members, limits of the site and rates.
 
 A *resource* is named by a string, as `portal.quotas.resources` says: `gpu:h100` in milli-GPU,
 `mig:1g.10gb` in thousandths of an instance, `gpu` for accelerators of all models, `cpu_milli`,
@@ -13,6 +13,7 @@ from datetime import datetime
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
 from portal.quotas.resources import validate_resource
@@ -51,7 +52,7 @@ class TeamShare(models.Model):
         Cohort, null=True, blank=True, on_delete=models.PROTECT, related_name="team_shares"
     )
     weight_milli = models.PositiveIntegerField(default=WEIGHT_ONE)
-    reclaim = models.BooleanField(default=True, help_text="May take back what others borrowed from it.")
+    reclaim = models.BooleanField(default=True, help_text=_("May take back what others borrowed from it."))
     borrowed_avg = models.JSONField(default=dict, blank=True)
     averaged_at = models.DateTimeField(null=True, blank=True)
 
@@ -152,10 +153,10 @@ class Grant(models.Model):
     starts_at = models.DateTimeField()
     ends_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(
-        null=True, blank=True, help_text="When its end was told, or it was revoked."
+        null=True, blank=True, help_text=_("When its end was told, or it was revoked.")
     )
     warned_at = models.DateTimeField(
-        null=True, blank=True, help_text="When it was told that the end is near."
+        null=True, blank=True, help_text=_("When it was told that the end is near.")
     )
     request = models.OneToOneField(
         "quota_requests.QuotaRequest", null=True, blank=True, on_delete=models.SET_NULL, related_name="grant"

@@ -42,10 +42,10 @@ class Reservation(models.Model):
     )
     note = models.TextField(blank=True)
     reminded_at = models.DateTimeField(
-        null=True, blank=True, help_text="When the team was told that it begins soon."
+        null=True, blank=True, help_text=_("When the team was told that it begins soon.")
     )
-    begun_at = models.DateTimeField(null=True, blank=True, help_text="When its beginning was acted on.")
-    ended_at = models.DateTimeField(null=True, blank=True, help_text="When its end was acted on.")
+    begun_at = models.DateTimeField(null=True, blank=True, help_text=_("When its beginning was acted on."))
+    ended_at = models.DateTimeField(null=True, blank=True, help_text=_("When its end was acted on."))
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

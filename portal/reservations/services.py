@@ -1,7 +1,7 @@
 """Reservations: capacity for a team and a time. Owners of a team ask, approvers and operators book.
 
 What is booked never exceeds what the site has of a resource, at any moment: each write that books holds
-the queue's row, so that of two at once for the last capacity one is refused and told of the other.
+the queue's row, so that of two at once for the last capacity one is refused, with the other named.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def change(
 
 
 def due(*, now: datetime | None = None) -> int:
-    """Act on what begins, ends, or begins soon; returns how many. Each is told once, late or not."""
+    """Act on what begins, ends, or begins soon; returns how many. Each is notified of once, late or not."""
     now = now or timezone.now()
     booked, asked = ReservationStatus.BOOKED, ReservationStatus.REQUESTED
     soon = Reservation.objects.filter(

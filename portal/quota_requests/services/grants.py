@@ -88,9 +88,9 @@ def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
 
 
 def end_due_grants() -> int:
-    """Tell of grants that end within a day, and end those whose time is over; each is told once.
+    """Notify of grants that end within a day, and end those whose time is over; each once.
 
-    Returns how many ended. Safe to run twice at once: a conditional update decides who tells.
+    Returns how many ended. Safe to run twice at once: a conditional update decides who notifies.
     """
     now = timezone.now()
     soon = Grant.objects.filter(
