@@ -60,3 +60,15 @@ def test_nothing_is_sent_again_while_nothing_changes(api: Any, bob: Any, one: Wo
 
     Workspace.objects.filter(pk=one.pk).update(state="stopped")
     assert program.get(f"workspaces/{one.pk}")["ETag"].partition(".")[0] != tag.partition(".")[0]
+
+
+def test_any_version_and_head_are_compared_as_one_tag_is(api: Any, bob: Any, one: Workspace) -> None:
+    program, path = api(bob), f"workspaces/{one.pk}"
+    tag = program.get(path)["ETag"]
+
+    for wanted in ("*", tag, tag.removeprefix("W/")):
+        for method in ("GET", "HEAD"):
+            same = program.send(method, path, **{"If-None-Match": wanted})
+            assert (same.status_code, same.content, same["ETag"]) == (304, b"", tag), (method, wanted)
+    for wanted in ('"other"', "not a tag", ""):
+        assert program.get(path, **{"If-None-Match": wanted}).status_code == 200, wanted

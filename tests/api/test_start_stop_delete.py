@@ -96,6 +96,22 @@ def test_only_as_it_was_seen(api: Any, bob: Any, running: Workspace, settle: Any
     assert program.delete(path, **{"If-Match": "*"}).status_code == 202
 
 
+@pytest.mark.parametrize("wanted", ["not a tag", '"other"', 'W/"other.1", "another"'])
+def test_a_tag_that_names_nothing_present_is_refused(
+    api: Any, bob: Any, running: Workspace, wanted: str
+) -> None:
+    path = f"workspaces/{running.pk}"
+    body = problem(api(bob).post(f"{path}/stop", **{"If-Match": wanted}), 412, "precondition_failed")
+    assert (body["state"], body["reason"]["code"]) == ("running", "version_changed")
+    assert api(bob).get(path).json()["state"] == "running"
+
+
+def test_one_tag_of_several_is_enough(api: Any, bob: Any, running: Workspace) -> None:
+    path = f"workspaces/{running.pk}"
+    tags = f'"other", {api(bob).get(path)["ETag"]}'
+    assert api(bob).post(f"{path}/stop", **{"If-Match": tags}).status_code == 202
+
+
 def test_not_in_this_state(api: Any, bob: Any, running: Workspace) -> None:
     program, path = api(bob), f"workspaces/{running.pk}"
     program.post(f"{path}/stop")
