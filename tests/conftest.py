@@ -96,11 +96,12 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(autouse=True)
-def _previews_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests change rows behind the services' backs, which no entry in the audit log tells."""
+def _snapshots_of_this_test() -> Iterator[None]:
+    """Snapshots are kept between uses, as in production, but not beyond the rows that a test rolls back."""
     from portal.scheduling import snapshot_cache
 
-    monkeypatch.setattr(snapshot_cache, "KEPT_S", 0)
+    yield
+    snapshot_cache.forget()
 
 
 @pytest.fixture

@@ -319,13 +319,10 @@ def test_a_workspace_of_somebody_else_cannot_wait(waiting, alice, team):
         ask(alice, team, workspace=workspace)
 
 
-def test_a_cycle_that_keeps_its_site_learns_of_the_approval_at_once(waiting, petra, sent, monkeypatch):
-    from portal.scheduling import cycle, snapshot_cache
+def test_a_cycle_that_keeps_its_site_learns_of_the_approval_at_once(waiting, petra, sent):
+    from portal.scheduling import cycle
 
     workspace, made = waiting
-    monkeypatch.setattr(snapshot_cache, "KEPT_S", 60)
-    monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
-    snapshot_cache.forget()
     cycle.run()
     requests.approve(actor=petra, request_id=made.pk)
     cycle.run()

@@ -14,6 +14,7 @@ from portal.scheduling.admission import Outcome, assess
 from portal.workspaces.lifecycle import State
 from tests.factories import FlavorFactory, local_pool_with, node_info, only_node, simulated_pool
 from tests.rows import error_message
+from tests.snapshots import rows_changed
 
 pytestmark = pytest.mark.django_db
 
@@ -173,6 +174,7 @@ def test_an_unhealthy_or_absent_device_is_not_granted(pool):
     assert verdict.outcome is Outcome.QUEUED
     assert "3 of 4 × Simulated H100 free, needs 4 on one node (1 out of service)" in verdict.message
     Device.objects.filter(pk=devices[0].pk).update(present=False)
+    rows_changed()
     verdict = assess(template=jupyter(), flavor=four)
     assert verdict.outcome is Outcome.IMPOSSIBLE
     assert "3 of 3 × Simulated H100 free, needs 4 on one node" in verdict.message

@@ -22,6 +22,7 @@ from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Preemption, Workspace
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
 from tests.rows import error_code, error_message, preempt_at, preempt_cause
+from tests.snapshots import rows_changed
 from tests.sweeps import sweep
 
 pytestmark = pytest.mark.django_db
@@ -106,6 +107,7 @@ def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, 
     assert (waiting.state, error_code(waiting)) == (State.PENDING, "needs_approval")
     assert waiting.queue_entry.position is None
     Grant.objects.create(team=team, resource=H100, amount=2000, starts_at=timezone.now())
+    rows_changed()
     cycle.run()
     assert states(waiting) == ["provisioning"]
 

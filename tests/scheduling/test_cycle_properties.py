@@ -151,11 +151,10 @@ def create(chance: random.Random, teams: list[Team]) -> None:
         assert (said.outcome, made.state) == (Outcome.QUEUED, State.PENDING)
 
 
-# A site is kept between previews here, as in production, so following the audit log is tested too.
+# Snapshots are kept between steps, as in production, so that following what changes is tested too.
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=SEEDS)
 def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch):
-    monkeypatch.setattr(snapshot_cache, "KEPT_S", 60)
     # The transaction is the test's.
     monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
     snapshot_cache.forget()
@@ -169,15 +168,10 @@ def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeyp
     sent.clear()
 
 
-def test_a_kept_site_follows_limits_and_is_read_anew_when_nodes_change(
-    make, alice, olga, team, pool, monkeypatch
-):
+def test_a_kept_site_follows_limits_and_is_read_anew_when_nodes_change(make, alice, olga, team, pool):
     from portal.inventory import services as inventory
     from portal.quotas.services import limits
 
-    monkeypatch.setattr(snapshot_cache, "KEPT_S", 60)
-    monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
-    snapshot_cache.forget()
     flavor = selectors.flavor_by_slug("sim-h100-x2")
     asked = {
         "template": selectors.template_by_slug("jupyterlab"),

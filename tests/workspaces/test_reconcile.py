@@ -13,6 +13,7 @@ from portal.workspaces.models import Workspace
 from provisioning.types import Op
 from tests.factories import FlavorFactory, WorkspaceFactory, rescript
 from tests.rows import error_code
+from tests.snapshots import rows_changed
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
 
@@ -96,6 +97,7 @@ def test_a_broken_row_does_not_hold_up_the_others(make, alice, local_pool, sent,
         resources={"cpu_milli": "many"},
         next_reconcile_at=timezone.now() - dt.timedelta(hours=1),
     )
+    rows_changed()
     sent.clear()
     clock.shift(30)
     assert sweep() == 2

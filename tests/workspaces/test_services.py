@@ -13,6 +13,7 @@ from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.types import Op
 from tests.factories import WorkspaceFactory
 from tests.rows import error_code, error_message
+from tests.snapshots import rows_changed
 from tests.workspaces.helpers import active, answer, check_invariants, run_until_ready, taken
 
 pytestmark = pytest.mark.django_db
@@ -360,6 +361,7 @@ def test_starting_what_no_pool_can_run_any_more_is_refused(make, alice, local_po
     assert answer(sent, Op.STOP, "stopped")
     local_pool.enabled = False
     local_pool.save()
+    rows_changed()
     with pytest.raises(NotPossible):
         services.start(actor=alice, workspace_id=workspace.pk)
     workspace.refresh_from_db()
