@@ -49,10 +49,10 @@ def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_
     for _ in range(12):
         policy.run()
         sent.run()
-    assert states(operator) == ["failed", "failed", "failed", "free", "failed", "gone", "free", "free"]
+    assert states(operator) == ["failed", "failed", "failed", "free", "failed", "offline", "free", "free"]
     told = text(pages.get("/gpus/"))
-    assert "0 of 8 GPUs work, 3 free, 5 out of use" in told and "simulated" in told
-    for word in ("GPU 0 failed", "GPU 5 gone", "GPU 6 free"):
+    assert "0 of 8 GPUs in use, 3 free, 5 out of service" in told and "simulated" in told
+    for word in ("GPU 0 failed", "GPU 5 offline", "GPU 6 free"):
         assert word in told
 
     wanted = {0: "drain_and_reset", 1: "reboot", 2: "reboot", 4: "inspect"}
@@ -86,7 +86,7 @@ def test_from_faults_through_cordon_and_recovery_to_the_return(pool, olga, with_
         policy.run()
         sent.run()
     assert states(operator) == ["free"] * 8
-    assert "0 of 8 GPUs work, 8 free" in text(pages.get("/gpus/"))
+    assert "0 of 8 GPUs in use, 8 free" in text(pages.get("/gpus/"))
     happened = text(pages.get(f"/gpus/devices/{devices[0].pk}/"))
     assert "uncordoned GPU 0 of sim-001" in happened and "cordoned GPU 0 of sim-001" in happened
     assert GpuCheckRun.objects.filter(simulated=False).count() == 0
