@@ -8,6 +8,7 @@ from datetime import datetime
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
 from portal.workspaces.lifecycle import (
@@ -95,7 +96,7 @@ class Workspace(models.Model):
                 fields=["owner", "team", "name"],
                 condition=~Q(state=State.TERMINATED),
                 name="workspace_name_unique",
-                violation_error_message="You have a workspace of this name in this team.",
+                violation_error_message=_("You have a workspace of this name in this team."),
             ),
             # What holds capacity has a pool.
             models.CheckConstraint(

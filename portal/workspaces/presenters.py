@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from django.db.models import Q, QuerySet
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import Role, User
 from portal.common.formatting import format_memory, format_size
@@ -37,26 +38,32 @@ def stage_words(workspace: Workspace) -> str:
     match workspace.state:
         case State.PENDING:
             if workspace.queue_entry.outcome == QueueOutcome.NEEDS_APPROVAL:
-                return "Waits for approval"
+                return _("Waits for approval")
             place = workspace.queue_entry.position
-            return f"Position {place} in the queue" if place else "Waits for a place"
+            return (
+                _("Position %(place)d in the queue") % {"place": place} if place else _("Waits for a place")
+            )
         case State.PROVISIONING:
-            return f"{workspace.template.name} starts" if workspace.launched_at else "Placed, about to start"
+            return (
+                _("%(template)s starts") % {"template": workspace.template.name}
+                if workspace.launched_at
+                else _("Placed, about to start")
+            )
         case State.RUNNING:
-            return "Has to make room soon" if workspace.preempting else "Ready"
+            return _("Has to make room soon") if workspace.preempting else _("Ready")
         case State.STOPPING:
-            return "Its programs end"
+            return _("Its programs end")
         case State.STOPPED:
-            return "Your files are kept"
+            return _("Your files are kept")
         case State.TERMINATING:
-            return "Gives its place back"
+            return _("Gives its place back")
         case State.TERMINATED:
-            return "Its place is free again"
+            return _("Its place is free again")
         case State.FAILED:
             return (
                 str(TerminationReason(workspace.termination_reason).label)
                 if workspace.termination_reason
-                else "It failed"
+                else _("It failed")
             )
     return str(State(workspace.state).label)
 
@@ -248,7 +255,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         activity=activity_facts(workspace),
         reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
-        else "It failed",
+        else _("It failed"),
         transient=workspace.state in TRANSITIONAL,
         starting=workspace.state in STARTING,
         open_now=opening and openable,
@@ -292,17 +299,17 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
         return []
     seen = workspace.status.activity or {}
     facts: list[tuple[str, str]] = []
-    for key, name in (("kernels", "Kernels"), ("terminals", "Terminals")):
+    for key, name in (("kernels", _("Kernels")), ("terminals", _("Terminals"))):
         group = seen.get(key)
         if isinstance(group, dict) and isinstance(group.get("count"), int):
             busy = group.get("busy")
-            more = f", {busy} busy" if isinstance(busy, int) and busy else ""
+            more = _(", %(count)d busy") % {"count": busy} if isinstance(busy, int) and busy else ""
             facts.append((name, f"{group['count']}{more}"))
-    for key, name in (("connections", "Connections"), ("processes", "Processes")):
+    for key, name in (("connections", _("Connections")), ("processes", _("Processes"))):
         if isinstance(seen.get(key), int):
             facts.append((name, str(seen[key])))
     if isinstance(seen.get("rss_mib"), int):
-        facts.append(("Memory used", format_memory(seen["rss_mib"])))
+        facts.append((_("Memory used"), format_memory(seen["rss_mib"])))
     return facts
 
 

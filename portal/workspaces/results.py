@@ -14,6 +14,7 @@ from django.db import transaction
 from django.db.models import Value
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import NotFound
@@ -211,8 +212,9 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         notify(
             [workspace.owner],
             kind="workspace.ready",
-            title=f"{workspace.name} is ready",
-            body=f"It waited {format_duration(waited.total_seconds())} for its place and runs now.",
+            title=_("%(name)s is ready") % {"name": workspace.name},
+            body=_("It waited %(duration)s for its place and runs now.")
+            % {"duration": format_duration(waited.total_seconds())},
             url=f"/workspaces/{workspace.pk}/",
         )
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
 from portal.common.errors import NotFound
@@ -110,7 +111,12 @@ class Stage:
 
     @property
     def state_label(self) -> str:
-        words = {"done": "done", "current": "under way", "failed": "failed", "todo": "still to come"}
+        words = {
+            "done": _("done"),
+            "current": _("under way"),
+            "failed": _("failed"),
+            "todo": _("still to come"),
+        }
         return words[self.state]
 
 
@@ -120,13 +126,13 @@ def stages(workspace: Workspace) -> list[Stage]:
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
     checked = workspace.checks_began_at is not None
     ways: list[tuple[str, str, datetime | None, datetime | None]] = [
-        ("requested", "Requested", requested, requested),
-        ("admitted", "Admitted", requested, workspace.admitted_at),
-        ("placed", "Placed", workspace.admitted_at, workspace.placed_at),
-        *([("checked", "Checked", *checks)] if checked else []),
+        ("requested", _("Requested"), requested, requested),
+        ("admitted", _("Admitted"), requested, workspace.admitted_at),
+        ("placed", _("Placed"), workspace.admitted_at, workspace.placed_at),
+        *([("checked", _("Checked"), *checks)] if checked else []),
         # Starting is over when the app has answered, not when its process is there.
-        ("starting", "Starting", checks[1] if checked else workspace.placed_at, ready),
-        ("ready", "Ready", requested if ready else None, ready),
+        ("starting", _("Starting"), checks[1] if checked else workspace.placed_at, ready),
+        ("ready", _("Ready"), requested if ready else None, ready),
     ]
     moving = workspace.state in {State.PENDING, State.PROVISIONING}
     broken = ready is None and workspace.state in {State.FAILED, State.TERMINATING}
