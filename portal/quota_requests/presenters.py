@@ -25,7 +25,7 @@ from portal.quota_requests.evidence import Evidence
 from portal.quota_requests.models import QuotaRequest, RequestKind, RequestStatus
 from portal.quotas import resources
 from portal.quotas.models import Grant, Quota
-from portal.quotas.presenters.bars import Bar
+from portal.quotas.presenters.bars import QuotaUsage
 from portal.quotas.selectors import limits
 from portal.quotas.sizes import site_sizes
 
@@ -57,7 +57,7 @@ class Shown:
     problem: str = ""
     given: dict[str, str] | None = None
     focus: bool = False
-    bar: Bar | None = None
+    bar: QuotaUsage | None = None
 
     @property
     def wanted(self) -> str:

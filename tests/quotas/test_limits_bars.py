@@ -117,7 +117,7 @@ def test_a_member_sees_his_own_cap(team, alice, bob, hold):
     services.set_member_cap(actor=SYSTEM, team=team, user=bob, resource=H100, amount=3000)
     assert (only(team, bob).cap, only(team, alice).cap, only(team).cap) == (3000, 1000, None)
     hold(2000)
-    uses = limits.members_use(limits.standing([team.slug]), team.slug, [alice, bob])
+    uses = limits.members_use(limits.usage_snapshot([team.slug]), team.slug, [alice, bob])
     assert [(use.words, use.own_cap) for use in uses[bob.pk]] == [("2 of 3", True)]
     assert [use.words for use in uses[alice.pk]] == ["0 of 1"]
 
@@ -149,7 +149,7 @@ def test_bars_of_many_teams_cost_the_same_queries(team, alice, django_assert_max
 
 def test_the_tree_lists_cohorts_with_their_teams(team, shared, hold, charlie):
     hold(5000)
-    rows = site.tree_view(limits.standing(), H100)
+    rows = site.tree_view(limits.usage_snapshot(), H100)
     assert [(row.kind, row.slug, row.depth, row.used) for row in rows] == [
         ("cohort", "all", 0, 5000),
         ("team", "nlp", 1, 0),
@@ -166,7 +166,7 @@ def test_the_site_says_what_is_there_and_how_much_of_it_is_promised(team, shared
 
     inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info(gpus=4)))
     local_pool.nodes.get().devices.filter(index=0).update(healthy=False)
-    line = next(line for line in site.site_view(limits.standing()) if line.resource == H100)
+    line = next(line for line in site.site_view(limits.usage_snapshot()) if line.resource == H100)
     assert (line.capacity, line.nominal, line.promised_percent) == (3000, 8000, 267)
     assert line.oversubscribed
 

@@ -9,7 +9,7 @@ from portal.accounts.models import Team, User
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_size
-from portal.quotas.presenters.bars import Bar
+from portal.quotas.presenters.bars import QuotaUsage
 from portal.quotas.selectors import limits
 from portal.scheduling import admission, offers
 from portal.workspaces import selectors
@@ -46,7 +46,7 @@ class Choice:
     flavors: list[FlavorCard]
     team: Team | None
     alternatives: list[Flavor]
-    bars: list[Bar]
+    bars: list[QuotaUsage]
 
     @property
     def template(self) -> Template | None:
@@ -124,7 +124,7 @@ def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
     )
 
 
-def _bars(actor: User, team: Team | None) -> list[Bar]:
+def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
     """What limits the team, for the summary."""
     return [bar for bar in limits.bars_for(team, actor) if not bar.unlimited] if team is not None else []
 

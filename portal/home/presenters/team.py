@@ -66,7 +66,7 @@ class MemberRow:
 
 def quota_of(actor: User, team: Team, memberships: Iterable[Membership]) -> dict[str, Any]:
     """The context of the page's quota parts."""
-    now = limits.standing([team.slug])
+    now = limits.usage_snapshot([team.slug])
     shown = list(memberships)
     bars = limits.bars_of(now, team.slug, actor)
     uses = limits.members_use(now, team.slug, [membership.user for membership in shown])

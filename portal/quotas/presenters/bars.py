@@ -25,7 +25,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class QuotaUsage:
     """One resource of one team; amounts in base units.
 
     `nominal` includes `granted`; it is None where no quota names the resource. `limit` is the most that

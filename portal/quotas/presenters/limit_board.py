@@ -79,7 +79,7 @@ def board_of(
     typed: QueryDict | None = None,
 ) -> Board:
     """Read it all; `data` names the resource, the search and the row to edit."""
-    now = limits.standing()
+    now = limits.usage_snapshot()
     lines = site.site_view(now)
     known = site.known_resources(lines)
     resource, problem = _resource(data, known, problem)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team, User
-from portal.quotas.presenters.bars import Bar
+from portal.quotas.presenters.bars import QuotaUsage
 from portal.quotas.selectors import limits
 
 MAX_TEAMS = 6
@@ -18,7 +18,7 @@ class TeamQuota:
     """A team with the bars that are shown of it; `more` are left for its own page."""
 
     team: Team
-    bars: list[Bar]
+    bars: list[QuotaUsage]
     more: int = 0
 
 

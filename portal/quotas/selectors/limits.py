@@ -24,7 +24,7 @@ from portal.common.texts import storable
 from portal.inventory.models import Allocation
 from portal.quotas import limit_tree, policies, resources, types
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
-from portal.quotas.presenters.bars import Bar, in_order
+from portal.quotas.presenters.bars import QuotaUsage, in_order
 from portal.quotas.tree import UNGOVERNED, QuotaTree
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Workspace
@@ -45,7 +45,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class UsageSnapshot:
     """All teams' limits and the use of those looked at, at one moment."""
 
     tree: QuotaTree
@@ -130,7 +130,7 @@ def site_use() -> Amounts:
     return held
 
 
-def standing(teams: Collection[str] | None = None, now: datetime | None = None) -> Standing:
+def usage_snapshot(teams: Collection[str] | None = None, now: datetime | None = None) -> UsageSnapshot:
     """The limits of all, and the use of these teams and of all who share a cohort with them (or of all).
 
     Some ten queries, however many teams there are.
@@ -160,31 +160,31 @@ def standing(teams: Collection[str] | None = None, now: datetime | None = None) 
             "team__slug", "resource", "nominal"
         )
     }
-    return Standing(tree, known, uses, base, site_limits, held)
+    return UsageSnapshot(tree, known, uses, base, site_limits, held)
 
 
 # --- bars ---------------------------------------------------------------------------------------------
 
 
-def bars_for(team: Team, actor: User | None = None) -> list[Bar]:
+def bars_for(team: Team, actor: User | None = None) -> list[QuotaUsage]:
     """One bar for each resource that matters to the team; with `actor`, his own use and cap too."""
     return bars_for_many([team], actor)[team.slug]
 
 
-def bars_for_many(teams: Iterable[Team], actor: User | None = None) -> dict[str, list[Bar]]:
+def bars_for_many(teams: Iterable[Team], actor: User | None = None) -> dict[str, list[QuotaUsage]]:
     """The bars of several teams by slug, for the same queries as those of one."""
     slugs = [team.slug for team in teams]
-    now = standing(slugs)
+    now = usage_snapshot(slugs)
     return {slug: bars_of(now, slug, actor) for slug in slugs}
 
 
-def bar_of(team: Team, resource: str, actor: User | None = None) -> Bar | None:
+def bar_of(team: Team, resource: str, actor: User | None = None) -> QuotaUsage | None:
     """One resource of a team, whether it matters to it or not; None if the team has gone."""
-    now = standing([team.slug])
+    now = usage_snapshot([team.slug])
     return _bar(now, team.slug, resource, actor) if team.slug in now.teams else None
 
 
-def bars_of(now: Standing, slug: str, actor: User | None = None) -> list[Bar]:
+def bars_of(now: UsageSnapshot, slug: str, actor: User | None = None) -> list[QuotaUsage]:
     """The bars of one of the teams looked at, accelerators first."""
     if slug not in now.teams:
         return []
@@ -198,7 +198,7 @@ def bars_of(now: Standing, slug: str, actor: User | None = None) -> list[Bar]:
     return [_bar(now, slug, name, actor) for name in in_order(names)]
 
 
-def _bar(now: Standing, slug: str, resource: str, actor: User | None) -> Bar:
+def _bar(now: UsageSnapshot, slug: str, resource: str, actor: User | None) -> QuotaUsage:
     team, node, use = now.teams[slug], now.tree.teams[slug], now.uses[slug]
     governed = resource in node.root_names
     nominal = limit = available = lent = lendable = None
@@ -221,7 +221,7 @@ def _bar(now: Standing, slug: str, resource: str, actor: User | None) -> Bar:
         lent = min(lendable, max(0, unused - max(0, node.available(resource))))
     own_use = use.by_user.get(str(actor.pk), {}) if actor is not None else {}
     caps = team.caps_of(str(actor.pk)) if actor is not None else {}
-    return Bar(
+    return QuotaUsage(
         resource=resource,
         used=used,
         queued=use.queued.get(resource, 0),
@@ -265,7 +265,7 @@ class MemberUse:
         return self.cap is not None and self.used > self.cap
 
 
-def members_use(now: Standing, slug: str, users: Iterable[User]) -> dict[UUID, list[MemberUse]]:
+def members_use(now: UsageSnapshot, slug: str, users: Iterable[User]) -> dict[UUID, list[MemberUse]]:
     """What each of these members holds of accelerators or of what is capped for them."""
     team, use = now.teams[slug], now.uses[slug]
     found = {}

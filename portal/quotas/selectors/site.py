@@ -11,7 +11,7 @@ from portal.inventory import counting
 from portal.quotas import resources, types
 from portal.quotas.models import Cohort, Quota
 from portal.quotas.presenters.bars import in_order
-from portal.quotas.selectors.limits import SHOWN_UNLIMITED, Amounts, Standing, add
+from portal.quotas.selectors.limits import SHOWN_UNLIMITED, Amounts, UsageSnapshot, add
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,13 @@ class SiteLine:
         """Workspaces are not something that a site has so many of."""
         return self.resource != resources.WORKSPACES
 
-    def spoken(self, amount: int | None) -> str:
-        return "–" if amount is None else format_amount(self.resource, amount)
-
 
 def site_capacity() -> Amounts:
     """What is in service, by resource; not less than that because of a limit."""
     return {name: count.in_service for name, count in counting.site().items() if count.in_service}
 
 
-def site_view(now: Standing) -> list[SiteLine]:
+def site_view(now: UsageSnapshot) -> list[SiteLine]:
     """Every resource that there is, that is limited, or that is in use. `now` has to be of all teams."""
     there = site_capacity()
     nominal: Amounts = {}
@@ -88,39 +85,39 @@ class TreeRow:
     def key(self) -> str:
         return f"{self.kind}:{self.slug}"
 
-    def spoken(self, amount: int | None) -> str:
+    def _format(self, amount: int | None) -> str:
         return format_amount(self.resource, amount) if amount is not None else ""
 
     @property
     def nominal(self) -> str:
-        return self.spoken(self.quota.nominal) if self.quota else ""
+        return self._format(self.quota.nominal) if self.quota else ""
 
     @property
     def borrowing(self) -> str:
-        return self.spoken(self.quota.borrowing_limit) if self.quota else ""
+        return self._format(self.quota.borrowing_limit) if self.quota else ""
 
     @property
     def lending(self) -> str:
-        return self.spoken(self.quota.lending_limit) if self.quota else ""
+        return self._format(self.quota.lending_limit) if self.quota else ""
 
     @property
     def used_words(self) -> str:
-        return self.spoken(self.used)
+        return self._format(self.used)
 
     @property
     def borrowed_words(self) -> str:
-        return self.spoken(self.borrowed) if self.borrowed else ""
+        return self._format(self.borrowed) if self.borrowed else ""
 
     @property
     def granted_words(self) -> str:
-        return self.spoken(self.granted) if self.granted else ""
+        return self._format(self.granted) if self.granted else ""
 
     @property
     def weight(self) -> str:
         return f"{self.weight_milli / 1000:g}"
 
 
-def tree_view(now: Standing, resource: str) -> list[TreeRow]:
+def tree_view(now: UsageSnapshot, resource: str) -> list[TreeRow]:
     """The cohorts with what is in them, then the teams without one. `now` has to be of all teams."""
     names = dict(Team.objects.values_list("slug", "name"))
     cohorts = {cohort.slug: cohort for cohort in Cohort.objects.select_related("parent")}
