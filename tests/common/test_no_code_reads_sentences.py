@@ -1,13 +1,14 @@
 """Codes decide; sentences are only shown: no code compares, splits or searches what is written for people.
 
-The check reads the source. It knows a sentence by the name that it goes under (`message`, `summary`, …, as a
-variable, an attribute or a key) and by the functions that make one, and follows it through assignments inside
-one function. Emptiness may be asked for, and a comparison with a code is one of codes.
+The check reads the source, of templates too. It knows a sentence by the name that it goes under (`message`,
+`summary`, …, as a variable, an attribute or a key) and by the functions that make one, and follows it through
+assignments inside one function. Emptiness may be asked for, and a comparison with a code is one of codes.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,6 +189,44 @@ def sources() -> Iterator[tuple[str, str]]:
             name = str(path.relative_to(ROOT))
             if not name.startswith(TEXT_MODULES) and "/migrations/" not in name:
                 yield name, path.read_text()
+
+
+_NAMES = "|".join(sorted(SENTENCES))
+COMPARES = re.compile(
+    rf"""{{%\s*(?:el)?if\b[^%]*(?:\b(?:{_NAMES})\s*(?:==|!=|in)\s*["']|["']\s*(?:==|!=|in)\s*[\w.]*\b(?:{_NAMES})\b)"""
+)
+CUTS = re.compile(rf"\b(?:{_NAMES})\s*\|\s*(?:cut|slice|first|last|wordcount)\b")
+
+
+def read_by_template(source: str) -> list[str]:
+    """The places at which a template compares or cuts a sentence."""
+    return [found.group() for pattern in (COMPARES, CUTS) for found in pattern.finditer(source)]
+
+
+def test_no_template_reads_sentences() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {code}"
+        for path in sorted((ROOT / "templates").rglob("*"))
+        if path.is_file()
+        for code in read_by_template(path.read_text())
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('{% if error.message == "No room." %}', 1),
+        ('{% if a %}x{% elif verdict.summary != "Lost." %}', 1),
+        ('{% if "room" in error.message %}', 1),
+        ('{{ event.message|cut:": " }}', 1),
+        ("{% if error.message %}{{ error.message }}{% endif %}", 0),
+        ('{% if error.code == "no_room" %}', 0),
+        ("{{ workspace.note|default:'–' }}", 0),
+    ],
+)
+def test_it_finds_what_templates_read(source: str, count: int) -> None:
+    assert len(read_by_template(source)) == count
 
 
 def test_no_code_reads_sentences() -> None:
