@@ -221,12 +221,12 @@ def _scaled(name: str, divisor: float = 1) -> Value:
 def _quantity(
     key: str, words: str, unit: str, mean: Value, most: Value, top: float, digits: int = 0
 ) -> _Quantity:
-    return _Quantity(key, f"{words}, {unit}", unit, mean, most, top, digits)
+    return _Quantity(key, words, unit, mean, most, top, digits)
 
 
 _USE = _Quantity(
     "use",
-    gettext_lazy("GPU use, %"),
+    gettext_lazy("GPU use"),
     "%",
     lambda point: point.gpu_pct,
     lambda point: None if point.gpu_max_pct is None else float(point.gpu_max_pct),
@@ -258,7 +258,7 @@ def _chart(
     return Chart(
         key=what.key,
         title=title,
-        quantity=str(what.quantity),
+        quantity=f"{what.quantity}, {what.unit}",
         line=path(means),
         band=area(peaks, means),
         y_ticks=tuple(
