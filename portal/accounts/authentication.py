@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.utils.translation import gettext as _
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
@@ -19,13 +20,13 @@ class TokenAuthentication(authentication.BaseAuthentication):
     """`Authorization: Bearer berth_…`. A bad token is a 401 that says what to do."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
-        kind, _, secret = request.headers.get("Authorization", "").partition(" ")
+        kind, _space, secret = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return None
         found = services.user_of_token(secret.strip())
         if found is None:
             raise exceptions.AuthenticationFailed(
-                "This token is unknown, expired or revoked. Make a new one on your account's token page."
+                _("This token is unknown, expired or revoked. Make a new one on your account's token page.")
             )
         return found
 
@@ -49,7 +50,7 @@ class HasScope(permissions.IsAuthenticated):
         needed = scope_for(view, request.method or "GET")
         if needed in token.scopes:
             return True
-        raise exceptions.PermissionDenied(f"This token lacks the scope “{needed}”.")
+        raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": needed})
 
 
 def scope_for(view: APIView, method: str) -> str:

@@ -12,6 +12,7 @@ from django.core.exceptions import SuspiciousOperation
 from django.core.signals import got_request_exception
 from django.http import HttpRequest, JsonResponse
 from django.urls import URLPattern, path
+from django.utils.translation import gettext as _
 from django.views.decorators.csrf import csrf_exempt
 from django_filters import rest_framework as filters  # type: ignore[import-untyped]
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
@@ -92,7 +93,9 @@ class StrictSerializer(serializers.Serializer[Any]):
                 known = ", ".join(self.fields)
                 raise serializers.ValidationError(
                     {
-                        key[:60].encode(errors="replace").decode(): [f"Unknown field. Known: {known}."]
+                        key[:60].encode(errors="replace").decode(): [
+                            _("Unknown field. Known: %(names)s.") % {"names": known}
+                        ]
                         for key in unknown[:10]
                     }
                 )
@@ -128,7 +131,7 @@ class ApiView(APIView):
         unknown = [name for name in request.query_params if name not in known]
         if unknown:
             reason = Reason(CommonCode.UNKNOWN_PARAMETER, {"known": sorted(known)})
-            sentence = f"Unknown parameter. {next_action_of(reason)}"
+            sentence = _("Unknown parameter. %(known)s") % {"known": next_action_of(reason)}
             raise InvalidInput(reason, errors={name[:60]: [sentence] for name in unknown[:10]})
 
     def known_params(self) -> frozenset[str]:
@@ -146,9 +149,9 @@ class ApiView(APIView):
             return _problem(
                 500,
                 "internal_error",
-                "Something went wrong inside the portal.",
+                _("Something went wrong inside the portal."),
                 self.request,
-                next_action="Try again; if it stays, tell an operator the request_id.",
+                next_action=_("Try again; if it stays, tell an operator the request_id."),
             )
 
 
@@ -210,14 +213,14 @@ def _problem(status: int, code: str, detail: str, request: Request, **extra: Any
 # Nothing is done here, so nothing needs protection; and 404 is the answer to a POST too.
 @csrf_exempt
 @login_not_required
-def unknown_endpoint(request: HttpRequest, **_: Any) -> JsonResponse:
+def unknown_endpoint(request: HttpRequest, **_kwargs: Any) -> JsonResponse:
     """404 in the API's form for every path below /api/ that is none of its own."""
     return plain_response(
         404,
         "not_found",
-        "There is no such endpoint.",
+        _("There is no such endpoint."),
         request,
-        next_action="See /api/v1/docs/ for those that there are.",
+        next_action=_("See /api/v1/docs/ for those that there are."),
     )
 
 

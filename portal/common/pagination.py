@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DataError
+from django.utils.translation import gettext as _
 from rest_framework import exceptions
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
@@ -56,5 +57,5 @@ def whole_number(given: str, code: CommonCode, *, field: str, maximum: int) -> i
 def _bad_cursor() -> InvalidInput:
     return InvalidInput(
         Reason(CommonCode.CURSOR_INVALID),
-        errors={"cursor": ["Take it from a “next” or “previous” link."]},
+        errors={"cursor": [_("Take it from a “next” or “previous” link.")]},
     )
