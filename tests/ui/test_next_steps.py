@@ -12,7 +12,7 @@ from django.utils import timezone
 from portal.accounts.models import Team, User
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Workspace, WorkspaceStatus
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -92,13 +92,13 @@ def test_the_figures_of_a_running_workspace_keep_up_and_the_focus_stays(
 ) -> None:
     settings.HEARTBEAT_S = 1  # type: ignore[attr-defined]
     workspace = workspace_in(
-        "running", alice, heartbeat_at=timezone.now(), activity={"kernels": {"count": 1}}
+        "running", alice, status__heartbeat_at=timezone.now(), status__activity={"kernels": {"count": 1}}
     )
     page = visit(alice)
     page.goto(f"/workspaces/{workspace.pk}/")
     page.locator("#activity dd", has_text=re.compile("^1$")).wait_for()
     page.locator("#act-stop").focus()
-    Workspace.objects.filter(pk=workspace.pk).update(activity={"kernels": {"count": 7}})
+    WorkspaceStatus.objects.filter(workspace=workspace).update(activity={"kernels": {"count": 7}})
     page.locator("#activity dd", has_text=re.compile("^7$")).wait_for()
     assert page.evaluate("document.activeElement.id") == "act-stop"
 

@@ -14,7 +14,8 @@ from portal.common.actors import SYSTEM
 from portal.events.services import record
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Workspace, WorkspaceStatus
+from portal.workspaces.troubles import reported
 from tests.ui.test_pages import text_of
 
 Browse = Callable[..., Client]
@@ -37,7 +38,7 @@ def test_kernels_memory_and_heartbeat_are_a_part_that_is_asked_for_again(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
     workspace = workspace_in(
-        "running", alice, heartbeat_at=timezone.now(), activity={"kernels": {"count": 1}}
+        "running", alice, status__heartbeat_at=timezone.now(), status__activity={"kernels": {"count": 1}}
     )
     client = as_user(alice)
     path = f"/workspaces/{workspace.pk}/"
@@ -45,8 +46,8 @@ def test_kernels_memory_and_heartbeat_are_a_part_that_is_asked_for_again(
     activity = whole[whole.index('id="activity"') :].split("</dl>")[0]
     assert 'hx-trigger="every 15s"' in activity
     assert "<dd>1</dd>" in activity
-    workspace.activity = {"kernels": {"count": 3, "busy": 2}, "rss_mib": 512}
-    workspace.save(update_fields=["activity"])
+    activity_now = {"kernels": {"count": 3, "busy": 2}, "rss_mib": 512}
+    WorkspaceStatus.objects.filter(workspace=workspace).update(activity=activity_now)
     again = part(client, path, "activity")
     assert "<dd>3, 2 busy</dd>" in again
     assert "512 MiB" in again
@@ -59,7 +60,9 @@ def test_kernels_memory_and_heartbeat_are_a_part_that_is_asked_for_again(
 def test_a_failed_start_offers_another_and_says_how_often_it_was_tried(
     alice: User, as_user: Browse, workspace_in: Make
 ) -> None:
-    workspace = workspace_in("failed", alice, error_message="It ended at once. Try again.")
+    workspace = workspace_in(
+        "failed", alice, status__reason=reported("exited", "It ended at once. Try again.").as_json()
+    )
     for _ in range(3):
         record(actor=SYSTEM, kind="workspace.fail", workspace=workspace, message="did not start")
     client = as_user(alice)
@@ -72,7 +75,7 @@ def test_a_failed_start_offers_another_and_says_how_often_it_was_tried(
 
 
 def test_tries_before_it_last_ran_do_not_count(alice: User, as_user: Browse, workspace_in: Make) -> None:
-    workspace = workspace_in("failed", alice, error_message="It ended.")
+    workspace = workspace_in("failed", alice, status__reason=reported("exited", "It ended.").as_json())
     for kind in ("fail", "fail", "ready", "fail"):
         record(actor=SYSTEM, kind=f"workspace.{kind}", workspace=workspace, message="…")
     assert "tried once" in text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
@@ -83,7 +86,11 @@ def test_a_start_that_is_tried_again_by_itself_says_how_often_and_when(
 ) -> None:
     due = timezone.now() + timedelta(seconds=40)
     workspace = workspace_in(
-        "provisioning", alice, attempts=2, due_at=due, error_code="busy", error_message="The node is busy."
+        "provisioning",
+        alice,
+        attempts=2,
+        next_reconcile_at=due,
+        status__reason=reported("busy", "The node is busy.").as_json(),
     )
     page = text_of(as_user(alice).get(f"/workspaces/{workspace.pk}/"))
     assert "The node is busy. Tried 2 times. The next try comes by itself" in page
