@@ -40,6 +40,7 @@ app.conf.beat_schedule = {
     "end-grants": {"task": "control.end_grants", "schedule": 60.0},
     "ledger-tick": {"task": "control.ledger_tick", "schedule": float(settings.BERTH_LEDGER_TICK_S)},
     "reservations-due": {"task": "control.reservations_due", "schedule": 15.0},
+    "trim-snapshot-feed": {"task": "control.trim_snapshot_feed", "schedule": 60.0},
     "average-shares": {"task": "control.average_shares", "schedule": 60.0},
     "roll-up-samples": {"task": "control.roll_up_samples", "schedule": 300.0},
     "forget-samples": {"task": "control.forget_samples", "schedule": 3600.0},

@@ -6,14 +6,21 @@ commit may not. `portal.common.domain_events` says how.
 
 from __future__ import annotations
 
-from portal.accounts.domain_events import SignedOut
+from portal.accounts.domain_events import SignedOut, TeamsChanged
 from portal.catalog import services as catalog
 from portal.common.domain_events import in_transaction, on_commit
 from portal.gpu_checks import lost_devices, preflight
 from portal.gpu_checks.domain_events import HandOutCheckEnded
-from portal.inventory.domain_events import CapacityFreed, DeviceUncordoned, InventoryApplied, NodeUncordoned
+from portal.inventory.domain_events import (
+    CapacityChanged,
+    CapacityFreed,
+    DeviceUncordoned,
+    InventoryApplied,
+    NodesChanged,
+    NodeUncordoned,
+)
 from portal.quotas.domain_events import LimitsChanged
-from portal.scheduling import admission, cycle, drains, preemptions
+from portal.scheduling import admission, cycle, drains, preemptions, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.workspaces.domain_events import (
     AllocationsReleased,
@@ -21,6 +28,7 @@ from portal.workspaces.domain_events import (
     PreflightDue,
     WorkspaceQueued,
     WorkspaceRequested,
+    WorkspacesChanged,
     WorkspaceWaits,
 )
 from portal.workspaces.gateway import publishing
@@ -30,20 +38,24 @@ def connect() -> None:
     """Register every listener; once, when Django is ready."""
     # accounts
     in_transaction(SignedOut, publishing.end_sessions)
+    in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory
     in_transaction(InventoryApplied, catalog.offer_accelerators)
     on_commit(InventoryApplied, lost_devices.end_all)
     on_commit(NodeUncordoned, drains.node_uncordoned)
     on_commit(DeviceUncordoned, drains.device_uncordoned)
     in_transaction(CapacityFreed, request_cycle)
+    in_transaction(CapacityChanged, snapshot_feed.capacity_changed)
+    in_transaction(NodesChanged, snapshot_feed.nodes_changed)
     # workspaces
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)
+    in_transaction(WorkspacesChanged, snapshot_feed.workspaces_changed)
     in_transaction(PreflightDue, preflight.proceed)
     in_transaction(PreemptionDue, preemptions.carry_out)
     in_transaction(AllocationsReleased, preflight.scrub_after)
     # quotas, ledger, reservations
-    in_transaction(LimitsChanged, request_cycle)
+    in_transaction(LimitsChanged, snapshot_feed.limits_changed, request_cycle)
     # gpu_checks
     in_transaction(HandOutCheckEnded, preflight.check_ended)

@@ -13,3 +13,8 @@ class SignedOut(DomainEvent):
     """A user has ended a session of theirs at the portal."""
 
     user_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class TeamsChanged(DomainEvent):
+    """There is another team than before, or one has another name."""

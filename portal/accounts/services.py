@@ -14,8 +14,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.accounts import policies
+from portal.accounts.domain_events import TeamsChanged
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
@@ -158,6 +160,7 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
     team.save()
     if owner is not None:
         Membership.objects.create(team=team, user=owner, role=Role.OWNER)
+    emit(TeamsChanged())
     events.record(actor=actor, kind="team.created", team=team, message=f"made the team {team.name}")
     return team
 

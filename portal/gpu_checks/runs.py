@@ -29,7 +29,7 @@ from portal.gpu_checks import baselines
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory import node_commands
 from portal.inventory.cordons import locked_device, name_of
-from portal.inventory.domain_events import CapacityFreed
+from portal.inventory.domain_events import CapacityFreed, NodesChanged
 from portal.inventory.models import CheckLevel, Device, Node, PlacementLock
 from portal.workspaces.models import Workspace
 from provisioning import messages
@@ -146,6 +146,7 @@ def make_run(
     )
     device.checking = True
     device.save(update_fields=["checking"])
+    emit(NodesChanged((device.node_id,)))
     noun = f"a {level} check" if kind == CheckKind.CHECK else "a scrub"
     record(run, device, "asked", f"asks for {noun} of {name_of(device)}", actor=actor)
     send_on_commit(device.node_id)
@@ -266,6 +267,7 @@ def end(run: GpuCheckRun, status: CheckStatus, **fields: Any) -> None:
     run.device.save(update_fields=["checking"])
     send_on_commit(run.device.node_id)
     transaction.on_commit(partial(live.publish_check, run.pk))
+    emit(NodesChanged((run.device.node_id,)))
     emit(CapacityFreed())
 
 

@@ -21,7 +21,7 @@ from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import storable
 from portal.events import services as events
-from portal.inventory.domain_events import CapacityFreed, DeviceUncordoned
+from portal.inventory.domain_events import CapacityFreed, DeviceUncordoned, NodesChanged
 from portal.inventory.models import CordonCause, Device
 
 WEIGHT = {"": 0, CordonCause.SCRUB: 1, CordonCause.CHECK: 2, CordonCause.OPERATOR: 3}
@@ -71,6 +71,7 @@ def cordon_device(
         return device
     device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = wanted
     device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery"])
+    emit(NodesChanged((device.node_id,)))
     events.record(
         actor=actor,
         kind="device.cordoned",
@@ -102,6 +103,7 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
     cause = device.cordon_cause
     device.cordoned, device.cordon_reason, device.cordon_cause, device.recovery = False, "", "", ""
     device.save(update_fields=["cordoned", "cordon_reason", "cordon_cause", "recovery"])
+    emit(NodesChanged((device.node_id,)))
     events.record(
         actor=actor,
         kind="device.uncordoned",

@@ -17,6 +17,18 @@ class InventoryApplied(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class CapacityChanged(DomainEvent):
+    """There are other pools, nodes or devices than before, or what they are is different."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesChanged(DomainEvent):
+    """Whether these nodes, or devices of theirs, take work is different."""
+
+    nodes: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityFreed(DomainEvent):
     """Something may be placed that could not be before: whoever waits may fit now."""
 

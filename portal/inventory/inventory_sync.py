@@ -15,7 +15,9 @@ from uuid import UUID
 from django.db.models import Q
 
 from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
 from portal.events import services as events
+from portal.inventory.domain_events import CapacityChanged
 from portal.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceInfo, DeviceKind, NodeInfo
 
@@ -188,6 +190,7 @@ def _tell(pool: Pool, each: _Changes) -> None:
 
     def tell(kind: str, message: str, devices: Iterable[DeviceInfo | Device], **data: Any) -> None:
         uuids = [device.uuid for device in devices]
+        emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind=f"device.{kind}",

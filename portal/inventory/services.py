@@ -22,7 +22,13 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import storable
 from portal.events import services as events
-from portal.inventory.domain_events import CapacityFreed, InventoryApplied, NodeUncordoned
+from portal.inventory.domain_events import (
+    CapacityChanged,
+    CapacityFreed,
+    InventoryApplied,
+    NodesChanged,
+    NodeUncordoned,
+)
 from portal.inventory.inventory_sync import UNSEEN_STATES, apply_devices
 from portal.inventory.models import Node, Pool, PoolState
 from portal.inventory.node_commands import config_of, runs_on_node
@@ -71,6 +77,7 @@ def create_pool(
         raise _refused(error, "config") from error
     pool.save()
     kind = "a simulated pool" if pool.simulated else "the pool"
+    emit(CapacityChanged())
     events.record(actor=actor, kind="pool.created", pool=pool, message=f"added {kind} {pool.name}")
     return pool
 
@@ -140,6 +147,7 @@ def _set_state(pool: Pool, state: PoolState, message: str) -> None:
     changed = Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)
     if changed.update(state=state, state_message=message):
         text = f"finds {pool.name} {state.label.lower()}" + (f": {message}" if message else "")
+        emit(CapacityChanged())
         events.record(actor=SYSTEM, kind=f"pool.{state.value}", pool=pool, message=text)
 
 
@@ -168,6 +176,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     node.seen_at = now
     node.save()
     if was_online is None:
+        emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind="node.appeared",
@@ -177,6 +186,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
         )
     elif was_online != info.online:
         word = "online" if info.online else "offline"
+        emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind=f"node.{word}",
@@ -186,6 +196,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
         )
     if was_state and info.accelerator_state and was_state != info.accelerator_state:
         note = f": {info.accelerator_note}" if info.accelerator_note else ""
+        emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind="node.accelerators",
@@ -194,6 +205,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
             data={"node": node.name, "before": was_state, "now": info.accelerator_state},
         )
     if was_driver and node.driver_version and was_driver != node.driver_version:
+        emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind="node.driver_changed",
@@ -206,6 +218,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
         changed.append("disk_mib")
     if changed and was_online is not None:
         words = ", ".join(name.removesuffix("_milli").removesuffix("_mib") for name in changed)
+        emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind="node.changed",
@@ -218,6 +231,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
 
 def _node_offline(pool: Pool, node: Node) -> None:
     if Node.objects.filter(pk=node.pk, online=True).update(online=False):
+        emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
             kind="node.offline",
@@ -240,6 +254,7 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
         node.cordon_reason = reason if cordoned else ""
         node.save(update_fields=["cordoned", "cordon_reason"])
         word = "cordoned" if cordoned else "uncordoned"
+        emit(NodesChanged((node.pk,)))
         events.record(
             actor=actor,
             kind=f"node.{word}",

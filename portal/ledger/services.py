@@ -212,6 +212,8 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
         emit(LimitsChanged())
     else:
         _spend(row, account.spent - before.spent, now)
+        if account.funded != before.funded:
+            emit(LimitsChanged())
     for warning in sorted(warnings):
         _warn(row, warning)
     if running and not account.funded:

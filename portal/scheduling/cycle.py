@@ -25,7 +25,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.inventory.models import PlacementLock
-from portal.scheduling import hints, placing, queue_status, snapshot, snapshot_cache
+from portal.scheduling import hints, placing, queue_status, snapshot, snapshot_cache, snapshot_feed
 from portal.scheduling.engine import model
 from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import Site
@@ -69,7 +69,7 @@ def run(*, now: datetime | None = None) -> Report | None:
     with snapshot_cache.cycles.use(now) as site:
         started, leaving = _decide_and_write(site, state)
         queue_status.tell(site)
-        state.seen_event = snapshot.last_event()
+        state.seen_generation = snapshot_feed.generation()
         state.decided_at = now
         state.took_ms = int((time.monotonic() - began) * 1000)
         state.save()
@@ -85,7 +85,7 @@ def run_if_due() -> Report | None:
         state is not None
         and state.decided_at is not None
         and timezone.now() - state.decided_at < RECHECK
-        and state.seen_event == snapshot.last_event()
+        and state.seen_generation == snapshot_feed.generation()
     ):
         return None
     return run()
@@ -178,6 +178,7 @@ def _preempt(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
         )
         row.next_reconcile_at = min(row.next_reconcile_at or preempt_at, preempt_at)
         row.save(update_fields=["next_reconcile_at"])
+        snapshot_feed.workloads([row.pk])
         if victim.reason is not PreemptionCode.RESERVATION_BEGUN:
             _nominate(victim.beneficiary)
         why = message_of(Reason(victim.reason))
@@ -211,6 +212,7 @@ def _nominate(workspace_id: str) -> None:
 
 def _note(workspace_id: str, kind: str, message: str, reason: str = "") -> None:
     workspace = Workspace.objects.select_related("team", "owner").get(pk=workspace_id)
+    snapshot_feed.workloads([workspace.pk])
     events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message, reason=reason)
 
 
@@ -249,6 +251,7 @@ def _cancel_preemptions(site: Site) -> None:
             continue
         deleted, _ = Preemption.objects.filter(pk=notice.pk, preempt_at=notice.preempt_at).delete()
         if deleted:
+            snapshot_feed.workloads([notice.pk])
             events.record(
                 actor=SYSTEM,
                 kind="workspace.may_stay",

@@ -31,7 +31,7 @@ from portal.inventory import cordons, services
 from portal.inventory.cordons import name_of
 from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
 from portal.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
-from portal.scheduling import hints
+from portal.scheduling import hints, snapshot_feed
 from portal.workspaces.lifecycle import PreemptionCause, State
 from portal.workspaces.models import Preemption, Workspace
 from portal.workspaces.transitions import set_rows
@@ -195,6 +195,7 @@ def _preempt(row: Workspace, preempt_at: datetime) -> bool:
     )
     row.next_reconcile_at = min(row.next_reconcile_at or preempt_at, preempt_at)
     row.save(update_fields=["next_reconcile_at"])
+    snapshot_feed.workloads([row.pk])
     return True
 
 
@@ -239,6 +240,7 @@ def cancel_preemption(workspace: Workspace) -> None:
     set_rows([workspace], end_preemption=True)
     workspace.next_reconcile_at = timezone.now()
     workspace.save(update_fields=["next_reconcile_at"])
+    snapshot_feed.workloads([workspace.pk])
     events.record(
         actor=SYSTEM,
         kind="workspace.may_stay",

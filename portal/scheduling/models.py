@@ -9,13 +9,13 @@ from django.db.models import Q
 class QueueState(models.Model):
     """The one row whose lock makes decisions one at a time, and what the last one knew.
 
-    `promises` numbers the reserved heads. `seen_event` is the last entry of the audit log that the
-    last cycle could know of: as long as there is no later one, nothing has changed.
+    `promises` numbers the reserved heads. `seen_generation` is the last change of the feed that the last
+    cycle could know of: as long as there is no later one, nothing has changed.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     promises = models.PositiveBigIntegerField(default=0)
-    seen_event = models.PositiveBigIntegerField(default=0)
+    seen_generation = models.PositiveBigIntegerField(default=0)
     decided_at = models.DateTimeField(null=True, blank=True)
     took_ms = models.PositiveIntegerField(default=0)
 
@@ -24,3 +24,27 @@ class QueueState(models.Model):
 
     def __str__(self) -> str:
         return "queue"
+
+
+class ChangeKind(models.TextChoices):
+    """What a change of the feed is about."""
+
+    WORKLOAD = "workload", "One workload"
+    NODE = "node", "One node and its devices"
+    CAPACITY = "capacity", "Pools, and which nodes and devices there are"
+    LIMITS = "limits", "Teams, cohorts, quotas, budgets and reservations"
+
+
+class SnapshotChange(models.Model):
+    """One entry of the feed that keeps the snapshot caches of all processes up to date.
+
+    It is written in the transaction of the change itself. Its id is the generation: a cache that has taken
+    in every entry up to it is as of that generation. Old entries are deleted (`snapshot_feed.trim`).
+    """
+
+    kind = models.CharField(max_length=8, choices=ChangeKind)
+    key = models.UUIDField(null=True, blank=True)
+    at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key or ''}".strip()

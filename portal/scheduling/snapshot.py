@@ -7,7 +7,7 @@ A cycle decides on it and writes; a preview asks it and leaves it as it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,8 +20,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
-from portal.events.models import Event
-from portal.inventory.models import Allocation, Device
+from portal.inventory.models import Allocation
 from portal.ledger import selectors as ledger
 from portal.quotas import limit_tree, resources
 from portal.quotas.models import (
@@ -32,6 +31,7 @@ from portal.scheduling import capacity
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.models import SnapshotChange
 from portal.scheduling.placement_request import Asked, Asking, Variant, request_of
 from portal.scheduling.placer import PoolPlacer
 from portal.workspaces.lifecycle import DesiredState, State
@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 BACKFILL_DEPTH = 2000
 """Requests that a cycle looks at behind a reserved head: those for other models may well fit."""
 BROKEN_WAIT = timedelta(seconds=30)
+OVERLAP = 500
+"""Changes that are looked at again: one may have been committed after a later one."""
 ENDS_WITHIN_S = 10
 """What has been told to stop is expected to be gone by then."""
 
@@ -59,14 +61,13 @@ class Waiter:
 class Site:
     """The state of all pools, quotas and the queue at `now`. Not safe for threads.
 
-    `seen_event` is the last entry of the audit log when reading began at `read_at`: with no later one,
-    nothing that matters has changed. `followed` are the entries that have been taken into account.
-    `later` are those who wait but are left alone until then, `unsure` those to be looked at again though
-    no entry names them.
+    `generation` is the last change of the feed that it holds, `changes` are the ids of the last ones, since a
+    change may be committed after a later one. It was read at `read_at`. `later` are pending workloads that
+    are left alone until then, `unsure` those to be read again though no change names them.
     """
 
     now: datetime
-    seen_event: int
+    generation: int
     pools: Mapping[UUID, PoolNodes]
     asking: Asking
     placer: PoolPlacer
@@ -75,7 +76,7 @@ class Site:
     capacity: Mapping[str, int]
     team_names: Mapping[str, str]
     read_at: datetime
-    followed: set[int]
+    changes: set[int]
     later: dict[UUID, datetime]
     unsure: set[UUID] = field(default_factory=set)
 
@@ -105,25 +106,22 @@ def without_preemption(scheduler: Scheduler) -> Iterator[None]:
         scheduler.policy = before
 
 
-def last_event() -> int:
-    return Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-
-
 def load(now: datetime | None = None) -> Site:
     """Read it all. Rows are read as tuples: there may be ten thousand, and a person waits."""
     now = now or timezone.now()
-    followed = set(Event.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
+    # Before anything else is read: what changes meanwhile is read again.
+    changes = set(SnapshotChange.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
     pools = capacity.load()
     asking = Asking(pools)
     placer = PoolPlacer(pools)
     there = capacity.totals(pools.values())
     later: dict[UUID, datetime] = {}
-    waiters = {waiter.id: waiter for waiter in _waiting(asking, now, later)}
-    running = list(_running(placer, int(now.timestamp())))
+    waiters = {waiter.id: waiter for waiter in pending_workloads(asking, now, later)}
+    running = list(running_workloads(placer, int(now.timestamp())))
     for each in running:
         # Started by a cycle between the two readings.
         waiters.pop(each.workload.id, None)
-    scheduler = Scheduler(_snapshot(now, there, running, ()), placer)
+    scheduler = Scheduler(under_limits(now, there, running, ()), placer)
     for waiter in waiters.values():
         choose_variant(scheduler, placer, waiter)
         if not waiter.reason:
@@ -131,7 +129,7 @@ def load(now: datetime | None = None) -> Site:
     names = dict(Team.objects.values_list("slug", "name"))
     return Site(
         now=now,
-        seen_event=max(followed, default=0),
+        generation=max(changes, default=0),
         pools=pools,
         asking=asking,
         placer=placer,
@@ -140,114 +138,12 @@ def load(now: datetime | None = None) -> Site:
         capacity=there,
         team_names=names,
         read_at=now,
-        followed=followed,
+        changes=changes,
         later=later,
     )
 
 
-CHANGES_FOLLOWED = 2000
-"""With more changes than that reading it all is as fast."""
-OVERLAP = 500
-"""Entries of the audit log that are looked at again: one may have been committed after a later one."""
-CAPACITY_CHANGES = ("pool.", "node.", "device.")
-OF_ONE_DEVICE = ("device.cordoned", "device.uncordoned", "device.check_", "device.scrub_")
-"""Entries whose data names the only device that they are about."""
-
-
-def follow(site: Site, now: datetime) -> bool:
-    """Bring a site up to date by the audit log; False where it has to be read anew.
-
-    Each workspace named by an entry is read again, and so are the nodes that it has stood on, and the node
-    of a device that is checked, cordoned or put back. Any other change of pools, nodes or devices means a
-    new reading; whatever is not about a workspace alone, that limits are read again.
-    """
-    entries = list(
-        Event.objects.filter(pk__gt=site.seen_event - OVERLAP)
-        .order_by("-pk")
-        .values_list("pk", "kind", "workspace_id")[: OVERLAP + CHANGES_FOLLOWED + 1]
-    )
-    fresh = [entry for entry in entries if entry[0] not in site.followed]
-    of_devices = [pk for pk, kind, _ in fresh if kind.startswith(OF_ONE_DEVICE)]
-    others = [entry for entry in fresh if not entry[1].startswith(OF_ONE_DEVICE)]
-    if len(fresh) > CHANGES_FOLLOWED or any(kind.startswith(CAPACITY_CHANGES) for _, kind, _ in others):
-        return False
-    site.now = now
-    site.scheduler.now_s = site.now_s
-    if of_devices:
-        _devices_again(site, of_devices)
-    if any(workspace is None or not kind.startswith("workspace.") for _, kind, workspace in others):
-        # An approval names the workspace that waits for it, and changes limits all the same.
-        _limits_again(site)
-    changed = {workspace for _, _, workspace in others if workspace is not None}
-    changed |= site.unsure | {pk for pk, until in site.later.items() if until <= now}
-    # What should be gone by now may still be there: then it is expected any moment again.
-    changed |= {
-        UUID(name)
-        for name, each in site.scheduler.running.items()
-        if each.preempt_at_s is not None and each.preempt_at_s <= site.now_s
-    }
-    site.unsure.clear()
-    if changed:
-        _read_again(site, changed)
-    site.followed |= {entry[0] for entry in fresh}
-    site.seen_event = max([site.seen_event, *(entry[0] for entry in fresh)])
-    return True
-
-
-def _devices_again(site: Site, entries: Sequence[int]) -> None:
-    """Read the nodes again whose devices these entries are about."""
-    named = Event.objects.filter(pk__in=entries).values_list("data__device", flat=True)
-    nodes = Device.objects.filter(uuid__in=set(named)).values_list("node_id", flat=True).distinct()
-    capacity.refresh(site.pools, nodes)
-    _capacity_again(site)
-
-
-def _capacity_again(site: Site) -> None:
-    """What is out of use counts by what is held there, so it may change with every holder that goes."""
-    there = capacity.totals(site.pools.values())
-    if there != site.capacity:
-        site.capacity = there
-        _limits_again(site)
-
-
-def _limits_again(site: Site) -> None:
-    """Put all that runs and waits under the limits of now."""
-    before = site.scheduler
-    site.scheduler = Scheduler(
-        _snapshot(site.now, site.capacity, before.running.values(), before.pending.items.values()),
-        site.placer,
-    )
-    site.team_names = dict(Team.objects.values_list("slug", "name"))
-
-
-def _read_again(site: Site, changed: set[UUID]) -> None:
-    scheduler = site.scheduler
-    for pk in map(str, changed):
-        if pk in scheduler.running:
-            scheduler.finish(pk)
-        if pk in scheduler.pending.items:
-            scheduler.withdraw(pk)
-        site.waiters.pop(pk, None)
-        site.placer.gone(pk)
-        site.later.pop(UUID(pk), None)
-    nodes = Allocation.objects.filter(workspace__in=changed).values_list("node_id", flat=True).distinct()
-    if capacity.refresh(site.pools, nodes):
-        _capacity_again(site)
-        scheduler = site.scheduler
-    which = Q(pk__in=changed)
-    for each in _running(site.placer, site.now_s, which):
-        scheduler.adopt(each)
-    for waiter in _waiting(site.asking, site.now, site.later, which):
-        if waiter.id in scheduler.running:
-            # Running was read first here: it has been stopped and asked for again meanwhile.
-            continue
-        site.waiters[waiter.id] = waiter
-        choose_variant(scheduler, site.placer, waiter)
-        if not waiter.reason:
-            scheduler.submit(waiter.workload)
-
-
-def _snapshot(
+def under_limits(
     now: datetime,
     there: Mapping[str, int],
     running: Iterable[model.Running],
@@ -300,7 +196,7 @@ RUNNING_COLUMNS = (
 )  # fmt: skip
 
 
-def _running(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable[model.Running]:
+def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) -> Iterable[model.Running]:
     # What holds capacity counts: a stopped workspace that is being deleted has given its back.
     holding = Allocation.objects.filter(released_at=None).values("workspace")
     rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
@@ -338,7 +234,7 @@ def _amounts(pk: UUID) -> dict[str, int]:
         return {resources.WORKSPACES: 1}
 
 
-def _waiting(
+def pending_workloads(
     asking: Asking, now: datetime, later: dict[UUID, datetime], which: Q | None = None
 ) -> Iterable[Waiter]:
     """Who waits now. One that a backend has just refused is left alone for a while: it goes into `later`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.scheduling import cycle, share_averages
+from portal.scheduling import cycle, share_averages, snapshot_feed
 
 
 @app.task(name="control.schedule")
@@ -19,3 +19,8 @@ def schedule_due() -> None:
 @app.task(name="control.average_shares")
 def average_shares() -> None:
     share_averages.update()
+
+
+@app.task(name="control.trim_snapshot_feed")
+def trim_snapshot_feed() -> None:
+    snapshot_feed.trim()

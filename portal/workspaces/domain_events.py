@@ -28,6 +28,13 @@ class WorkspaceQueued(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkspacesChanged(DomainEvent):
+    """These have another state, another desired state or another place than before."""
+
+    workspaces: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceWaits(DomainEvent):
     """A workspace waits for a place, as it did before or again."""
 

@@ -25,7 +25,7 @@ from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.workspaces import dispatch, policies, reconcile
-from portal.workspaces.domain_events import WorkspaceQueued, WorkspaceRequested
+from portal.workspaces.domain_events import WorkspaceQueued, WorkspaceRequested, WorkspacesChanged
 from portal.workspaces.lifecycle import (
     DELETABLE,
     JUST_REQUESTED,
@@ -174,6 +174,7 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
     workspace.save(force_insert=True)
     QueueEntry.objects.create(workspace=workspace)
     WorkspaceStatus.objects.create(workspace=workspace)
+    emit(WorkspacesChanged((workspace.pk,)))
     events.record(
         actor=actor,
         kind="workspace.requested",
@@ -221,6 +222,7 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
         if workspace.desired_state == DesiredState.RUNNING:
             # It had to leave and would have been queued again.
             Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.STOPPED)
+            emit(WorkspacesChanged((workspace.pk,)))
             workspace.desired_state = DesiredState.STOPPED
             events.record(actor=actor, kind="workspace.stop_asked", workspace=workspace, message="stopped it")
         return workspace

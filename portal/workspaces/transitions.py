@@ -11,10 +11,12 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
+from portal.workspaces.domain_events import WorkspacesChanged
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State, Trigger, target_of
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, WorkspaceStatus
@@ -56,6 +58,7 @@ def advance(
     set_rows([workspace], queue=queue, status=status, end_preemption=end_preemption)
     # Every change of state, so that nobody is sent to an app that is ending.
     publishing.publish_on_commit(workspace)
+    emit(WorkspacesChanged((workspace.pk,)))
     events.record(
         actor=actor,
         kind=f"workspace.{trigger.value}",
@@ -99,6 +102,7 @@ def advance_all(
     set_rows(workspaces, queue=queue, status=status)
     for workspace in workspaces:
         publishing.publish_on_commit(workspace)
+    emit(WorkspacesChanged(tuple(workspace.pk for workspace in workspaces)))
     events.record_all(
         actor=actor,
         kind=f"workspace.{trigger.value}",

@@ -14,7 +14,7 @@ from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.inventory import cordons, polling, services
 from portal.inventory.inventory_sync import UNSEEN_STATES
 from portal.inventory.models import AllocatedDevice, Device, Node, Pool
-from portal.scheduling import snapshot
+from portal.scheduling import snapshot, snapshot_cache
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
@@ -42,7 +42,7 @@ def mig(uuid: str, start: int, profile: str = "1g.10gb", parent: str = "GPU-0") 
 
 def report(pool: Pool, *nodes) -> list[Event]:
     """Have these nodes report; the events that came of it, but for workspaces'."""
-    last = snapshot.last_event()
+    last = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
     services.apply_inventory(pool=pool, inventory=inventory_of(*nodes))
     return list(Event.objects.filter(pk__gt=last, pool=pool).order_by("pk"))
 
@@ -247,9 +247,9 @@ def test_the_queue_reads_anew_after_each_change_of_capacity(catalog):
         node_info(devices=(gpu("GPU-node-1-0", 0, healthy=False), gpu("X", 1))),
     ):
         site = snapshot.load()
-        assert snapshot.follow(site, timezone.now())
+        assert snapshot_cache.follow(site, timezone.now())
         report(pool, changed)
-        assert not snapshot.follow(site, timezone.now())
+        assert not snapshot_cache.follow(site, timezone.now())
 
 
 # --- many ------------------------------------------------------------------------------------------

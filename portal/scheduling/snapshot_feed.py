@@ -1,0 +1,57 @@
+"""The feed of changes that the snapshot caches of all processes follow: who has to be read again.
+
+Each listener writes in the transaction of the change, so that a change and its entry come together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from uuid import UUID
+
+from django.utils import timezone
+
+from portal.accounts.domain_events import TeamsChanged
+from portal.inventory.domain_events import CapacityChanged, NodesChanged
+from portal.quotas.domain_events import LimitsChanged
+from portal.scheduling.models import ChangeKind, SnapshotChange
+from portal.workspaces.domain_events import WorkspacesChanged
+
+KEPT_FOR = timedelta(minutes=10)
+"""Longer than any cache is kept without being read anew."""
+
+
+def generation() -> int:
+    """The id of the last change."""
+    return SnapshotChange.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+
+
+def workloads(keys: Iterable[UUID]) -> None:
+    """Workloads have changed: their state, their rank, or their notice to make room."""
+    _write(ChangeKind.WORKLOAD, keys)
+
+
+def workspaces_changed(event: WorkspacesChanged) -> None:
+    workloads(event.workspaces)
+
+
+def nodes_changed(event: NodesChanged) -> None:
+    _write(ChangeKind.NODE, event.nodes)
+
+
+def capacity_changed(_event: CapacityChanged) -> None:
+    SnapshotChange.objects.create(kind=ChangeKind.CAPACITY)
+
+
+def limits_changed(_event: LimitsChanged | TeamsChanged) -> None:
+    SnapshotChange.objects.create(kind=ChangeKind.LIMITS)
+
+
+def _write(kind: ChangeKind, keys: Iterable[UUID]) -> None:
+    SnapshotChange.objects.bulk_create([SnapshotChange(kind=kind, key=key) for key in keys])
+
+
+def trim() -> int:
+    """Delete entries that no cache needs any more, but for the last; returns how many went."""
+    old = SnapshotChange.objects.filter(at__lt=timezone.now() - KEPT_FOR, pk__lt=generation())
+    return old.delete()[0]
