@@ -11,7 +11,7 @@ from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 
 
 def teams_for(actor: User) -> QuerySet[Team]:
@@ -29,7 +29,7 @@ def team_by_slug(actor: User, slug: str) -> Team:
     """The team, or `NotFound` when there is none or the actor may not see it."""
     visible = Q() if actor.operates else Q(memberships__user=actor)
     team = (
-        Team.objects.filter(visible, slug=storable(slug))
+        Team.objects.filter(visible, slug=strip_nul(slug))
         .prefetch_related(
             Prefetch("memberships", Membership.objects.select_related("user").order_by("user__username"))
         )

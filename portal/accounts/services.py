@@ -22,7 +22,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 
 TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
@@ -174,7 +174,7 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
             Reason(AccountCode.NO_SUCH_ROLE, {"role": role}),
             errors={"role": [Reason(AccountCode.CHOOSE_A_ROLE)]},
         )
-    user = User.objects.filter(username=storable(username).strip().lower(), is_active=True).first()
+    user = User.objects.filter(username=strip_nul(username).strip().lower(), is_active=True).first()
     if user is None:
         raise InvalidInput(
             Reason(AccountCode.NO_SUCH_USER, {"username": username}),
@@ -207,7 +207,9 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
         policies.require_manage_team(actor, team)
     Team.objects.select_for_update().get(pk=team.pk)
     membership = (
-        Membership.objects.select_related("user").filter(team=team, user__username=storable(username)).first()
+        Membership.objects.select_related("user")
+        .filter(team=team, user__username=strip_nul(username))
+        .first()
     )
     if membership is None:
         raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))

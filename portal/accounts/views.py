@@ -30,7 +30,7 @@ from portal.common.domain_events import emit
 from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 
 ROWS_PER_PAGE = 50
 YEAR_S = 31_536_000
@@ -151,7 +151,7 @@ def teams(request: SignedInRequest) -> HttpResponse:
                     request, _("%(team)s is there, and you are its owner.") % {"team": team.name}
                 )
                 return redirect("home:team", team.slug)
-    q = storable(request.GET.get("q", "")).strip()[:100]
+    q = strip_nul(request.GET.get("q", "")).strip()[:100]
     found = selectors.teams_for(request.user)
     total = found.count()
     if q:

@@ -12,7 +12,7 @@ from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CatalogCode, CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.inventory.models import Node
 
 
@@ -25,7 +25,7 @@ def flavors() -> QuerySet[Flavor]:
 
 
 def template_by_slug(slug: str) -> Template:
-    found = templates().filter(slug=storable(slug)).first()
+    found = templates().filter(slug=strip_nul(slug)).first()
     if found is None:
         known = {"known": list(templates().values_list("slug", flat=True))}
         raise InvalidInput(
@@ -36,7 +36,7 @@ def template_by_slug(slug: str) -> Template:
 
 
 def flavor_by_slug(slug: str) -> Flavor:
-    found = flavors().filter(slug=storable(slug)).first()
+    found = flavors().filter(slug=strip_nul(slug)).first()
     if found is None:
         known = {"known": list(flavors().values_list("slug", flat=True)[:20])}
         raise InvalidInput(

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.common.actors import SystemActor, label_of
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import live
 from portal.events.models import Event, Notification
 
@@ -105,7 +105,7 @@ def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: st
     if not wanted:
         return []
     now = timezone.now()
-    title, body = " ".join(storable(title).split())[:200], storable(body)
+    title, body = " ".join(strip_nul(title).split())[:200], strip_nul(body)
     told = set(
         Notification.objects.filter(
             user__in=wanted, kind=kind, title=title, url=url, read_at=None, at__gte=now - SAME_NOTICE

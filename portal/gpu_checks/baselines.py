@@ -14,7 +14,7 @@ from portal.inventory.models import Device
 ENOUGH_DEVICES = 3
 """With fewer others a median says more about them than about the model."""
 ENOUGH_NEIGHBOURS = 2
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 DRIVER = "driver_version"
 """Stands beside `free_mib` among the measures of a run."""
 
@@ -67,7 +67,7 @@ def _last_passes(devices: Any) -> list[dict[str, float]]:
     )
     runs = GpuCheckRun.objects.filter(device__in=devices, **_PASSED).filter(~Exists(later))
     found: dict[UUID, dict[str, float]] = {}
-    for run in runs.only("device", "measures").order_by("-created_at")[:MOST_DEVICES]:
+    for run in runs.only("device", "measures").order_by("-created_at")[:MAX_DEVICES]:
         found.setdefault(run.device_id, figures(run))
     return list(found.values())
 

@@ -19,7 +19,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import names_joined
 from portal.events import services as events
 from portal.gpu_checks import preflight
-from portal.inventory.cordons import name_of
+from portal.inventory.cordons import display_name
 from portal.inventory.domain_events import InventoryApplied
 from portal.inventory.models import AllocatedDevice
 from portal.workspaces import reconcile
@@ -78,7 +78,7 @@ def _waits_for_checks(workspace: Workspace) -> bool:
 def _name(grant: AllocatedDevice) -> str:
     """What it was called where it was granted, wherever it is now."""
     grant.device.node = grant.allocation.node
-    return name_of(grant.device)
+    return display_name(grant.device)
 
 
 def _notify(workspace: Workspace, names: list[str]) -> None:

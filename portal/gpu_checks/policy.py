@@ -32,7 +32,7 @@ ON_A_NODE = 2
 SHARE_OF_FREE = 4
 """At most one in so many of a pool's free devices is checked at a time, and never the last one."""
 AGAIN_AFTER = timedelta(minutes=5)
-AGAIN_AT_MOST = timedelta(hours=12)
+MAX_AGAIN_AFTER = timedelta(hours=12)
 RETURNED_KEPT = timedelta(days=2)
 UNDECIDED_AGAIN = timedelta(hours=1)
 # What may have passed by itself. Everything else waits for somebody who resets, reboots or replaces.
@@ -211,4 +211,4 @@ def _again_at(device: Device, kind: CheckKind) -> datetime:
         failures += 1
     if last is None:
         return timezone.now()
-    return last + min(AGAIN_AFTER * 2 ** max(failures - 1, 0), AGAIN_AT_MOST)
+    return last + min(AGAIN_AFTER * 2 ** max(failures - 1, 0), MAX_AGAIN_AFTER)

@@ -21,7 +21,7 @@ from portal.events import services as events
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import name_of
+from portal.inventory.cordons import display_name
 from portal.inventory.models import AllocatedDevice, Device
 from portal.workspaces import dispatch, reconcile
 from portal.workspaces.domain_events import AllocationsReleased, PreflightDue
@@ -168,14 +168,14 @@ def _conclude(workspace: Workspace) -> bool:
             actor=SYSTEM,
             kind="workspace.unchecked",
             workspace=workspace,
-            message=f"hands out {name_of(run.device)} unchecked: {run.summary}",
+            message=f"hands out {display_name(run.device)} unchecked: {run.summary}",
             data={"device": run.device.uuid, "run": str(run.pk)},
         )
     return True
 
 
 def _check_failed(its: Iterable[GpuCheckRun], *, unknown: bool = False) -> Reason:
-    devices = [name_of(run.device) for run in its]
+    devices = [display_name(run.device) for run in its]
     return Reason(WorkspaceCode.CHECK_FAILED, {"devices": devices, "unknown": unknown})
 
 

@@ -15,7 +15,7 @@ from portal.accounts.models import User
 from portal.common.svg import Sparkline, sparkline
 from portal.gpu_checks import selectors
 from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
-from portal.inventory.cordons import name_of
+from portal.inventory.cordons import display_name
 from portal.inventory.models import CheckLevel, Device
 
 RUNS_SHOWN = 8
@@ -219,7 +219,7 @@ def page(actor: User, run: GpuCheckRun) -> Page:
     findings = [each for each in report.get("findings", ()) if not each["code"].startswith("test_")]
     return Page(
         row=row_of(run),
-        device_name=name_of(run.device),
+        device_name=display_name(run.device),
         recovery=str(RECOVERY.get(run.action, "")),
         tests=tuple(map(_test, report.get("tests", ()))),
         measures=tuple(_measures(run, earlier)),

@@ -28,7 +28,7 @@ from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 
 log = logging.getLogger(__name__)
 
-MOST_BYTES = 512 * 1024
+MAX_BYTES = 512 * 1024
 HEALTH_OF_THE_GPU = (
     "ecc_", "xid_", "remap", "retired", "sram_", "recovery_action", "lost", "nvml_hung", "abandoned",
 )  # fmt: skip
@@ -152,8 +152,8 @@ def _check_size(report: dict[str, Any] | None) -> None:
     if report is None:
         raise Unsound("there is none")
     size = len(json.dumps(report))
-    if size > MOST_BYTES:
-        raise Unsound(f"it has {size // 1024} KiB, more than {MOST_BYTES // 1024}")
+    if size > MAX_BYTES:
+        raise Unsound(f"it has {size // 1024} KiB, more than {MAX_BYTES // 1024}")
 
 
 def _sound(answer: CheckAnswer, run: GpuCheckRun) -> dict[str, Any]:

@@ -15,13 +15,13 @@ from portal.common.errors import NotFound
 from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.common.texts import storable, storable_json
+from portal.common.texts import strip_nul, strip_nul_json
 from portal.events import live
 from portal.gpu_checks import reading
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import (
-    MOST_ATTEMPTS,
+    MAX_ATTEMPTS,
     NOUN,
     SILENT_S,
     end,
@@ -30,7 +30,7 @@ from portal.gpu_checks.runs import (
     record,
     send_on_commit,
 )
-from portal.inventory.cordons import cordon_device, lift_cordon, name_of, tell_operators
+from portal.inventory.cordons import cordon_device, display_name, lift_cordon, notify_operators
 from portal.inventory.models import CordonCause, Device
 from portal.workspaces.models import Workspace
 from portal.workspaces.selectors import locked
@@ -38,7 +38,7 @@ from provisioning.check_messages import CheckAnswer
 from provisioning.types import DeviceKind
 
 CAUSE = {CheckKind.CHECK: CordonCause.CHECK, CheckKind.SCRUB: CordonCause.SCRUB}
-PROGRESS_MOST = 500
+MAX_PROGRESS_LENGTH = 500
 
 
 def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> bool:
@@ -72,7 +72,7 @@ def _too_long(run: GpuCheckRun, now: datetime) -> bool:
 def _progress(told: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name in ("phase", "test", "text"):
-        kept[name] = storable(str(told.get(name, "")))[:PROGRESS_MOST]
+        kept[name] = strip_nul(str(told.get(name, "")))[:MAX_PROGRESS_LENGTH]
     for name in ("done", "total", "elapsed_ms"):
         value = told.get(name, 0)
         whole = isinstance(value, int) and not isinstance(value, bool)
@@ -104,8 +104,8 @@ def apply_answer(answer: CheckAnswer) -> bool:
             started_at=run.started_at,
             verdict=found.verdict,
             action=found.action,
-            summary=storable(found.summary)[:2000],
-            report=storable_json(found.report),
+            summary=strip_nul(found.summary)[:2000],
+            report=strip_nul_json(found.report),
             measures=found.measures,
         )
         _act(run, found)
@@ -124,7 +124,7 @@ def silent(run_id: UUID) -> bool:
             return False
         if not run.open or (run.lease and run.lease_expires_at and run.lease_expires_at > now):
             return False
-        if run.attempts < MOST_ATTEMPTS and not _too_long(run, now):
+        if run.attempts < MAX_ATTEMPTS and not _too_long(run, now):
             # What comes under the old lease from now on is too late.
             run.status, run.lease = CheckStatus.QUEUED, ""
             run.lease_expires_at = run.started_at = None
@@ -140,7 +140,7 @@ def give_up(run: GpuCheckRun, reason: Reason) -> None:
     """Close a locked run without a result: what is not known is no pass."""
     device, noun, why = run.device, NOUN[CheckKind(run.kind)], sentence_of(reason)
     end(run, CheckStatus.LOST, summary=why)
-    record(run, device, "lost", f"has no result of the {noun} of {name_of(device)}: {why}")
+    record(run, device, "lost", f"has no result of the {noun} of {display_name(device)}: {why}")
     _unproven(run, f"Its {noun} was lost: {why}")
 
 
@@ -164,7 +164,7 @@ def _hand_out(run: GpuCheckRun, workspace: Workspace | None) -> None:
 
 
 def _act(run: GpuCheckRun, found: reading.Reading) -> None:
-    device, name, noun = run.device, name_of(run.device), NOUN[CheckKind(run.kind)]
+    device, name, noun = run.device, display_name(run.device), NOUN[CheckKind(run.kind)]
     match found.verdict:
         case CheckVerdict.PASS:
             record(run, device, "passed", f"finds that {name} passes its {noun}")
@@ -173,7 +173,7 @@ def _act(run: GpuCheckRun, found: reading.Reading) -> None:
             device.warning = run.summary
             device.save(update_fields=["warning"])
             record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
-            tell_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
+            notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
         case CheckVerdict.FAIL | CheckVerdict.HUNG:
             word = "failed" if found.verdict == CheckVerdict.FAIL else "hung"
             record(run, device, word, f"finds that the {noun} of {name} {word}: {run.summary}")

@@ -28,7 +28,7 @@ from portal.events import services as events
 from portal.gpu_checks import baselines
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory import node_commands
-from portal.inventory.cordons import locked_device, name_of
+from portal.inventory.cordons import display_name, locked_device
 from portal.inventory.domain_events import CapacityFreed, NodesChanged
 from portal.inventory.models import CheckLevel, Device, Node, PlacementLock
 from portal.workspaces.models import Workspace
@@ -43,7 +43,7 @@ BEGIN_WITHIN_S = 30
 """A message to a node is void after this."""
 SILENT_S = 60
 """A running check tells something every few seconds: after this silence it is lost."""
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 AT_ONCE_ON_NODE = 4
 """More at a time would take the node's memory and PCIe bandwidth from each other."""
 DEADLINES_S: dict[str, float] = {
@@ -104,22 +104,22 @@ def _request(
         if (under_way.kind, under_way.level) == (kind, level):
             return under_way
         raise StateConflict(
-            Reason(CheckCode.CHECK_UNDER_WAY, {"kind": under_way.kind, "device": name_of(device)}),
+            Reason(CheckCode.CHECK_UNDER_WAY, {"kind": under_way.kind, "device": display_name(device)}),
             code="check_under_way",
             run=str(under_way.pk),
         )
     if device.mig_mode and device.kind == DeviceKind.GPU:
         raise NotPossible(
-            Reason(CheckCode.DEVICE_PARTITIONED, {"kind": kind.value, "device": name_of(device)})
+            Reason(CheckCode.DEVICE_PARTITIONED, {"kind": kind.value, "device": display_name(device)})
         )
     if not device.present:
-        raise StateConflict(Reason(CheckCode.DEVICE_GONE, {"device": name_of(device)}))
+        raise StateConflict(Reason(CheckCode.DEVICE_GONE, {"device": display_name(device)}))
     holders = device.allocated.filter(active=True)
     if workspace is not None:
         holders = holders.exclude(allocation__workspace=workspace)
     if holders.exists():
         raise StateConflict(
-            Reason(CheckCode.DEVICE_IN_USE, {"kind": kind.value, "device": name_of(device)}),
+            Reason(CheckCode.DEVICE_IN_USE, {"kind": kind.value, "device": display_name(device)}),
             code="device_in_use",
         )
     return make_run(actor=actor, device=device, kind=kind, level=level, cause=cause, workspace=workspace)
@@ -148,7 +148,7 @@ def make_run(
     device.save(update_fields=["checking"])
     emit(NodesChanged((device.node_id,)))
     noun = f"a {level} check" if kind == CheckKind.CHECK else "a scrub"
-    record(run, device, "asked", f"asks for {noun} of {name_of(device)}", actor=actor)
+    record(run, device, "asked", f"asks for {noun} of {display_name(device)}", actor=actor)
     send_on_commit(device.node_id)
     return run
 
@@ -161,7 +161,9 @@ def cancel_check(*, actor: User | SystemActor, run_id: UUID) -> GpuCheckRun:
     if run.status != CheckStatus.QUEUED or run.cause in (CheckCause.HAND_OUT, CheckCause.RECLAIM):
         raise StateConflict(Reason(CheckCode.CHECK_BEGUN))
     end(run, CheckStatus.LOST, summary=message_of(Reason(CheckCode.CANCELLED)))
-    record(run, run.device, "cancelled", f"cancels the {_noun(run)} of {name_of(run.device)}", actor=actor)
+    record(
+        run, run.device, "cancelled", f"cancels the {_noun(run)} of {display_name(run.device)}", actor=actor
+    )
     return run
 
 
@@ -193,7 +195,7 @@ def send_waiting(node_id: UUID) -> int:
     waiting.sort(key=lambda run: urgent.get(CheckCause(run.cause), 2))
     sent = 0
     for run in waiting:
-        if run.attempts >= MOST_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
+        if run.attempts >= MAX_ATTEMPTS or busy + sent >= AT_ONCE_ON_NODE:
             # Those without attempts left are for `sweep_lost`.
             continue
         _send_run(run, now)

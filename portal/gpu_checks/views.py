@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from portal.accounts.policies import require_operator
 from portal.common.errors import InvalidInput
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.gpu_checks import presenters, runs, selectors, settings
 from portal.gpu_checks.models import CheckKind
 from portal.inventory.models import CheckLevel
@@ -29,7 +29,7 @@ def device_checks(request: SignedInRequest, device_id: UUID) -> HttpResponse:
         if request.POST.get("kind") == CheckKind.SCRUB:
             run = runs.request_scrub(actor=request.user, device_id=device.pk)
         else:
-            level = storable(request.POST.get("level", CheckLevel.QUICK))
+            level = strip_nul(request.POST.get("level", CheckLevel.QUICK))
             run = runs.request_check(actor=request.user, device_id=device.pk, level=level)
         return redirect("gpu_checks:check", run.pk)
     if not getattr(request, "htmx", False):

@@ -19,7 +19,7 @@ from portal.common.domain_events import emit
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.inventory.domain_events import CapacityFreed, DeviceUncordoned, NodesChanged
 from portal.inventory.models import CordonCause, Device
@@ -56,7 +56,7 @@ def cordon_device(
     """
     require_operator(actor)
     device = locked_device(device_id)
-    reason = storable(reason)[:1000]
+    reason = strip_nul(reason)[:1000]
     if WEIGHT[cause] < WEIGHT[device.cordon_cause if device.cordoned else ""]:
         # Somebody with more say holds it out already; what brings it back is worth knowing all the same.
         if recovery and device.recovery != recovery:
@@ -76,14 +76,14 @@ def cordon_device(
         actor=actor,
         kind="device.cordoned",
         pool=device.node.pool,
-        message=f"cordoned {name_of(device)}" + (f": {reason}" if reason else ""),
+        message=f"cordoned {display_name(device)}" + (f": {reason}" if reason else ""),
         data={"device": device.uuid, "cause": str(cause), "recovery": recovery},
     )
     if cause != CordonCause.OPERATOR:
-        tell_operators(
+        notify_operators(
             device,
             "device.cordoned",
-            _("%(device)s is out of use") % {"device": name_of(device)},
+            _("%(device)s is out of use") % {"device": display_name(device)},
             reason,
             recovery,
         )
@@ -108,19 +108,22 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
         actor=actor,
         kind="device.uncordoned",
         pool=device.node.pool,
-        message=f"uncordoned {name_of(device)}" + (f": {storable(reason)}" if reason else ""),
+        message=f"uncordoned {display_name(device)}" + (f": {strip_nul(reason)}" if reason else ""),
         data={"device": device.uuid, "cause": cause},
     )
     if cause in (CordonCause.CHECK, CordonCause.SCRUB):
-        tell_operators(
-            device, "device.uncordoned", _("%(device)s is back in use") % {"device": name_of(device)}, reason
+        notify_operators(
+            device,
+            "device.uncordoned",
+            _("%(device)s is back in use") % {"device": display_name(device)},
+            reason,
         )
     emit(DeviceUncordoned(device.pk))
     emit(CapacityFreed())
     return device
 
 
-def name_of(device: Device) -> str:
+def display_name(device: Device) -> str:
     """What people call it: `GPU 3 of gpu-01`, and its instance by profile."""
     what = f"instance {device.mig_profile} of GPU" if device.mig_profile else "GPU"
     return f"{what} {device.index} of {device.node.name}"
@@ -131,7 +134,7 @@ def url_of(device: Device) -> str:
     return f"/gpus/devices/{device.pk}/"
 
 
-def tell_operators(device: Device, kind: str, title: str, body: str, recovery: str = "") -> None:
+def notify_operators(device: Device, kind: str, title: str, body: str, recovery: str = "") -> None:
     """A notice to everybody who runs the pools; simulated devices are called so."""
     operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
     if device.node.pool.simulated:

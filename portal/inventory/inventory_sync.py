@@ -30,7 +30,7 @@ COLUMNS = (
     "island", "numa", "compute_capability", "facts", "healthy", "health_note",
 )  # fmt: skip
 """What inventory says of a device, under the names that a row and a `DeviceInfo` have for it."""
-NAMED_MOST = 4
+MAX_NAMED = 4
 FEW = 200
 BATCH = 500
 
@@ -251,7 +251,7 @@ def _several(rows: Sequence[Device]) -> str:
 def _which(devices: Sequence[DeviceInfo]) -> str:
     """“GPU 3”, “GPU 0 and 3”, “12 GPUs”."""
     numbers = sorted({device.index for device in devices})
-    if len(numbers) > NAMED_MOST:
+    if len(numbers) > MAX_NAMED:
         return f"{len(numbers)} GPUs"
     *most, last = map(str, numbers)
     return f"GPU {', '.join(most)} and {last}" if most else f"GPU {last}"

@@ -26,7 +26,7 @@ from provisioning.gpu.rollup import HOUR_S, MINUTE_S, Metric, Rollup
 log = logging.getLogger(__name__)
 
 DAY_S = 86_400
-MOST_IN_A_MESSAGE = 1024
+MAX_SAMPLES_PER_MESSAGE = 1024
 AHEAD_S = 120
 """How far a node's clock may be ahead: a minute is sent only when it is over."""
 UNMEASURED_IDLE_S = 5
@@ -73,8 +73,10 @@ def apply_samples(
     node that does not know its pool sends an empty `pool_slug`; then its name and the UUID decide.
     """
     now_s = time.time() if now_s is None else now_s
-    if not isinstance(rollups, list | tuple) or len(rollups) > MOST_IN_A_MESSAGE:
-        log.warning("samples of %s left out: not a list of at most %d", _short(node_name), MOST_IN_A_MESSAGE)
+    if not isinstance(rollups, list | tuple) or len(rollups) > MAX_SAMPLES_PER_MESSAGE:
+        log.warning(
+            "samples of %s left out: not a list of at most %d", _short(node_name), MAX_SAMPLES_PER_MESSAGE
+        )
         return Applied(refused=1)
     minutes: dict[tuple[str, int], DeviceMinute] = {}
     silent = refused = 0

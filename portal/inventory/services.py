@@ -20,7 +20,7 @@ from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import CommonCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.inventory.domain_events import (
     CapacityChanged,
@@ -245,7 +245,7 @@ def _node_offline(pool: Pool, node: Node) -> None:
 def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reason: str = "") -> Node:
     """Take a node out of placement, or back in. What runs there goes on. Repeating it is success."""
     require_operator(actor)
-    reason = storable(reason)
+    reason = strip_nul(reason)
     node = Node.objects.select_for_update(of=("self",)).select_related("pool").filter(pk=node_id).first()
     if node is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_NODE))

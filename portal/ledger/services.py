@@ -19,7 +19,7 @@ from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.formatting import format_gpu_hours
 from portal.common.reasons.codes import CommonCode, LedgerCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.ledger import accounting, spending
 from portal.ledger.accounting import Account, Warn
@@ -138,7 +138,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
         raise NotFound(Reason(LedgerCode.LEDGER_NOT_OPEN, {"team": team.name}))
     before = row.credit
     keep(row, accounting.credited(account_of(row), amount))
-    note = storable(note).strip()[:200]
+    note = strip_nul(note).strip()[:200]
     _enter(row, EntryKind.CREDIT, row.credit - before, actor, note)
     verb = "credits" if amount > 0 else "takes back from"
     events.record(

@@ -15,7 +15,7 @@ from portal.common.formatting import format_gpu_hours
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.ledger import services
 from portal.ledger.models import Period
 from portal.quotas import resources
@@ -40,7 +40,7 @@ def _do(request: SignedInRequest, team: Team) -> str:
     if what == "close":
         services.close_ledger(actor=request.user, team=team)
         return _("GPU-hours of %(team)s are not counted any more.") % {"team": team.name}
-    text = storable(request.POST.get("hours", "")).strip()
+    text = strip_nul(request.POST.get("hours", "")).strip()
     if what == "set":
         granted = parse_amount(text, resources.GPU_HOURS, "hours")
         period = request.POST.get("period", Period.MONTH)

@@ -22,7 +22,7 @@ from portal.common.htmx import wants
 from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.quotas import policies
 from portal.quotas.forms import parse_amount, parse_amount_or_none, parse_number
 from portal.quotas.models import Cohort
@@ -41,13 +41,13 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
         return redirect("home:team", slug)
     team = accounts.team_by_slug(request.user, slug)
     policies.require_split(request.user, team)
-    username = storable(request.POST.get("user", ""))
+    username = strip_nul(request.POST.get("user", ""))
     who = username or _("each member")
     try:
         user = User.objects.filter(username=username).first() if username else None
         if username and user is None:
             raise InvalidInput(Reason(AccountCode.NO_SUCH_USER, {"username": username}))
-        resource = limits.clean_resource(storable(request.POST.get("resource", "")))
+        resource = limits.clean_resource(strip_nul(request.POST.get("resource", "")))
         if request.POST.get("remove"):
             done = limits.remove_member_cap(actor=request.user, team=team, user=user, resource=resource)
             words = _("The cap of %(who)s is removed.") % {"who": who}
@@ -100,7 +100,7 @@ def _where(data: QueryDict) -> str:
     kept = QueryDict(mutable=True)
     for name in ("resource", "q"):
         if value := data.get(name, ""):
-            kept[name] = storable(value)
+            kept[name] = strip_nul(value)
     return kept.urlencode()
 
 
@@ -129,11 +129,11 @@ def _done(actor: User, data: QueryDict) -> tuple[Changed, str]:
 
 
 def _resource(data: QueryDict) -> str:
-    return limits.clean_resource(storable(data.get("resource", "")))
+    return limits.clean_resource(strip_nul(data.get("resource", "")))
 
 
 def _row(data: QueryDict) -> Team | Cohort:
-    kind, _, slug = storable(data.get("row", "")).partition(":")
+    kind, _, slug = strip_nul(data.get("row", "")).partition(":")
     model: Any = {"team": Team, "cohort": Cohort}.get(kind)
     found = model.objects.filter(slug=slug).first() if model else None
     if found is None:
@@ -149,7 +149,7 @@ def _owner(row: Team | Cohort) -> dict[str, Any]:
 def _cohort(slug: str) -> Cohort | None:
     if not slug:
         return None
-    cohort = Cohort.objects.filter(slug=storable(slug)).first()
+    cohort = Cohort.objects.filter(slug=strip_nul(slug)).first()
     if cohort is None:
         raise NotFound(Reason(QuotaCode.COHORT_GONE))
     return cohort

@@ -25,7 +25,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.formatting import format_clock, format_time_span
 from portal.common.reasons.codes import CommonCode, QuotaCode, ReservationCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.inventory.models import PlacementLock
 from portal.quotas import policies, resources
@@ -69,7 +69,7 @@ def request(
     made = Reservation.objects.create(
         team=team,
         **wanted,
-        note=storable(note).strip()[:2000],
+        note=strip_nul(note).strip()[:2000],
         status=ReservationStatus.BOOKED if booked else ReservationStatus.REQUESTED,
         created_by=actor,
         decided_by=actor if booked else None,
@@ -118,7 +118,7 @@ def deny(*, actor: User, reservation_id: UUID, reason: str) -> Reservation:
     found = _locked(actor, reservation_id)
     policies.require_book(actor)
     _require_open(found)
-    reason = storable(reason).strip()[:2000]
+    reason = strip_nul(reason).strip()[:2000]
     if not reason:
         missing = Reason(ReservationCode.DENIAL_WITHOUT_REASON)
         raise InvalidInput(missing, errors={"reason": [missing]})
@@ -304,7 +304,7 @@ def _clean(
 ) -> dict[str, Any]:
     """What is to be booked, in the form in which it is kept; all that is wrong with it at once."""
     problems: dict[str, list[Reason]] = {}
-    title = " ".join(storable(title).split())
+    title = " ".join(strip_nul(title).split())
     if not 0 < len(title) <= MAX_TITLE:
         problems["title"] = [Reason(ReservationCode.TITLE_LENGTH, {"max": MAX_TITLE})]
     cleaned = _clean_amounts(amounts)

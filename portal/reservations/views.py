@@ -23,7 +23,7 @@ from portal.common.htmx import wants
 from portal.common.reasons.codes import CommonCode, ReservationCode
 from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.quotas import policies, resources
 from portal.quotas.forms import parse_amount
 from portal.quotas.selectors import limits
@@ -48,7 +48,7 @@ def board(request: SignedInRequest) -> HttpResponse:
             return redirect(services.url(made))
     there = selectors.bookable()
     form = {
-        name: storable(data.get(name, ""))
+        name: strip_nul(data.get(name, ""))
         for name in ("title", "team", "resource", "amount", "starts", "ends")
     }
     if wants(request, "check"):
@@ -103,7 +103,7 @@ def _request(request: SignedInRequest) -> Reservation:
     data = request.POST
     return services.request(
         actor=request.user,
-        team=limits.team_for(request.user, storable(data.get("team", ""))),
+        team=limits.team_for(request.user, strip_nul(data.get("team", ""))),
         title=data.get("title", ""),
         amounts=slots.counted(_amounts(data.get("resource", ""), data.get("amount", ""))),
         starts_at=_moment(data.get("starts", ""), "starts_at"),
@@ -113,17 +113,17 @@ def _request(request: SignedInRequest) -> Reservation:
 
 
 def _amounts(resource: str, amount: str) -> dict[str, int]:
-    resource = storable(resource)
+    resource = strip_nul(resource)
     if not resource:
         missing = Reason(ReservationCode.CHOOSE_RESOURCE)
         raise InvalidInput(missing, errors={"resource": [missing]})
-    return {resource: parse_amount(storable(amount), resource, "amount")}
+    return {resource: parse_amount(strip_nul(amount), resource, "amount")}
 
 
 def _moment(text: str, field: str) -> datetime:
     """A date and time as a browser sends it, in UTC. Raises `InvalidInput`."""
     try:
-        found = parse_datetime(storable(text))
+        found = parse_datetime(strip_nul(text))
     except ValueError:
         found = None
     if found is None:
@@ -134,7 +134,7 @@ def _moment(text: str, field: str) -> datetime:
 
 def _day(text: str) -> date | None:
     try:
-        return parse_date(storable(text))
+        return parse_date(strip_nul(text))
     except ValueError:
         return None
 

@@ -34,7 +34,7 @@ from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
 log = logging.getLogger(__name__)
-MOST_PASSES = 4
+MAX_PASSES = 4
 RECHECK = timedelta(seconds=20)
 """Without any change the queue is looked at again after this: time itself changes ETAs and bookings."""
 CAUSES = {
@@ -101,7 +101,7 @@ def _lock() -> QueueState | None:
 def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[UUID]]:
     started: list[UUID] = []
     leaving: list[UUID] = []
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_PASSES):
         cycle = site.scheduler.cycle(site.now_s)
         begun = _start(site, cycle.starts)
         if len(begun) < len(cycle.starts):

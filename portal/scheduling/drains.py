@@ -25,10 +25,10 @@ from portal.common.errors import NotFound
 from portal.common.formatting import format_clock
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.inventory import cordons, services
-from portal.inventory.cordons import name_of
+from portal.inventory.cordons import display_name
 from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
 from portal.inventory.models import Allocation, CordonCause, Device, Node, PlacementLock, Pool
 from portal.scheduling import hints, snapshot_feed
@@ -72,7 +72,7 @@ def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drai
     Not inside a transaction that has locked workspaces. Raises `NotFound`, `NotAllowed`.
     """
     require_operator(actor)
-    reason = storable(reason).strip()[:MAX_REASON]
+    reason = strip_nul(reason).strip()[:MAX_REASON]
     before = Node.objects.filter(pk=node_id, cordoned=True).exists()
     node = services.set_cordon(actor=actor, node_id=node_id, cordoned=True, reason=reason)
     return _ask_all(
@@ -93,7 +93,7 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
     As `drain_node`. What a check or a scrub took out becomes the operator's to put back.
     """
     require_operator(actor)
-    reason = storable(reason).strip()[:MAX_REASON]
+    reason = strip_nul(reason).strip()[:MAX_REASON]
     before = Device.objects.filter(pk=device_id).first()
     if before is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_DEVICE))
@@ -102,7 +102,7 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
     )
     return _ask_all(
         actor,
-        name=name_of(device),
+        name=display_name(device),
         pool=device.node.pool,
         kind="device.drained",
         reason=reason,

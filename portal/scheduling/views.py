@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from portal.common.htmx import partial_of
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.scheduling import selectors as selectors
 from portal.scheduling.models import QueueState
 
@@ -21,7 +21,7 @@ ROWS_PER_PAGE = 50
 @never_cache
 def queue(request: SignedInRequest) -> HttpResponse:
     """Everybody sees all that waits, in order; names only of what is theirs to see."""
-    team = storable(request.GET.get("team", ""))[:40]
+    team = strip_nul(request.GET.get("team", ""))[:40]
     found = selectors.filtered(selectors.waiting(), team=team)
     page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {

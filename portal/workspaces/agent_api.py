@@ -15,7 +15,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from portal.common.problems import plain_response
-from portal.common.texts import storable_json
+from portal.common.texts import strip_nul_json
 from portal.workspaces import results
 from portal.workspaces.gateway.routes import is_endpoint
 from portal.workspaces.secrets import check_agent_token
@@ -38,7 +38,7 @@ def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
         try:
             if int(request.headers.get("Content-Length") or 0) > MAX_BODY:
                 raise ValueError("too large")
-            body = storable_json(json.loads(request.body or b"{}", parse_constant=_no_constant))
+            body = strip_nul_json(json.loads(request.body or b"{}", parse_constant=_no_constant))
             if not isinstance(body, dict):
                 raise TypeError("not an object")
             return handle(*known, body)

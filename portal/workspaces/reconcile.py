@@ -21,7 +21,7 @@ from portal.common.errors import StateConflict
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.inventory.domain_events import CapacityFreed
 from portal.inventory.models import AllocatedDevice, Allocation
@@ -240,7 +240,7 @@ def fail(
     trigger = Trigger.LOST if workspace.state == State.RUNNING else Trigger.FAIL
     status: dict[str, Any] = {"reason": reason.as_json()}
     if log_tail:
-        status["log_tail"] = storable(log_tail)
+        status["log_tail"] = strip_nul(log_tail)
     advance(
         workspace,
         trigger,

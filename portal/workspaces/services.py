@@ -44,8 +44,8 @@ from portal.workspaces.selectors import locked
 from portal.workspaces.transitions import advance
 
 NAME_MAX = 60
-EXPECTED_AT_MOST_S = 30 * 86_400
-PRIORITY_MOST = 100
+MAX_EXPECTED_S = 30 * 86_400
+MAX_PRIORITY = 100
 FREE_NAME_TRIES = 10
 
 
@@ -150,11 +150,11 @@ def create_waiting(
 
 
 def _check_order(expected_s: int | None, priority: int) -> None:
-    if expected_s is not None and not 60 <= expected_s <= EXPECTED_AT_MOST_S:
+    if expected_s is not None and not 60 <= expected_s <= MAX_EXPECTED_S:
         reason = Reason(WorkspaceCode.EXPECTED_OUT_OF_RANGE)
         raise InvalidInput(reason, errors={"expected_hours": [reason]})
-    if not -PRIORITY_MOST <= priority <= PRIORITY_MOST:
-        reason = Reason(WorkspaceCode.PRIORITY_OUT_OF_RANGE, {"min": -PRIORITY_MOST, "max": PRIORITY_MOST})
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        reason = Reason(WorkspaceCode.PRIORITY_OUT_OF_RANGE, {"min": -MAX_PRIORITY, "max": MAX_PRIORITY})
         raise InvalidInput(reason, errors={"priority": [reason]})
 
 

@@ -19,7 +19,7 @@ from provisioning.gpu.samples import METRICS, THROTTLE_REASONS, ProcessUse
 
 MINUTE_S = 60
 HOUR_S = 3600
-MOST_PROCESSES = 16
+MAX_PROCESSES = 16
 # Width of a bin; 0 is four bins to each doubling.
 _WIDTHS: Mapping[str, int] = {
     "gpu_util_pct": 1,
@@ -236,4 +236,4 @@ class ProcessTally:
             for pid, (count, total, told, memory) in self._seen.items()
         ]
         found.sort(key=lambda share: (-(share.sm_pct or 0), -(share.memory_mib or 0), share.pid))
-        return tuple(found[:MOST_PROCESSES])
+        return tuple(found[:MAX_PROCESSES])

@@ -27,7 +27,7 @@ RETRY_S = 5.0
 DEADLINE_S = 2.0
 OPEN_DEADLINE_S = 30.0
 """The first contact may have to wake the driver."""
-MOST_WAITING = 60
+MAX_WAITING = 60
 """Minutes that are kept while they cannot be handed on; then the oldest is dropped."""
 
 
@@ -325,7 +325,7 @@ class _Sender:
     def put(self, batch: list[Rollup]) -> None:
         with self._ready:
             self._waiting.append(batch)
-            if len(self._waiting) > MOST_WAITING:
+            if len(self._waiting) > MAX_WAITING:
                 dropped = self._waiting.popleft()
                 log.warning("samples of the minute %d were dropped: too many wait", dropped[0].start_s)
             self._ready.notify()

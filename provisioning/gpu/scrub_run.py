@@ -27,7 +27,7 @@ from provisioning.gpu.scrub import CallFailed, DeviceFault, OutOfMemory, ScrubRe
 
 DEADLINE_S = 120.0
 GPU_EXTRA = "Install the `gpu` extra: pip install 'berth[gpu]'."
-MOST_ABANDONED = 16
+MAX_ABANDONED = 16
 
 
 class CudaGpu:
@@ -91,7 +91,7 @@ def run_scrub(
     """
     started = time.monotonic()
     simulated = bool(simulate or nvml)
-    if reap_abandoned() >= MOST_ABANDONED:
+    if reap_abandoned() >= MAX_ABANDONED:
         return ScrubResult(
             uuid, ScrubVerdict.HUNG, "Earlier processes still hang in the driver. Reboot this machine."
         )

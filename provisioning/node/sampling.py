@@ -34,7 +34,7 @@ LIVE_KEY = f"{KEY_PREFIX}samples"
 """A hash: device UUID → JSON of its newest `Sample`."""
 LIVE_INTERVAL_S = 2.0
 LIVE_TTL_S = 60
-MOST_IN_A_MESSAGE = 64
+MAX_SAMPLES_PER_MESSAGE = 64
 
 
 def has_library() -> bool:
@@ -59,13 +59,13 @@ class Sender:
         self._node_name = node_name
 
     def __call__(self, rollups: list[Rollup]) -> None:
-        for first in range(0, len(rollups), MOST_IN_A_MESSAGE):
+        for first in range(0, len(rollups), MAX_SAMPLES_PER_MESSAGE):
             self._app.send_task(
                 "control.apply_samples",
                 kwargs={
                     "pool_slug": self._pool_slug,
                     "node_name": self._node_name,
-                    "rollups": messages.dump(rollups[first : first + MOST_IN_A_MESSAGE]),
+                    "rollups": messages.dump(rollups[first : first + MAX_SAMPLES_PER_MESSAGE]),
                 },
                 queue=CONTROL_QUEUE,
             )

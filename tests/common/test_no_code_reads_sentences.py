@@ -32,7 +32,7 @@ READS = frozenset(
 )  # fmt: skip
 SEARCHES = frozenset({"search", "match", "fullmatch", "findall", "finditer", "split", "sub"})
 QUERIES = frozenset({"filter", "exclude", "get", "Q", "get_or_create", "update_or_create"})
-KEPT_AS = frozenset({"str", "storable", "cast", "lower", "upper", "casefold", "capitalize"})
+KEPT_AS = frozenset({"str", "strip_nul", "cast", "lower", "upper", "casefold", "capitalize"})
 
 _TYPED = "what a user has typed into a field of this name"
 _SAME = "whether a row is written anew: nothing is read out of the sentence but that it is another one"
@@ -40,7 +40,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("portal/cli/client.py", "str(sentence) not in (problem.get('next_action'), problem.get('detail'))"): (
         "what the portal sent twice is printed once"
     ),
-    ("portal/events/services.py", "storable(title).split()"): "any white space becomes one space: a subject",
+    ("portal/events/services.py", "strip_nul(title).split()"): "any white space becomes one space: a subject",
     (
         "portal/events/services.py",
         "Notification.objects.filter(user__in=wanted, kind=kind, title=title, url=url, read_at=None, "
@@ -55,10 +55,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "portal/inventory/services.py",
         "Pool.objects.filter(pk=pool.pk).exclude(state=state, state_message=message)",
     ): _SAME,
-    ("portal/ledger/services.py", "storable(note).strip()"): _TYPED,
-    ("portal/quota_requests/services/requests.py", "storable(note).strip()"): _TYPED,
-    ("portal/reservations/services.py", "storable(note).strip()"): _TYPED,
-    ("portal/reservations/services.py", "storable(title).split()"): _TYPED,
+    ("portal/ledger/services.py", "strip_nul(note).strip()"): _TYPED,
+    ("portal/quota_requests/services/requests.py", "strip_nul(note).strip()"): _TYPED,
+    ("portal/reservations/services.py", "strip_nul(note).strip()"): _TYPED,
+    ("portal/reservations/services.py", "strip_nul(title).split()"): _TYPED,
     ("provisioning/gpu/check/report.py", "worst.text.rstrip('.')"): (
         "a finding ends with a full stop or without, a summary with one"
     ),

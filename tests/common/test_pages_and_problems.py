@@ -8,7 +8,7 @@ import pytest
 from django.core.checks import run_checks
 from django.test import Client
 
-from portal.common.texts import storable, storable_json
+from portal.common.texts import strip_nul, strip_nul_json
 
 pytestmark = pytest.mark.django_db
 
@@ -116,8 +116,8 @@ def test_an_installation_without_secrets_is_refused(settings):
     [("", ""), ("plain ☃", "plain ☃"), ("a\x00b", "ab"), ("\ud800x", "?x"), ("\x1b[0m\r\n", "\x1b[0m\r\n")],
 )
 def test_texts_that_every_database_takes(given, kept):
-    assert storable(given) == kept
-    assert storable_json({given: [given, 1, None, {"x": given}]}) == {kept: [kept, 1, None, {"x": kept}]}
+    assert strip_nul(given) == kept
+    assert strip_nul_json({given: [given, 1, None, {"x": given}]}) == {kept: [kept, 1, None, {"x": kept}]}
 
 
 def test_models_and_migrations_agree():

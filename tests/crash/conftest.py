@@ -20,7 +20,7 @@ from provisioning.drivers.local import processes
 from provisioning.types import PoolConfig
 from tests import instance
 from tests.broker import AwayRedis, Broker, Message
-from tests.crash.harm import Fleet, name_of
+from tests.crash.harm import Fleet, process_name
 from tests.sweeps import sweep
 
 
@@ -91,7 +91,7 @@ class Planes:
             time.sleep(0.02)
 
     def agents(self, workspace: Workspace) -> list[tuple[int, int]]:
-        found = processes.scan(self.marker, name_of(str(workspace.pk)))
+        found = processes.scan(self.marker, process_name(str(workspace.pk)))
         return [(one.pid, one.generation) for one in found if one.is_agent]
 
     def check(self) -> None:
@@ -99,7 +99,7 @@ class Planes:
         holding = set(Workspace.objects.filter(state__in=HOLDING).values_list("pk", flat=True))
         held = list(Allocation.objects.filter(released_at=None).values_list("workspace", flat=True))
         assert sorted(held, key=str) == sorted(holding, key=str)
-        names = {name_of(str(pk)) for pk in holding}
+        names = {process_name(str(pk)) for pk in holding}
         assert {found.workspace for found in processes.scan(self.marker)} <= names
 
     def close(self) -> None:

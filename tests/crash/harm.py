@@ -147,7 +147,7 @@ class Fleet:
 
     def agents_of(self, workspace_id: str) -> list[tuple[int, int]]:
         """PID and generation of each agent of the workspace."""
-        name = name_of(workspace_id)
+        name = process_name(workspace_id)
         return [
             (found.pid, found.generation)
             for found in processes.scan(self.berth.marker, name)
@@ -178,7 +178,7 @@ class Fleet:
             state = rows[workspace_id]["state"]
             if state != REST[wanted]:
                 found.append(f"{workspace_id} is wanted {wanted} and is {state}")
-            there = running.pop(name_of(workspace_id), [])
+            there = running.pop(process_name(workspace_id), [])
             agents = [process for process in there if process.is_agent]
             if wanted == "running":
                 if [agent.generation for agent in agents] != [rows[workspace_id]["generation"]]:
@@ -187,7 +187,7 @@ class Fleet:
                     found.append(f"{workspace_id} cannot be entered")
             elif there:
                 found.append(f"{workspace_id} is wanted {wanted} and has {there}")
-            folder = self.berth.home / "local" / name_of(workspace_id)
+            folder = self.berth.home / "local" / process_name(workspace_id)
             if wanted == "deleted" and folder.exists():
                 found.append(f"{folder} is left of a deleted workspace")
         found += [f"{name} belongs to no workspace" for name in running]
@@ -204,5 +204,5 @@ class Fleet:
         return time.monotonic() - began
 
 
-def name_of(workspace_id: str) -> str:
+def process_name(workspace_id: str) -> str:
     return "ws-" + workspace_id.replace("-", "")

@@ -141,7 +141,7 @@ def test_processes_of_a_minute():
     tally.add([ProcessUse(pid, 0, pid) for pid in range(100, 130)])
     first, *rest = tally.shares(1)
     assert (first.pid, first.seconds, first.sm_pct, first.memory_mib) == (7, 30, 50, 129)
-    assert len(rest) == rollup.MOST_PROCESSES - 1 and rest[0].pid == 129
+    assert len(rest) == rollup.MAX_PROCESSES - 1 and rest[0].pid == 129
 
 
 def test_a_rollup_travels_as_json_and_stays_small():

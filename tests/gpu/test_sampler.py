@@ -12,7 +12,7 @@ import pytest
 
 from provisioning.gpu.problems import GpuLost, NoDriver, NvmlProblem, TimedOut
 from provisioning.gpu.rollup import Rollup
-from provisioning.gpu.sampler import MOST_WAITING, Sampler
+from provisioning.gpu.sampler import MAX_WAITING, Sampler
 from provisioning.gpu.samples import ProcessUse, Sample
 from provisioning.gpu.sources import NvmlDevices, Rate
 from provisioning.node import sampling
@@ -203,13 +203,13 @@ def test_a_list_that_hangs_leaves_the_known_devices_sampled(monkeypatch):
 def test_what_the_sink_refuses_is_kept_up_to_a_bound():
     out = Out(error=ConnectionError("no broker"))
     sampler = sampler_of([Scripted("GPU-1")], out)
-    for number in range(MOST_WAITING + 6):
+    for number in range(MAX_WAITING + 6):
         sampler.tick(START + 60 * number)
     assert sampler.flush() is False
     out.error = None
     assert sampler.flush() is True
     starts = [batch[0].start_s for batch in out.batches]
-    assert len(starts) == MOST_WAITING and starts == sorted(starts) and starts[-1] == START + 60 * 64
+    assert len(starts) == MAX_WAITING and starts == sorted(starts) and starts[-1] == START + 60 * 64
 
 
 def test_a_clock_that_is_set_back_stops_nothing():

@@ -19,7 +19,7 @@ from portal.fleet.presenters import pools
 from portal.fleet.presenters.history import newest_events
 from portal.gpu_checks.presenters import RECOVERY, Block, block, format_report_text
 from portal.inventory import selectors, series
-from portal.inventory.cordons import name_of
+from portal.inventory.cordons import display_name
 from portal.inventory.device_states import LOOKS, DeviceState, StateLook
 from portal.inventory.models import Device, PoolState
 from provisioning.types import DeviceKind
@@ -91,7 +91,7 @@ def device_page(actor: User, device: Device, now: datetime) -> DevicePage:
         parent = Device.objects.filter(uuid=device.parent_uuid).first()
     return DevicePage(
         device=device,
-        name=name_of(device),
+        name=display_name(device),
         state=state,
         look=LOOKS[state],
         why=why(device),

@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
 from portal.fleet.presenters import charts
 from portal.inventory import selectors, series
-from portal.inventory.cordons import name_of
+from portal.inventory.cordons import display_name
 
 
 @require_safe
@@ -34,7 +34,7 @@ def device_charts(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     begun = series.start_of(found)
     context = {
         "device": device,
-        "name": name_of(device),
+        "name": display_name(device),
         "span": span,
         "charts": charts.device_charts(device, found, series.holders(device, begun, now)),
         "simulated": device.node.pool.simulated,

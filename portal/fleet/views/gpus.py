@@ -20,7 +20,7 @@ from portal.common.htmx import partial_of
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.fleet.presenters import device as device_page
 from portal.fleet.presenters import gpu_map
 from portal.fleet.presenters import node as node_page
@@ -37,7 +37,7 @@ MAX_REASON_LENGTH = 200
 def gpus(request: SignedInRequest) -> HttpResponse:
     """The map of all GPUs, filtered by `pool`, `model`, `state` and `q`, grouped `by`."""
     asked = {
-        name: storable(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
+        name: strip_nul(request.GET.get(name, ""))[:120] for name in ("pool", "model", "state", "q", "by")
     }
     found = gpu_map.gpu_map(gpu_map.Filters(**asked), request.GET.get("page"), timezone.now())
     context = {"map": found, "page": found.page}
@@ -84,11 +84,11 @@ def device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
 
 
 def _reason(request: SignedInRequest) -> str:
-    return storable(request.POST.get("reason", "")).strip()[:MAX_REASON_LENGTH]
+    return strip_nul(request.POST.get("reason", "")).strip()[:MAX_REASON_LENGTH]
 
 
 def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
-    name = cordons.name_of(found)
+    name = cordons.display_name(found)
     if request.POST.get("do") == "uncordon":
         cordons.lift_cordon(actor=request.user, device_id=found.pk, reason=_reason(request))
         messages.success(request, _("%(name)s takes work again.") % {"name": name})
@@ -121,7 +121,7 @@ def drain_device(request: SignedInRequest, device_id: UUID) -> HttpResponse:
     """Asks, then drains: whoever is on the device leaves with notice."""
     found = _device(device_id)
     where = reverse("fleet:device", args=[found.pk])
-    return _drain(request, cordons.name_of(found), where, lambda reason: drains.drain_device(
+    return _drain(request, cordons.display_name(found), where, lambda reason: drains.drain_device(
         actor=request.user, device_id=found.pk, reason=reason
     ))  # fmt: skip
 

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 
 from portal.common.htmx import partial_of, wants
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.fleet.presenters import pools
 from portal.home.presenters import home as home_presenters
 from portal.inventory import selectors as inventory
@@ -34,7 +34,7 @@ def home(request: SignedInRequest) -> HttpResponse:
             "team_quotas": limits.for_home(user),
         }
         return render(request, "home/home.html#capacity", free)
-    filters = {name: storable(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
+    filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
     sees_all = presenters.can_see_all(user)
     if filters["whose"] == "all" and sees_all:
         listed = selectors.workspaces_for(user).filter(state__in=LIVE)

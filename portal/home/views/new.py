@@ -20,7 +20,7 @@ from portal.common.htmx import wants
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.home.presenters import new_workspace
 from portal.workspaces import selectors, services
 from portal.workspaces.views import to_workspace
@@ -36,7 +36,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     The choice stands in the address. An address whose form has made a workspace leads to that.
     """
     data = request.POST if request.method == "POST" else request.GET
-    once = storable(data.get("once", ""))[:ONCE_MAX]
+    once = strip_nul(data.get("once", ""))[:ONCE_MAX]
     if once and request.method != "POST" and not request.htmx:
         made = selectors.made_with(request.user, _key(once))
         if made is not None:
@@ -61,7 +61,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "choice": choice,
         "name": suggested if rename else name,
         "suggested": suggested,
-        "hours": storable(data.get("hours", ""))[:6],
+        "hours": strip_nul(data.get("hours", ""))[:6],
         "once": once or uuid4().hex,
     }
     if wants(request, "choice"):
@@ -107,7 +107,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
 
 def _seconds(hours: str) -> int | None:
     """What was typed as hours, in seconds; None for nothing. Raises `InvalidInput`."""
-    text = storable(hours).strip().replace(",", ".")
+    text = strip_nul(hours).strip().replace(",", ".")
     if not text:
         return None
     try:

@@ -19,7 +19,7 @@ from portal.common.errors import NotFound, StateConflict
 from portal.common.formatting import format_day_time, format_resource_amount
 from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.quota_requests import policies
 from portal.quota_requests.models import QuotaRequest, RequestKind
@@ -66,7 +66,7 @@ def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
     if grant.ends_at is not None and grant.ends_at <= now:
         raise StateConflict(Reason(RequestCode.GRANT_ENDED))
     grant.ended_at = now
-    reason = storable(reason).strip()[:2000]
+    reason = strip_nul(reason).strip()[:2000]
     words = format_resource_amount(grant.resource, grant.amount)
     events.record(
         actor=actor,

@@ -24,7 +24,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.formatting import format_amount, format_resource_amount
 from portal.common.reasons.codes import AccountCode, RequestCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.ledger import services as ledger
 from portal.quota_requests import policies
@@ -64,7 +64,7 @@ def ask(
     """
     if not is_member(actor, team):
         raise NotAllowed(Reason(AccountCode.NOT_IN_TEAM, {"team": team.name}))
-    why = storable(why).strip()
+    why = strip_nul(why).strip()
     check(actor, team, kind, resource, amount, until, why)
     if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):
         raise InvalidInput(
@@ -215,7 +215,7 @@ def approve(
         raise InvalidInput(
             Reason(RequestCode.CORRECT_AND_DECIDE, {"first": first.as_json()}), errors=problems
         )
-    note = storable(note).strip()[:MAX_WHY]
+    note = strip_nul(note).strip()[:MAX_WHY]
     _decide(request, RequestStatus.APPROVED, actor, note, granted_amount=granted, granted_until=ends)
     if request.kind == RequestKind.LEDGER:
         ledger.credit(actor=actor, team=request.team, amount=granted, note=note or request.why[:200])
@@ -232,7 +232,7 @@ def approve(
 @transaction.atomic
 def deny(*, actor: User, request_id: UUID, reason: str) -> QuotaRequest:
     """Refuse, with a reason that the requester reads. A workspace that waited for it is deleted."""
-    reason = storable(reason).strip()[:MAX_WHY]
+    reason = strip_nul(reason).strip()[:MAX_WHY]
     if not reason:
         raise InvalidInput(
             Reason(RequestCode.DENIAL_NEEDS_REASON),

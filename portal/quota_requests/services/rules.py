@@ -18,7 +18,7 @@ from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConfli
 from portal.common.formatting import format_moment, format_resource_amount
 from portal.common.reasons.codes import AccountCode, CommonCode, QuotaCode, RequestCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.quota_requests.models import AutoApproveRule, RequestStatus
 from portal.quotas import resources
@@ -184,7 +184,7 @@ def delegate(
     now = timezone.now()
     begins = max(starts_at, now) if starts_at is not None else now
     problems: dict[str, list[Reason]] = {}
-    user = User.objects.filter(username=storable(delegate).strip().lower(), is_active=True).first()
+    user = User.objects.filter(username=strip_nul(delegate).strip().lower(), is_active=True).first()
     if user is None:
         problems["delegate"] = [Reason(AccountCode.USER_UNKNOWN)]
     elif user.pk == actor.pk:

@@ -23,7 +23,7 @@ from portal.common.errors import PortalError
 from portal.common.formatting import format_input, format_resource_amount
 from portal.common.htmx import partial_of, wants
 from portal.common.requests import SignedInRequest
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.quota_requests import policies, presenters
 from portal.quota_requests import selectors as selectors
 from portal.quota_requests.forms import AskForm, DecideForm, base_units, end_after
@@ -90,9 +90,9 @@ def _start(data: Any) -> tuple[dict[str, Any] | None, str]:
         return None, ""
     try:
         return {
-            "template": catalog.template_by_slug(storable(template)),
-            "flavor": catalog.flavor_by_slug(storable(flavor)),
-            "name": storable(data.get("name", "")),
+            "template": catalog.template_by_slug(strip_nul(template)),
+            "flavor": catalog.flavor_by_slug(strip_nul(flavor)),
+            "name": strip_nul(data.get("name", "")),
         }, ""
     except PortalError as error:
         return None, error.message
@@ -168,7 +168,7 @@ def approvals(request: SignedInRequest) -> HttpResponse:
     user = request.user
     if wants(request, "news"):
         # What has come since the page was loaded; forms that are being filled in stay as they are.
-        known = storable(request.GET.get("known", "")).split(",")
+        known = strip_nul(request.GET.get("known", "")).split(",")
         ids = [str(pk) for pk in selectors.open_for(user).values_list("pk", flat=True)]
         context: dict[str, Any] = {"more": len([pk for pk in ids if pk not in known])}
         return render(request, "quota_requests/approvals.html#news", context)

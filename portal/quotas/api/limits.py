@@ -29,7 +29,7 @@ from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.quotas import policies
 from portal.quotas.models import Cohort, MemberCap, Quota
 from portal.quotas.selectors import limits as selectors
@@ -63,7 +63,7 @@ class SetsLimits(HasScope):
 
 def named_team(slug: str) -> Team:
     """A team that the body names. Raises `InvalidInput`."""
-    team = Team.objects.filter(slug=storable(slug)).first()
+    team = Team.objects.filter(slug=strip_nul(slug)).first()
     if team is None:
         reason = Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug})
         raise InvalidInput(reason, errors={"team": [reason]})
@@ -74,7 +74,7 @@ def named_cohort(actor: User, slug: str | None, field: str = "cohort") -> Cohort
     """A cohort that the body names and the actor may see; None for none. Raises `InvalidInput`."""
     if slug is None:
         return None
-    cohort = selectors.cohorts_for(actor).filter(slug=storable(slug)).first()
+    cohort = selectors.cohorts_for(actor).filter(slug=strip_nul(slug)).first()
     if cohort is None:
         reason = Reason(QuotaCode.NO_SUCH_COHORT, {"slug": slug})
         raise InvalidInput(reason, errors={field: [reason]})
@@ -304,7 +304,7 @@ def _member(team: Team, username: str | None) -> User | None:
     """Who is named, a member or not, which the service looks at; None for every member."""
     if username is None:
         return None
-    user = User.objects.filter(username=storable(username).strip().lower()).first()
+    user = User.objects.filter(username=strip_nul(username).strip().lower()).first()
     if user is None:
         reason = Reason(QuotaCode.CAP_FOR_NO_MEMBER, {"username": username, "team": team.name})
         raise InvalidInput(reason, errors={"user": [reason]})

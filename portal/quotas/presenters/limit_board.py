@@ -9,7 +9,7 @@ from django.http import QueryDict
 
 from portal.common.errors import InvalidInput
 from portal.common.formatting import format_input, format_resource, format_thousandths, format_unit
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.quotas import resources
 from portal.quotas.models import Cohort, Quota, ResourceRate
 from portal.quotas.selectors import limits, site
@@ -83,9 +83,9 @@ def board_of(
     lines = site.site_view(now)
     known = site.known_resources(lines)
     resource, problem = _resource(data, known, problem)
-    q = storable(data.get("q", "")).strip()[:100]
+    q = strip_nul(data.get("q", "")).strip()[:100]
     rows = site.tree_view(now, resource)
-    wanted = storable(data.get("edit", "") or (data.get("row", "") if typed is not None else ""))
+    wanted = strip_nul(data.get("edit", "") or (data.get("row", "") if typed is not None else ""))
     chosen = next((row for row in rows if row.key == wanted), None)
     if q:
         words = q.lower()
@@ -122,7 +122,7 @@ def board_of(
 
 def _resource(data: QueryDict, known: list[str], problem: str) -> tuple[str, str]:
     """The resource to show; the first that there is where none, or a wrong one, is named."""
-    named = storable(data.get("resource", "")).strip()
+    named = strip_nul(data.get("resource", "")).strip()
     if not named:
         return known[0], problem
     try:

@@ -20,7 +20,7 @@ from portal.common.errors import NotFound
 from portal.common.formatting import format_amount, format_resource
 from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.inventory.models import Allocation
 from portal.quotas import limit_tree, policies, resources, types
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
@@ -58,7 +58,7 @@ class UsageSnapshot:
 
 def team_for(actor: User, slug: str) -> Team:
     """The team if the actor may see its quota. Raises `NotFound`."""
-    team = Team.objects.filter(slug=storable(slug)).first()
+    team = Team.objects.filter(slug=strip_nul(slug)).first()
     if team is None or not policies.may_view_team(actor, team):
         raise NotFound(Reason(AccountCode.NO_SUCH_TEAM, {"slug": slug}))
     return team
@@ -323,7 +323,7 @@ def cohorts_for(actor: User) -> QuerySet[Cohort]:
 
 def cohort_by_slug(actor: User, slug: str) -> Cohort:
     """The cohort, or `NotFound`."""
-    cohort = cohorts_for(actor).filter(slug=storable(slug)).first()
+    cohort = cohorts_for(actor).filter(slug=strip_nul(slug)).first()
     if cohort is None:
         raise NotFound(Reason(QuotaCode.NO_SUCH_COHORT, {"slug": slug}))
     return cohort

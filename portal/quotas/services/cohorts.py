@@ -12,7 +12,7 @@ from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.formatting import format_thousandths
 from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import storable
+from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.quotas import policies
 from portal.quotas.domain_events import LimitsChanged
@@ -38,8 +38,8 @@ def create_cohort(
     _check_weight(weight_milli)
     everything = _locked()
     cohort = Cohort(
-        slug=storable(slug).strip(),
-        name=(storable(name).strip() or storable(slug).strip())[:80],
+        slug=strip_nul(slug).strip(),
+        name=(strip_nul(name).strip() or strip_nul(slug).strip())[:80],
         parent=parent,
         weight_milli=weight_milli,
     )
@@ -73,7 +73,7 @@ def change_cohort(
     policies.require_set_limits(actor)
     _check_weight(weight_milli)
     everything = _locked()
-    name = storable(name).strip()
+    name = strip_nul(name).strip()
     if not name or len(name) > MAX_NAME:
         length = Reason(QuotaCode.COHORT_NAME_LENGTH, {"max": MAX_NAME})
         raise InvalidInput(Reason(QuotaCode.COHORT_NAMELESS), errors={"name": [length]})

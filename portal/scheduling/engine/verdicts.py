@@ -34,7 +34,7 @@ __all__ = [
     "verdict",
     "why_not",
 ]
-HOLDERS_NAMED = 3
+MAX_HOLDERS_NAMED = 3
 IDLE_FROM_S = 1800
 """What has not been used for so long counts as idle."""
 
@@ -168,7 +168,7 @@ def blocker_of(scheduler: Scheduler, request: Workload, shortfall: Shortfall) ->
         ),
         key=lambda each: (-each[0], each[1]),
     )
-    for amount, team in held[:HOLDERS_NAMED]:
+    for amount, team in held[:MAX_HOLDERS_NAMED]:
         holders.append(_holder(scheduler, team, resource, amount))
     return Blocker(rule, resource, wanted, free, limit, tuple(holders))
 
