@@ -136,6 +136,7 @@ class Driver(ABC):
         self, uuid: str, *, baseline_mib: int | None = None, deadline_s: float = 120.0
     ) -> ScrubResult:
         """Clear the device's memory and prove it clean; `baseline_mib` is what it had free the last time."""
+        # Imported by nobody who never scrubs a GPU.
         from provisioning.gpu.scrub_run import run_scrub
 
         if self.plane is not Plane.NODE:

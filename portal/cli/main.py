@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    # Imports here: the check needs no client, and `--help` and mistyped commands need neither.
     if arguments.function == "gpu_check":
         from portal.cli import gpu
 

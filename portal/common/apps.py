@@ -1,11 +1,11 @@
 from django.apps import AppConfig
 
+from portal.common import checks, logs  # noqa: F401  (registers the checks)
+
 
 class CommonConfig(AppConfig):
     name = "portal.common"
     label = "common"
 
     def ready(self) -> None:
-        from portal.common import checks, logs  # noqa: F401  (registers the checks)
-
         logs.configure()
