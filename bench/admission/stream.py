@@ -23,7 +23,7 @@ from bench.placement.traces import TraceError, read_nodes, read_workloads
 from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
-from portal.scheduling import cycle, placing, queue_status, snapshot, snapshot_cache
+from portal.scheduling import cycle, placing, queue_status, snapshot_cache
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.types import NodeCapacity
 from portal.scheduling.engine.scheduler import Scheduler
@@ -37,11 +37,11 @@ TEAMS = 100
 FULL_BELOW_PERCENT = 20
 """The site is full once a burst starts fewer than this of what it brings."""
 PARTS: tuple[tuple[str, Any, str], ...] = (
-    ("read", snapshot, "load"),
-    ("follow", snapshot, "follow"),
+    ("read", snapshot_cache, "load"),
+    ("follow", snapshot_cache, "follow"),
     ("decide", Scheduler, "cycle"),
     ("write", placing, "begin"),
-    ("tell", queue_status, "tell"),
+    ("update", queue_status, "update"),
 )
 
 
@@ -107,7 +107,7 @@ def in_memory(
 
 @contextmanager
 def clocked(spent: dict[str, float]) -> Iterator[None]:
-    """Add up the seconds of each part of a cycle. `decide` is in `tell` too, and counted there only."""
+    """Add up the seconds of each part of a cycle. `decide` is in `update` too, and counted there only."""
     inside: list[str] = []
 
     def timed(name: str, work: Callable[..., Any]) -> Callable[..., Any]:

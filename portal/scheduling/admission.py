@@ -19,15 +19,20 @@ from portal.quotas import resources
 from portal.scheduling import (
     blockers,
     queue_status,
-    snapshot,
     snapshot_cache,
     software_requirements,
 )
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.verdicts import verdict as queue_verdict
-from portal.scheduling.placement_request import Asked, candidate_pools
-from portal.scheduling.snapshot import Site, Waiter
+from portal.scheduling.placement_request import PlacementRequest, candidate_pools
+from portal.scheduling.snapshot import (
+    ClusterSnapshot,
+    PendingWorkload,
+    place_key,
+    possible,
+    without_preemption,
+)
 from portal.workspaces.domain_events import WorkspaceRequested
 from provisioning.types import Placement
 
@@ -105,9 +110,15 @@ def assess(
     Without a team only the pools are looked at, as an operator does. `resources` is what a workspace
     keeps of its flavor as it was.
     """
-    with snapshot_cache.previews.use() as site:
-        return on_site(
-            site, template=template, flavor=flavor, team=team, actor=actor, data=resources, priority=priority
+    with snapshot_cache.previews.use() as snapshot:
+        return assess_on(
+            snapshot,
+            template=template,
+            flavor=flavor,
+            team=team,
+            actor=actor,
+            data=resources,
+            priority=priority,
         )
 
 
@@ -115,12 +126,15 @@ def assess_many(
     *, template: Template, flavors: Iterable[Flavor], team: Team | None = None, actor: User | None = None
 ) -> list[Verdict]:
     """The verdicts of several flavors on one and the same state."""
-    with snapshot_cache.previews.use() as site:
-        return [on_site(site, template=template, flavor=flavor, team=team, actor=actor) for flavor in flavors]
+    with snapshot_cache.previews.use() as snapshot:
+        return [
+            assess_on(snapshot, template=template, flavor=flavor, team=team, actor=actor)
+            for flavor in flavors
+        ]
 
 
-def on_site(
-    site: Site,
+def assess_on(
+    snapshot: ClusterSnapshot,
     *,
     template: Template,
     flavor: Flavor,
@@ -130,14 +144,14 @@ def on_site(
     priority: int = 0,
 ) -> Verdict:
     """The verdict on a state that has been read; it is left as it was."""
-    candidates = candidate_pools(flavor, site.pools)
+    candidates = candidate_pools(flavor, snapshot.pools)
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
-    asked = site.asking.of(template, flavor, data)
-    if not snapshot.possible(asked):
-        return _impossible(asked, candidates)
+    placement_request = snapshot.placement_requests.of(template, flavor, data)
+    if not possible(placement_request):
+        return _impossible(placement_request, candidates)
     if team is None:
-        return _by_capacity(asked)
+        return _by_capacity(placement_request)
     workload = model.Workload(
         id=REQUEST,
         team=team.slug,
@@ -145,17 +159,17 @@ def on_site(
         user=str(actor.pk) if actor is not None else "",
         priority=priority,
         # Behind everybody who asked before: the youngest of its second.
-        created_s=site.now_s + 1,
+        created_s=snapshot.now_s + 1,
         duration_s=max(1, flavor.expected_s),
         preemptible=flavor.preemptible,
-        place=snapshot.place_key(asked),
+        place=place_key(placement_request),
     )
     verdicts = []
-    for variant in asked.variants:
-        waiter = Waiter(REQUEST, asked, replace(workload, amounts=variant.amounts))
-        site.placer.expect(REQUEST, asked, variant)
-        found = _of_variant(site, waiter)
-        site.placer.undo()
+    for variant in placement_request.variants:
+        pending = PendingWorkload(REQUEST, placement_request, replace(workload, amounts=variant.amounts))
+        snapshot.placer.expect(REQUEST, placement_request, variant)
+        found = _of_variant(snapshot, pending)
+        snapshot.placer.undo()
         if found.outcome is Outcome.FITS_NOW:
             return found
         verdicts.append(found)
@@ -170,11 +184,11 @@ def _preference(verdict: Verdict) -> tuple[int, bool, float]:
     return (_ORDER[verdict.outcome], verdict.eta_at is None, eta)
 
 
-def _of_variant(site: Site, waiter: Waiter) -> Verdict:
-    with snapshot.without_preemption(site.scheduler):
-        found = queue_verdict(site.scheduler, waiter.workload)
+def _of_variant(snapshot: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
+    with without_preemption(snapshot.scheduler):
+        found = queue_verdict(snapshot.scheduler, pending.workload)
     if found.outcome is Outcome.FITS_NOW:
-        pool, placement = site.placer.place_of(REQUEST)
+        pool, placement = snapshot.placer.place_of(REQUEST)
         return _fits_now(pool.pool, placement)
     blocker = found.blocker
     assert blocker is not None  # only what fits has none
@@ -182,8 +196,10 @@ def _of_variant(site: Site, waiter: Waiter) -> Verdict:
     queues = outcome is Outcome.QUEUED
     return Verdict(
         outcome,
-        blockers.reason_of(site, waiter.workload, blocker, asked=waiter.asked, outcome=outcome),
-        reasons=blockers.node_reasons(waiter.asked) if blocker.rule in blockers.OF_NODES else (),
+        blockers.reason_of(
+            snapshot, pending.workload, blocker, placement_request=pending.placement_request, outcome=outcome
+        ),
+        reasons=blockers.node_reasons(pending.placement_request) if blocker.rule in blockers.OF_NODES else (),
         position=found.position or None if queues else None,
         eta_at=queue_status.at(found.eta_s) if queues else None,
         basis=found.basis if queues else None,
@@ -214,36 +230,38 @@ def _ask(blocker: model.Blocker) -> Ask | None:
     return None
 
 
-def _by_capacity(asked: Asked) -> Verdict:
-    for each in asked.pools:
-        placement = each.cluster.find(each.adapted(asked.request, asked.template))
+def _by_capacity(placement_request: PlacementRequest) -> Verdict:
+    for each in placement_request.pools:
+        placement = each.cluster.find(each.adapted(placement_request.request, placement_request.template))
         if placement is not None:
             return Verdict(
                 Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=each.pool, placement=placement
             )
-    return Verdict(Outcome.QUEUED, blockers.no_room(asked), reasons=blockers.node_reasons(asked))
+    return Verdict(
+        Outcome.QUEUED, blockers.no_room(placement_request), reasons=blockers.node_reasons(placement_request)
+    )
 
 
-def _impossible(asked: Asked, candidates: Sequence[PoolNodes]) -> Verdict:
-    template = asked.template
+def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
+    template = placement_request.template
     if all(each.pool.state == PoolState.UNKNOWN for each in candidates):
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
-    reasons = list(asked.refusals)
-    for each in asked.pools:
-        reasons += each.reasons_at_best(each.adapted(asked.request, template))
-    return Verdict(Outcome.IMPOSSIBLE, _never(asked, tuple(reasons)), reasons=tuple(reasons))
+    reasons = list(placement_request.refusals)
+    for each in placement_request.pools:
+        reasons += each.reasons_at_best(each.adapted(placement_request.request, template))
+    return Verdict(Outcome.IMPOSSIBLE, _never(placement_request, tuple(reasons)), reasons=tuple(reasons))
 
 
-def _never(asked: Asked, reasons: blockers.NodeReasons) -> Reason:
+def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -> Reason:
     """Why nothing could ever take it: what its template needs, where that is all, else its size."""
-    template = asked.template
-    if _no_node_has_program(asked):
+    template = placement_request.template
+    if _no_node_has_program(placement_request):
         return Reason(
             AdmissionCode.NO_NODE_HAS_PROGRAM,
             {"template": template.name, "program": template.program, "install_hint": template.install_hint},
         )
-    needed = software_requirements.requirements_of(template, asked.request.accelerators)
-    if (needed.min_cuda or needed.min_compute_capability) and _fits_without_needs(asked):
+    needed = software_requirements.requirements_of(template, placement_request.request.accelerators)
+    if (needed.min_cuda or needed.min_compute_capability) and _fits_without_needs(placement_request):
         return Reason(
             AdmissionCode.NO_NODE_HAS_SOFTWARE,
             {
@@ -256,18 +274,20 @@ def _never(asked: Asked, reasons: blockers.NodeReasons) -> Reason:
     return blockers.too_large(reasons)
 
 
-def _no_node_has_program(asked: Asked) -> bool:
+def _no_node_has_program(placement_request: PlacementRequest) -> bool:
     """Whether no node of the pools that could run it has the template's program."""
-    program = asked.template.program
-    nodes = [node for each in asked.pools for node in each.nodes]
-    simulated = any(each.pool.simulated for each in asked.pools)
+    program = placement_request.template.program
+    nodes = [node for each in placement_request.pools for node in each.nodes]
+    simulated = any(each.pool.simulated for each in placement_request.pools)
     return bool(nodes) and not simulated and all(program not in node.software.programs for node in nodes)
 
 
-def _fits_without_needs(asked: Asked) -> bool:
+def _fits_without_needs(placement_request: PlacementRequest) -> bool:
     """Whether it would fit somewhere if drivers and devices could run the template's software."""
-    plain = Template(program=asked.template.program)
-    return any(each.ever_takes(each.adapted(asked.request, plain)) for each in asked.pools)
+    plain = Template(program=placement_request.template.program)
+    return any(
+        each.ever_takes(each.adapted(placement_request.request, plain)) for each in placement_request.pools
+    )
 
 
 def _not_admitted(verdict: Verdict) -> PortalError:

@@ -10,8 +10,8 @@ from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
 from portal.scheduling.engine.placement.types import NodeReason
-from portal.scheduling.placement_request import Asked
-from portal.scheduling.snapshot import Site
+from portal.scheduling.placement_request import PlacementRequest
+from portal.scheduling.snapshot import ClusterSnapshot
 
 NodeReasons = tuple[NodeReason, ...]
 MAX_HOLDERS = 3
@@ -20,11 +20,11 @@ OF_NODES = frozenset({Rule.PLACEMENT, Rule.CAPACITY})
 
 
 def reason_of(
-    site: Site,
+    snapshot: ClusterSnapshot,
     workload: Workload,
     blocker: Blocker,
     *,
-    asked: Asked,
+    placement_request: PlacementRequest,
     outcome: Outcome = Outcome.QUEUED,
 ) -> Reason:
     """The rule in the way. Its params are the numbers, the first holders, and for nodes the first reason.
@@ -36,18 +36,18 @@ def reason_of(
         "wanted": blocker.wanted,
         "free": max(0, blocker.free),
         "limit": blocker.limit,
-        "team": site.team_names.get(workload.team, workload.team),
-        "holders": [_holder(site, holder) for holder in blocker.holders[:MAX_HOLDERS]],
+        "team": snapshot.team_names.get(workload.team, workload.team),
+        "holders": [_holder(snapshot, holder) for holder in blocker.holders[:MAX_HOLDERS]],
         "outcome": outcome.value,
     }
     if blocker.rule in OF_NODES:
-        params |= first_node(node_reasons(asked))
+        params |= first_node(node_reasons(placement_request))
     return Reason(blocker.rule, params)
 
 
-def no_room(asked: Asked) -> Reason:
+def no_room(placement_request: PlacementRequest) -> Reason:
     """No node takes it now, whatever the limits say."""
-    return Reason(Rule.PLACEMENT, first_node(node_reasons(asked)))
+    return Reason(Rule.PLACEMENT, first_node(node_reasons(placement_request)))
 
 
 def too_large(reasons: NodeReasons) -> Reason:
@@ -55,10 +55,12 @@ def too_large(reasons: NodeReasons) -> Reason:
     return Reason(AdmissionCode.NO_NODE_LARGE_ENOUGH, first_node(reasons))
 
 
-def node_reasons(asked: Asked) -> NodeReasons:
+def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
     """Why no node takes it now, node by node."""
     return tuple(
-        reason for pool in asked.pools for reason in pool.reasons(pool.adapted(asked.request, asked.template))
+        reason
+        for pool in placement_request.pools
+        for reason in pool.reasons(pool.adapted(placement_request.request, placement_request.template))
     )
 
 
@@ -91,10 +93,10 @@ def as_data(blocker: Blocker) -> dict[str, Any]:
     }
 
 
-def _holder(site: Site, holder: Holder) -> dict[str, Any]:
-    until = None if holder.next_end_s is None else max(holder.next_end_s, site.now_s)
+def _holder(snapshot: ClusterSnapshot, holder: Holder) -> dict[str, Any]:
+    until = None if holder.next_end_s is None else max(holder.next_end_s, snapshot.now_s)
     return {
-        "team": site.team_names.get(holder.team, holder.team),
+        "team": snapshot.team_names.get(holder.team, holder.team),
         "amount": holder.amount,
         "until": _iso(until),
         "idle": holder.idle,

@@ -25,16 +25,17 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.inventory.models import PlacementLock
-from portal.scheduling import hints, placing, queue_status, snapshot, snapshot_cache, snapshot_feed
+from portal.scheduling import hints, placing, queue_status, snapshot_cache, snapshot_feed
 from portal.scheduling.engine import model
 from portal.scheduling.models import QueueState
-from portal.scheduling.snapshot import Site
+from portal.scheduling.snapshot import ClusterSnapshot, choose_variant
 from portal.workspaces.domain_events import WorkspaceQueued
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
 log = logging.getLogger(__name__)
 MAX_PASSES = 4
+"""Decisions in one cycle: each start may let a request for any model choose another one."""
 RECHECK = timedelta(seconds=20)
 """Without any change the queue is looked at again after this: time itself changes ETAs and bookings."""
 CAUSES = {
@@ -66,14 +67,14 @@ def run(*, now: datetime | None = None) -> Report | None:
         hints.request_cycle()
         return None
     now = now or timezone.now()
-    with snapshot_cache.cycles.use(now) as site:
-        started, leaving = _decide_and_write(site, state)
-        queue_status.tell(site)
+    with snapshot_cache.cycles.use(now) as snapshot:
+        started, leaving = _decide_and_write(snapshot, state)
+        queue_status.update(snapshot)
         state.seen_generation = snapshot_feed.generation()
         state.decided_at = now
         state.took_ms = int((time.monotonic() - began) * 1000)
         state.save()
-        return Report(tuple(started), tuple(leaving), len(site.scheduler.pending))
+        return Report(tuple(started), tuple(leaving), len(snapshot.scheduler.pending))
 
 
 def run_if_due() -> Report | None:
@@ -98,46 +99,46 @@ def _lock() -> QueueState | None:
     return QueueState.objects.get_or_create(pk=1)[0]
 
 
-def _decide_and_write(site: Site, state: QueueState) -> tuple[list[UUID], list[UUID]]:
+def _decide_and_write(snapshot: ClusterSnapshot, state: QueueState) -> tuple[list[UUID], list[UUID]]:
     started: list[UUID] = []
     leaving: list[UUID] = []
     for _ in range(MAX_PASSES):
-        cycle = site.scheduler.cycle(site.now_s)
-        begun = _start(site, cycle.starts)
+        cycle = snapshot.scheduler.cycle(snapshot.now_s)
+        begun = _start(snapshot, cycle.starts)
         if len(begun) < len(cycle.starts):
             # Somebody is just changing one of them: it does not start, and waits no more in this cycle.
             for name in set(cycle.starts) - set(begun):
-                site.scheduler.withdraw(name)
-                site.unsure.add(UUID(name))
+                snapshot.scheduler.withdraw(name)
+                snapshot.unsure.add(UUID(name))
         started += [UUID(name) for name in begun]
-        leaving += _preempt(site, cycle.victims)
-        _keep_promises(site, state, cycle)
+        leaving += _preempt(snapshot, cycle.victims)
+        _record_reservations(snapshot, state, cycle)
         for name in begun:
-            site.scheduler.start(name, site.now_s)
+            snapshot.scheduler.start(name, snapshot.now_s)
         for victim in cycle.victims:
-            site.scheduler.preempt(victim, site.now_s)
-            site.unsure.add(UUID(victim.workload))
-        if not begun or not _choose_again(site):
+            snapshot.scheduler.preempt(victim, snapshot.now_s)
+            snapshot.unsure.add(UUID(victim.workload))
+        if not begun or not _choose_again(snapshot):
             break
-    _cancel_preemptions(site)
+    _cancel_preemptions(snapshot)
     return started, leaving
 
 
-def _choose_again(site: Site) -> bool:
+def _choose_again(snapshot: ClusterSnapshot) -> bool:
     """Let requests for any model choose anew, since some models have become scarcer; whether any can."""
     again = False
-    for waiter in site.waiters.values():
-        if len(waiter.asked.variants) > 1 and waiter.id in site.scheduler.pending.items:
-            before = waiter.workload
-            snapshot.choose_variant(site.scheduler, site.placer, waiter)
-            if waiter.workload.amounts != before.amounts:
-                site.scheduler.withdraw(waiter.id)
-                site.scheduler.submit(waiter.workload)
+    for pending in snapshot.pending_workloads.values():
+        if len(pending.placement_request.variants) > 1 and pending.id in snapshot.scheduler.pending.items:
+            before = pending.workload
+            choose_variant(snapshot.scheduler, snapshot.placer, pending)
+            if pending.workload.amounts != before.amounts:
+                snapshot.scheduler.withdraw(pending.id)
+                snapshot.scheduler.submit(pending.workload)
                 again = True
     return again
 
 
-def _start(site: Site, names: Sequence[str]) -> list[str]:
+def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
     if not names:
         return []
     rows = {
@@ -150,14 +151,14 @@ def _start(site: Site, names: Sequence[str]) -> list[str]:
     starts = []
     for name in names:
         if name in rows:
-            pool, placement = site.placer.place_of(name)
-            amounts = site.scheduler.pending.items[name].amounts
+            pool, placement = snapshot.placer.place_of(name)
+            amounts = snapshot.scheduler.pending.items[name].amounts
             starts.append(placing.Start(rows[name], pool.pool, placement, amounts))
-    placing.begin(starts, site.now)
+    placing.begin(starts, snapshot.now)
     return [str(each.workspace.pk) for each in starts]
 
 
-def _preempt(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
+def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:
     """Give notice to those who have to make room."""
     preempted = []
     for victim in victims:
@@ -169,7 +170,7 @@ def _preempt(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
         )
         if row is None or row.state not in (State.PROVISIONING, State.RUNNING):
             continue
-        preempt_at = site.now + timedelta(seconds=site.scheduler.policy.grace_s)
+        preempt_at = snapshot.now + timedelta(seconds=snapshot.scheduler.policy.grace_s)
         row.preemption = Preemption.objects.create(
             workspace=row,
             preempt_at=preempt_at,
@@ -186,14 +187,14 @@ def _preempt(site: Site, victims: Sequence[model.Victim]) -> list[UUID]:
             actor=SYSTEM,
             kind="workspace.asked_to_leave",
             workspace=row,
-            message=f"asks it to leave within {site.scheduler.policy.grace_s} s",
+            message=f"asks it to leave within {snapshot.scheduler.policy.grace_s} s",
             reason=why,
             data={"reason": CAUSES[victim.reason].value, "for": victim.beneficiary},
         )
         events.notify(
             [row.owner],
             kind="workspace.asked_to_leave",
-            title=f"{row.name} has to make room and stops at {format_clock(preempt_at, site.now)}",
+            title=f"{row.name} has to make room and stops at {format_clock(preempt_at, snapshot.now)}",
             body=f"{why.capitalize()}. Its files stay, and it is queued again by itself.",
             url=f"/workspaces/{row.pk}/",
         )
@@ -216,38 +217,38 @@ def _note(workspace_id: str, kind: str, message: str, reason: str = "") -> None:
     events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message, reason=reason)
 
 
-def _keep_promises(site: Site, state: QueueState, cycle: model.Cycle) -> None:
-    """Number the heads whose start has been promised, and forget claims that came to nothing."""
+def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: model.Cycle) -> None:
+    """Number the new reserved starts, and withdraw nominations that have lapsed."""
     for head in cycle.backfill_reservations:
-        if site.scheduler.pending.items[head.workload].backfill_seq:
+        if snapshot.scheduler.pending.items[head.workload].backfill_seq:
             continue
         if QueueEntry.objects.filter(workspace=UUID(head.workload), reservation_seq=0).update(
             reservation_seq=state.promises + 1
         ):
             state.promises += 1
-            when = format_clock(queue_status.moment(head.start_s), site.now)
+            when = format_clock(queue_status.moment(head.start_s), snapshot.now)
             _note(
                 head.workload,
                 "workspace.promised",
                 "keeps its place",
                 f"nothing smaller delays it beyond {when}",
             )
-        site.scheduler.pending.reserve_start(head.workload)
+        snapshot.scheduler.pending.reserve_start(head.workload)
     for name in cycle.lapsed_nominations:
         if QueueEntry.objects.filter(workspace=UUID(name), nominated=True).update(nominated=False):
             _note(
                 name, "workspace.unclaimed", "finds too little room made for it; it waits in the usual order"
             )
-        site.scheduler.pending.nominate(name, False)
+        snapshot.scheduler.pending.nominate(name, False)
 
 
-def _cancel_preemptions(site: Site) -> None:
+def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
     """Whoever makes room for a request that waits no more stays, if it has not begun to stop."""
     notices = Preemption.objects.filter(
-        preempt_at__gt=site.now, workspace__state__in=(State.PROVISIONING, State.RUNNING)
+        preempt_at__gt=snapshot.now, workspace__state__in=(State.PROVISIONING, State.RUNNING)
     ).exclude(cause__in=FOR_NO_WORKLOAD)
     for notice in notices.select_related("workspace__owner", "workspace__team"):
-        if notice.preempted_by in site.waiters:
+        if notice.preempted_by in snapshot.pending_workloads:
             continue
         deleted, _ = Preemption.objects.filter(pk=notice.pk, preempt_at=notice.preempt_at).delete()
         if deleted:

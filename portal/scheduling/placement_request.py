@@ -34,7 +34,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlacementRequest:
     """A request that some pool may take. `pools` are in the order in which they are tried.
 
     `refusals` are pools whose driver can never run it, with the reason.
@@ -60,15 +60,17 @@ def candidate_pools(flavor: Flavor, pools: Mapping[UUID, PoolNodes]) -> list[Poo
     return [each for each in pools.values() if each.pool.enabled and not each.pool.simulated]
 
 
-class Asking:
-    """Turns requests into `Asked` at one moment; the same question is not asked of a driver twice."""
+class PlacementRequests:
+    """Makes the `PlacementRequest` of templates and flavors; asks a driver each question once."""
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
         self._refusals: dict[tuple[UUID, UUID, ResourceRequest], str] = {}
-        self._known: dict[tuple[UUID, UUID, ResourceRequest], Asked] = {}
+        self._known: dict[tuple[UUID, UUID, ResourceRequest], PlacementRequest] = {}
 
-    def of(self, template: Template, flavor: Flavor, data: Mapping[str, Any] | None = None) -> Asked:
+    def of(
+        self, template: Template, flavor: Flavor, data: Mapping[str, Any] | None = None
+    ) -> PlacementRequest:
         """The request of a flavor, or the one that is kept with a workspace (`data`)."""
         request = request_of(flavor.as_request() if data is None else data)
         key = (template.pk, flavor.pk, request)
@@ -77,7 +79,7 @@ class Asking:
             found = self._known[key] = self._new(template, flavor, request)
         return found
 
-    def _new(self, template: Template, flavor: Flavor, request: ResourceRequest) -> Asked:
+    def _new(self, template: Template, flavor: Flavor, request: ResourceRequest) -> PlacementRequest:
         pools, refusals = [], []
         for each in candidate_pools(flavor, self._pools):
             refusal = self._refused(each.pool, template, request)
@@ -87,7 +89,7 @@ class Asking:
             else:
                 pools.append(each)
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))
-        return Asked(template, request, tuple(pools), variants, tuple(refusals))
+        return PlacementRequest(template, request, tuple(pools), variants, tuple(refusals))
 
     def _refused(self, pool: Pool, template: Template, request: ResourceRequest) -> str:
         key = (pool.pk, template.pk, request)

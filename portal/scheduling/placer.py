@@ -9,29 +9,29 @@ from uuid import UUID
 from portal.scheduling import capacity
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine.model import Workload
-from portal.scheduling.placement_request import Asked, Variant
+from portal.scheduling.placement_request import PlacementRequest, Variant
 from provisioning.types import Placement, ResourceRequest
 
 
 class PoolPlacer:
     """Implements `portal.scheduling.engine.scheduler.Placer` over the clusters of several pools.
 
-    `asked` says by workload id what is to be placed. What has been taken can be given back by `undo`,
+    `expect` sets by workload id what is to be placed. What has been taken can be given back by `undo`,
     so that a preview leaves no trace.
     """
 
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
-        self._asked: dict[str, tuple[Asked, Variant]] = {}
+        self._requests: dict[str, tuple[PlacementRequest, Variant]] = {}
         self._running: set[str] = set()
         self._unread: set[str] = set()
         self._held: dict[str, list[tuple[UUID, Placement, ResourceRequest]]] = {}
         self._found: dict[str, tuple[PoolNodes, Placement, ResourceRequest]] = {}
         self._taken: list[tuple[PoolNodes, Placement, ResourceRequest]] = []
 
-    def expect(self, workload_id: str, asked: Asked, variant: Variant) -> None:
+    def expect(self, workload_id: str, placement_request: PlacementRequest, variant: Variant) -> None:
         """Say what a workload is, before anybody asks whether it fits."""
-        self._asked[workload_id] = (asked, variant)
+        self._requests[workload_id] = (placement_request, variant)
 
     def runs(self, workload_id: str) -> None:
         """Say that a workload runs: it may be imagined gone."""
@@ -53,9 +53,9 @@ class PoolPlacer:
 
     def _first_place(self, workload: Workload) -> tuple[PoolNodes, Placement, ResourceRequest] | None:
         """Where it would go now: the first of its pools that has room."""
-        asked, variant = self._asked[workload.id]
-        for pool in asked.pools:
-            request = pool.adapted(variant.request, asked.template)
+        placement_request, variant = self._requests[workload.id]
+        for pool in placement_request.pools:
+            request = pool.adapted(variant.request, placement_request.template)
             placement = pool.cluster.find(request)
             if placement is not None:
                 return pool, placement, request

@@ -1,4 +1,4 @@
-"""Tells those who wait: their place in the queue, when it should be their turn, and what is in the way."""
+"""Writes the queue entries of pending workspaces: position, expected start, and what is in the way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.common.reasons.reason import Reason
 from portal.scheduling import blockers
 from portal.scheduling.engine import verdicts
 from portal.scheduling.engine.model import Cycle, Outcome
-from portal.scheduling.snapshot import Site, Waiter, without_preemption
+from portal.scheduling.snapshot import ClusterSnapshot, PendingWorkload, without_preemption
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
 
@@ -22,8 +22,8 @@ COLUMNS = ("position", "eta_at", "eta_basis", "blocker", "outcome", "reason")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the user of a waiting workspace is told."""
+class QueueStatus:
+    """What the queue has decided about a pending workspace, as its user sees it."""
 
     outcome: Outcome
     reason: Reason
@@ -33,13 +33,13 @@ class Told:
     blocker: Mapping[str, Any] | None = None
 
 
-def tell(site: Site) -> None:
-    """Write to every waiting workspace what has changed of what its user is told."""
-    if not site.waiters:
+def update(snapshot: ClusterSnapshot) -> None:
+    """Write position, ETA and reason of every pending workspace, where they have changed."""
+    if not snapshot.pending_workloads:
         return
-    scheduler = site.scheduler
+    scheduler = snapshot.scheduler
     with without_preemption(scheduler):
-        cycle = scheduler.cycle(site.now_s)
+        cycle = scheduler.cycle(snapshot.now_s)
     etas = verdicts.forecast(scheduler, cycle)
     order = {
         workload.id: place + 1
@@ -48,14 +48,14 @@ def tell(site: Site) -> None:
     rows = {
         str(row.pk): row
         for row in QueueEntry.objects.select_for_update(of=("self",), skip_locked=True).filter(
-            workspace__in=list(site.waiters), workspace__state=State.PENDING
+            workspace__in=list(snapshot.pending_workloads), workspace__state=State.PENDING
         )
     }
     changed: dict[tuple[str, ...], list[QueueEntry]] = {}
-    for name, waiter in site.waiters.items():
+    for name, pending in snapshot.pending_workloads.items():
         row = rows.get(name)
         if row is not None and (
-            columns := _update(row, _told(site, waiter, cycle, order.get(name), etas.get(name)))
+            columns := _apply(row, _status_of(snapshot, pending, cycle, order.get(name), etas.get(name)))
         ):
             changed.setdefault(columns, []).append(row)
     for columns, those in changed.items():
@@ -63,19 +63,27 @@ def tell(site: Site) -> None:
         QueueEntry.objects.bulk_update(those, columns, batch_size=500)
 
 
-def _told(site: Site, waiter: Waiter, cycle: Cycle, position: int | None, eta: verdicts.Eta | None) -> Told:
-    if waiter.reason or waiter.id not in site.scheduler.pending.items:
+def _status_of(
+    snapshot: ClusterSnapshot,
+    pending: PendingWorkload,
+    cycle: Cycle,
+    position: int | None,
+    eta: verdicts.Eta | None,
+) -> QueueStatus:
+    if pending.reason or pending.id not in snapshot.scheduler.pending.items:
         looked_at_again = Reason(AdmissionCode.LOOKED_AT_AGAIN)
-        return Told(Outcome.QUEUED, blockers.no_room(waiter.asked) if waiter.reason else looked_at_again)
-    never = site.scheduler.state.never(waiter.workload)
-    shortfall = never or verdicts.why_not(site.scheduler, waiter.workload, cycle)
-    blocker = verdicts.blocker_of(site.scheduler, waiter.workload, shortfall)
+        return QueueStatus(
+            Outcome.QUEUED, blockers.no_room(pending.placement_request) if pending.reason else looked_at_again
+        )
+    never = snapshot.scheduler.state.never(pending.workload)
+    shortfall = never or verdicts.why_not(snapshot.scheduler, pending.workload, cycle)
+    blocker = verdicts.blocker_of(snapshot.scheduler, pending.workload, shortfall)
     asks = never is not None and never[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP)
     if shortfall[0] is Rule.LEDGER:
         asks = True
-    return Told(
+    return QueueStatus(
         Outcome.NEEDS_APPROVAL if asks else Outcome.QUEUED,
-        blockers.reason_of(site, waiter.workload, blocker, asked=waiter.asked),
+        blockers.reason_of(snapshot, pending.workload, blocker, placement_request=pending.placement_request),
         None if asks else position,
         at(eta.eta_s) if eta and not asks else None,
         eta.basis if eta and not asks else None,
@@ -92,15 +100,15 @@ def at(seconds: int | None) -> datetime | None:
     return None if seconds is None else moment(seconds)
 
 
-def _update(row: QueueEntry, told: Told) -> tuple[str, ...]:
-    """Take over what its user is to be told; returns the columns that have changed."""
+def _apply(row: QueueEntry, status: QueueStatus) -> tuple[str, ...]:
+    """Put the status into the row, unsaved; returns the columns that have changed."""
     eta = row.eta_at
-    if told.eta_at is None or eta is None or abs(told.eta_at - eta) >= ETA_CHANGES_BY:
-        eta = told.eta_at
-    blocker = dict(told.blocker or {})
+    if status.eta_at is None or eta is None or abs(status.eta_at - eta) >= ETA_CHANGES_BY:
+        eta = status.eta_at
+    blocker = dict(status.blocker or {})
     values: tuple[Any, ...] = (
-        told.position, eta, told.basis.as_json() if told.basis else {}, blocker, told.outcome.value,
-        told.reason.as_json(),
+        status.position, eta, status.basis.as_json() if status.basis else {}, blocker, status.outcome.value,
+        status.reason.as_json(),
     )  # fmt: skip
     changed = tuple(name for name, value in zip(COLUMNS, values, strict=True) if getattr(row, name) != value)
     for name, value in zip(COLUMNS, values, strict=True):

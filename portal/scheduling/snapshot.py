@@ -1,7 +1,7 @@
 """Everything that a decision of the queue depends on, read from the database at one moment.
 
-`load` makes a `Site`: the pools, the scheduler with all that runs and waits, and the placer under it.
-A cycle decides on it and writes; a preview asks it and leaves it as it was.
+`load` makes a `ClusterSnapshot`: the pools, the scheduler with all that runs and waits, and the placer
+under it. A cycle decides on it and writes; a preview asks it and leaves it as it was.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import SnapshotChange
-from portal.scheduling.placement_request import Asked, Asking, Variant, request_of
+from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, Variant, request_of
 from portal.scheduling.placer import PoolPlacer
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
@@ -48,17 +48,17 @@ ENDS_WITHIN_S = 10
 
 
 @dataclass(slots=True)
-class Waiter:
-    """A workspace that waits, as the queue sees it. `reason` says why no pool can ever take it."""
+class PendingWorkload:
+    """A pending workspace, as the queue sees it. `reason` says why no pool can ever take it."""
 
     id: str
-    asked: Asked
+    placement_request: PlacementRequest
     workload: model.Workload
     reason: str = ""
 
 
 @dataclass(slots=True)
-class Site:
+class ClusterSnapshot:
     """The state of all pools, quotas and the queue at `now`. Not safe for threads.
 
     `generation` is the last change of the feed that it holds, `changes` are the ids of the last ones, since a
@@ -69,10 +69,10 @@ class Site:
     now: datetime
     generation: int
     pools: Mapping[UUID, PoolNodes]
-    asking: Asking
+    placement_requests: PlacementRequests
     placer: PoolPlacer
     scheduler: Scheduler
-    waiters: dict[str, Waiter]
+    pending_workloads: dict[str, PendingWorkload]
     capacity: Mapping[str, int]
     team_names: Mapping[str, str]
     read_at: datetime
@@ -106,35 +106,35 @@ def without_preemption(scheduler: Scheduler) -> Iterator[None]:
         scheduler.policy = before
 
 
-def load(now: datetime | None = None) -> Site:
+def load(now: datetime | None = None) -> ClusterSnapshot:
     """Read it all. Rows are read as tuples: there may be ten thousand, and a person waits."""
     now = now or timezone.now()
     # Before anything else is read: what changes meanwhile is read again.
     changes = set(SnapshotChange.objects.order_by("-pk").values_list("pk", flat=True)[: 2 * OVERLAP])
     pools = capacity.load()
-    asking = Asking(pools)
+    placement_requests = PlacementRequests(pools)
     placer = PoolPlacer(pools)
     there = capacity.totals(pools.values())
     later: dict[UUID, datetime] = {}
-    waiters = {waiter.id: waiter for waiter in pending_workloads(asking, now, later)}
+    waiting = {pending.id: pending for pending in pending_workloads(placement_requests, now, later)}
     running = list(running_workloads(placer, int(now.timestamp())))
     for each in running:
         # Started by a cycle between the two readings.
-        waiters.pop(each.workload.id, None)
+        waiting.pop(each.workload.id, None)
     scheduler = Scheduler(under_limits(now, there, running, ()), placer)
-    for waiter in waiters.values():
-        choose_variant(scheduler, placer, waiter)
-        if not waiter.reason:
-            scheduler.submit(waiter.workload)
+    for pending in waiting.values():
+        choose_variant(scheduler, placer, pending)
+        if not pending.reason:
+            scheduler.submit(pending.workload)
     names = dict(Team.objects.values_list("slug", "name"))
-    return Site(
+    return ClusterSnapshot(
         now=now,
         generation=max(changes, default=0),
         pools=pools,
-        asking=asking,
+        placement_requests=placement_requests,
         placer=placer,
         scheduler=scheduler,
-        waiters=waiters,
+        pending_workloads=waiting,
         capacity=there,
         team_names=names,
         read_at=now,
@@ -164,22 +164,22 @@ def under_limits(
     )
 
 
-def choose_variant(scheduler: Scheduler, placer: PoolPlacer, waiter: Waiter) -> None:
+def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> None:
     """Settle which model a request for any model asks for now: the first that fits, else the first."""
     chosen: tuple[Variant, model.Workload] | None = None
-    for variant in waiter.asked.variants:
-        workload = with_amounts(waiter.workload, variant)
+    for variant in pending.placement_request.variants:
+        workload = with_amounts(pending.workload, variant)
         if chosen is None:
             chosen = (variant, workload)
-        if len(waiter.asked.variants) == 1:
+        if len(pending.placement_request.variants) == 1:
             break
-        placer.expect(waiter.id, waiter.asked, variant)
+        placer.expect(pending.id, pending.placement_request, variant)
         if scheduler.state.shortfall(workload, scheduler.now_s) is None and placer.fits(workload, ()):
             chosen = (variant, workload)
             break
     if chosen is not None:
-        placer.expect(waiter.id, waiter.asked, chosen[0])
-        waiter.workload = chosen[1]
+        placer.expect(pending.id, pending.placement_request, chosen[0])
+        pending.workload = chosen[1]
 
 
 def with_amounts(workload: model.Workload, variant: Variant) -> model.Workload:
@@ -202,9 +202,9 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
     rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
     for row in rows:
         pk, team, owner, amounts, priority, requested, expected, preemptible, preempted, *rest = row
-        placed, leave_at, leave_for, state, idle_since = rest
+        placed, preempt_at, preempted_by, state, idle_since = rest
         started_s = int((placed or requested).timestamp())
-        leaving = int(leave_at.timestamp()) if leave_at else None
+        leaving = int(preempt_at.timestamp()) if preempt_at else None
         if state in (State.STOPPING, State.TERMINATING):
             # Already on its way out: expected to be gone any moment, and nobody has to be asked.
             leaving = now_s + ENDS_WITHIN_S
@@ -221,7 +221,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
         )
         placer.runs(workload.id)
         idle_s = max(0, now_s - int(idle_since.timestamp())) if idle_since else -1
-        yield model.Running(workload, started_s, leaving, leave_for or "", idle_s)
+        yield model.Running(workload, started_s, leaving, preempted_by or "", idle_s)
 
 
 def _amounts(pk: UUID) -> dict[str, int]:
@@ -235,8 +235,8 @@ def _amounts(pk: UUID) -> dict[str, int]:
 
 
 def pending_workloads(
-    asking: Asking, now: datetime, later: dict[UUID, datetime], which: Q | None = None
-) -> Iterable[Waiter]:
+    placement_requests: PlacementRequests, now: datetime, later: dict[UUID, datetime], which: Q | None = None
+) -> Iterable[PendingWorkload]:
     """Who waits now. One that a backend has just refused is left alone for a while: it goes into `later`."""
     rows: list[Any] = []
     waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, desired_state=DesiredState.RUNNING)
@@ -252,9 +252,9 @@ def pending_workloads(
     templates = Template.objects.in_bulk({row[3] for row in rows})
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
     for pk, team, owner, template, flavor, data, priority, requested, expected, *rest in rows:
-        preemptible, claimed, promised, preempted = rest
+        preemptible, nominated, reservation_seq, preempted = rest
         try:
-            asked = asking.of(templates[template], flavors[flavor], data)
+            placement_request = placement_requests.of(templates[template], flavors[flavor], data)
         except ValueError:
             # One broken row must not keep the others waiting; it backs off on its own.
             log.exception("the request of workspace %s cannot be read", pk)
@@ -271,21 +271,27 @@ def pending_workloads(
             created_ms=requested.microsecond // 1000,
             duration_s=max(1, expected),
             preemptible=preemptible,
-            nominated=claimed,
-            backfill_seq=promised,
+            nominated=nominated,
+            backfill_seq=reservation_seq,
             preempted=preempted,
-            place=place_key(asked),
+            place=place_key(placement_request),
         )
-        yield Waiter(str(pk), asked, workload, "" if possible(asked) else "no pool can take it")
+        yield PendingWorkload(
+            str(pk), placement_request, workload, "" if possible(placement_request) else "no pool can take it"
+        )
 
 
-def place_key(asked: Asked) -> str:
+def place_key(placement_request: PlacementRequest) -> str:
     """What decides where a request may go, beside its amounts."""
-    pools = ",".join(each.pool.slug for each in asked.pools)
-    stack = f"{asked.template.program}|{asked.template.min_cuda}|{asked.template.min_compute_capability}"
-    return f"{stack}|{pools}|{asked.request!r}"
+    pools = ",".join(each.pool.slug for each in placement_request.pools)
+    template = placement_request.template
+    stack = f"{template.program}|{template.min_cuda}|{template.min_compute_capability}"
+    return f"{stack}|{pools}|{placement_request.request!r}"
 
 
-def possible(asked: Asked) -> bool:
+def possible(placement_request: PlacementRequest) -> bool:
     """Whether any pool could take it if nothing else ran and every node came back."""
-    return any(each.ever_takes(each.adapted(asked.request, asked.template)) for each in asked.pools)
+    return any(
+        each.ever_takes(each.adapted(placement_request.request, placement_request.template))
+        for each in placement_request.pools
+    )

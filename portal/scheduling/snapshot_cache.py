@@ -21,10 +21,18 @@ from django.utils import timezone
 
 from portal.accounts.models import Team
 from portal.inventory.models import Allocation
-from portal.scheduling import capacity, snapshot
+from portal.scheduling import capacity
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import ChangeKind, SnapshotChange
-from portal.scheduling.snapshot import OVERLAP, Site
+from portal.scheduling.snapshot import (
+    OVERLAP,
+    ClusterSnapshot,
+    choose_variant,
+    load,
+    pending_workloads,
+    running_workloads,
+    under_limits,
+)
 
 KEPT_S = 60
 """A snapshot is read anew after this at the latest: grants begin and end by time alone."""
@@ -37,126 +45,124 @@ class SnapshotCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: Site | None = None
+        self._snapshot: ClusterSnapshot | None = None
 
     @contextmanager
-    def use(self, now: datetime | None = None) -> Iterator[Site]:
+    def use(self, now: datetime | None = None) -> Iterator[ClusterSnapshot]:
         """The present state. After an error nothing is kept: what was half done is not looked at again."""
         with self._lock:
             now = now or timezone.now()
-            site, self._kept = self._kept, None
-            age_s = (now - site.read_at).total_seconds() if site is not None else 0.0
-            if site is None or not 0 <= age_s < KEPT_S or not follow(site, now):
-                site = snapshot.load(now)
-            yield site
-            site.placer.undo()
+            snapshot, self._snapshot = self._snapshot, None
+            age_s = (now - snapshot.read_at).total_seconds() if snapshot is not None else 0.0
+            if snapshot is None or not 0 <= age_s < KEPT_S or not follow(snapshot, now):
+                snapshot = load(now)
+            yield snapshot
+            snapshot.placer.undo()
             if not _in_transaction():
-                self._kept = site
-        if self._kept is None:
+                self._snapshot = snapshot
+        if self._snapshot is None:
             # What it has seen of a transaction under way may never come to be.
-            transaction.on_commit(partial(self._keep, site))
+            transaction.on_commit(partial(self._put_back, snapshot))
 
-    def _keep(self, site: Site) -> None:
+    def _put_back(self, snapshot: ClusterSnapshot) -> None:
         with self._lock:
-            self._kept = site
+            self._snapshot = snapshot
 
     def forget(self) -> None:
         """Read anew the next time: rows have been changed without a change in the feed."""
         with self._lock:
-            self._kept = None
+            self._snapshot = None
 
 
-def follow(site: Site, now: datetime) -> bool:
+def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     """Take the changes since its generation into a snapshot; False where it has to be read anew."""
     fresh = [
         change
-        for change in SnapshotChange.objects.filter(pk__gt=site.generation - OVERLAP)
+        for change in SnapshotChange.objects.filter(pk__gt=snapshot.generation - OVERLAP)
         .order_by("-pk")
         .values_list("pk", "kind", "key")[: OVERLAP + MAX_CHANGES + 1]
-        if change[0] not in site.changes
+        if change[0] not in snapshot.changes
     ]
     kinds = {kind for _, kind, _ in fresh}
     if len(fresh) > MAX_CHANGES or ChangeKind.CAPACITY in kinds:
         return False
-    site.now = now
-    site.scheduler.now_s = site.now_s
+    snapshot.now = now
+    snapshot.scheduler.now_s = snapshot.now_s
     if ChangeKind.NODE in kinds:
-        update_nodes(site, {key for _, kind, key in fresh if kind == ChangeKind.NODE and key})
+        update_nodes(snapshot, {key for _, kind, key in fresh if kind == ChangeKind.NODE and key})
     if ChangeKind.LIMITS in kinds:
-        update_limits(site)
+        update_limits(snapshot)
     changed = {key for _, kind, key in fresh if kind == ChangeKind.WORKLOAD and key}
-    changed |= site.unsure | {key for key, until in site.later.items() if until <= now}
+    changed |= snapshot.unsure | {key for key, until in snapshot.later.items() if until <= now}
     # What should be gone by now may still be there: then it is expected any moment again.
     changed |= {
         UUID(name)
-        for name, each in site.scheduler.running.items()
-        if each.preempt_at_s is not None and each.preempt_at_s <= site.now_s
+        for name, each in snapshot.scheduler.running.items()
+        if each.preempt_at_s is not None and each.preempt_at_s <= snapshot.now_s
     }
-    site.unsure.clear()
+    snapshot.unsure.clear()
     if changed:
-        update_workloads(site, changed)
+        update_workloads(snapshot, changed)
     seen = {key for key, _, _ in fresh}
-    site.changes |= seen
-    site.generation = max([site.generation, *seen])
+    snapshot.changes |= seen
+    snapshot.generation = max([snapshot.generation, *seen])
     return True
 
 
-def update_nodes(site: Site, nodes: Iterable[UUID]) -> None:
+def update_nodes(snapshot: ClusterSnapshot, nodes: Iterable[UUID]) -> None:
     """Read nodes with their devices again, and what there is in all."""
-    capacity.refresh(site.pools, nodes)
-    _update_totals(site)
+    capacity.refresh(snapshot.pools, nodes)
+    _update_totals(snapshot)
 
 
-def _update_totals(site: Site) -> None:
+def _update_totals(snapshot: ClusterSnapshot) -> None:
     """What is out of use counts by what is held there, so it may change with every holder that goes."""
-    there = capacity.totals(site.pools.values())
-    if there != site.capacity:
-        site.capacity = there
-        update_limits(site)
+    there = capacity.totals(snapshot.pools.values())
+    if there != snapshot.capacity:
+        snapshot.capacity = there
+        update_limits(snapshot)
 
 
-def update_limits(site: Site) -> None:
+def update_limits(snapshot: ClusterSnapshot) -> None:
     """Put all that runs and waits under the limits of now."""
-    before = site.scheduler
-    site.scheduler = Scheduler(
-        snapshot.under_limits(
-            site.now, site.capacity, before.running.values(), before.pending.items.values()
-        ),
-        site.placer,
+    before = snapshot.scheduler
+    snapshot.scheduler = Scheduler(
+        under_limits(snapshot.now, snapshot.capacity, before.running.values(), before.pending.items.values()),
+        snapshot.placer,
     )
-    site.team_names = dict(Team.objects.values_list("slug", "name"))
+    snapshot.team_names = dict(Team.objects.values_list("slug", "name"))
 
 
-def delete_workloads(site: Site, keys: Iterable[UUID]) -> None:
+def delete_workloads(snapshot: ClusterSnapshot, keys: Iterable[UUID]) -> None:
     """Take workloads out, wherever they stand."""
     for pk in map(str, keys):
-        if pk in site.scheduler.running:
-            site.scheduler.finish(pk)
-        if pk in site.scheduler.pending.items:
-            site.scheduler.withdraw(pk)
-        site.waiters.pop(pk, None)
-        site.placer.gone(pk)
-        site.later.pop(UUID(pk), None)
+        if pk in snapshot.scheduler.running:
+            snapshot.scheduler.finish(pk)
+        if pk in snapshot.scheduler.pending.items:
+            snapshot.scheduler.withdraw(pk)
+        snapshot.pending_workloads.pop(pk, None)
+        snapshot.placer.gone(pk)
+        snapshot.later.pop(UUID(pk), None)
 
 
-def update_workloads(site: Site, keys: set[UUID]) -> None:
+def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
     """Read workloads again, with the nodes that they have stood on; those that are gone go."""
-    delete_workloads(site, keys)
+    delete_workloads(snapshot, keys)
     nodes = Allocation.objects.filter(workspace__in=keys).values_list("node_id", flat=True).distinct()
-    if capacity.refresh(site.pools, nodes):
-        _update_totals(site)
+    if capacity.refresh(snapshot.pools, nodes):
+        _update_totals(snapshot)
     which = Q(pk__in=keys)
-    scheduler = site.scheduler
-    for each in snapshot.running_workloads(site.placer, site.now_s, which):
+    scheduler = snapshot.scheduler
+    for each in running_workloads(snapshot.placer, snapshot.now_s, which):
         scheduler.adopt(each)
-    for waiter in snapshot.pending_workloads(site.asking, site.now, site.later, which):
-        if waiter.id in scheduler.running:
+    for pending in pending_workloads(snapshot.placement_requests, snapshot.now, snapshot.later, which):
+        if pending.id in scheduler.running:
             # Running was read first here: it has been stopped and asked for again meanwhile.
             continue
-        site.waiters[waiter.id] = waiter
-        snapshot.choose_variant(scheduler, site.placer, waiter)
-        if not waiter.reason:
-            scheduler.submit(waiter.workload)
+        snapshot.pending_workloads[pending.id] = pending
+        choose_variant(scheduler, snapshot.placer, pending)
+        if not pending.reason:
+            scheduler.submit(pending.workload)
 
 
 def _in_transaction() -> bool:

@@ -246,10 +246,10 @@ def test_the_queue_reads_anew_after_each_change_of_capacity(catalog):
         node_info(gpus=2, memory_mib=8192),
         node_info(devices=(gpu("GPU-node-1-0", 0, healthy=False), gpu("X", 1))),
     ):
-        site = snapshot.load()
-        assert snapshot_cache.follow(site, timezone.now())
+        kept = snapshot.load()
+        assert snapshot_cache.follow(kept, timezone.now())
         report(pool, changed)
-        assert not snapshot_cache.follow(site, timezone.now())
+        assert not snapshot_cache.follow(kept, timezone.now())
 
 
 # --- many ------------------------------------------------------------------------------------------

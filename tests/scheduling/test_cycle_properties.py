@@ -43,20 +43,20 @@ def check() -> None:
         assert held == sum(
             amount for resource, amount in row.amounts.items() if resource.startswith("gpu:")
         ), row.amounts
-    the_standing_site_is_as_if_read_anew()
+    the_kept_snapshot_is_as_if_read_anew()
     waiting = Workspace.objects.filter(state=State.PENDING)
     assert not waiting.exclude(allocations=None).filter(allocations__released_at=None).exists()
 
 
-def the_standing_site_is_as_if_read_anew() -> None:
+def the_kept_snapshot_is_as_if_read_anew() -> None:
     fresh = load()
-    with snapshot_cache.previews.use() as site:
-        assert site.scheduler.running.keys() == fresh.scheduler.running.keys()
-        for name, each in site.scheduler.running.items():
+    with snapshot_cache.previews.use() as kept:
+        assert kept.scheduler.running.keys() == fresh.scheduler.running.keys()
+        for name, each in kept.scheduler.running.items():
             assert each.workload == fresh.scheduler.running[name].workload
-        assert site.scheduler.pending.items == fresh.scheduler.pending.items
-        assert site.capacity == fresh.capacity
-        for key, pool in site.pools.items():
+        assert kept.scheduler.pending.items == fresh.scheduler.pending.items
+        assert kept.capacity == fresh.capacity
+        for key, pool in kept.pools.items():
             assert pool.cluster.snapshot() == fresh.pools[key].cluster.snapshot()
 
 
@@ -168,7 +168,7 @@ def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeyp
     sent.clear()
 
 
-def test_a_kept_site_follows_limits_and_is_read_anew_when_nodes_change(make, alice, olga, team, pool):
+def test_a_kept_snapshot_follows_limits_and_is_read_anew_when_nodes_change(make, alice, olga, team, pool):
     from portal.inventory import services as inventory
     from portal.quotas.services import limits
 
