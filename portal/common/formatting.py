@@ -93,7 +93,7 @@ def format_resource(resource: str) -> str:
     """The resource's name: `gpu:h100` → "H100", `memory_mib` → "Memory"."""
     if resource.startswith(_SIMULATED):
         plain = format_resource(resource.removeprefix(_SIMULATED))
-        return _("Simulated %(resource)s") % {"resource": plain.lower()}
+        return _("Simulated %(resource)s") % {"resource": _uncapitalized(plain)}
     kind, colon, model = resource.partition(":")
     if colon and kind in ("gpu", "mig"):
         simulated, model = model.startswith("simulated-"), model.removeprefix("simulated-")
@@ -113,6 +113,11 @@ def format_resource(resource: str) -> str:
         case "gpu_hours":
             return _("GPU-hours")
     return resource
+
+
+def _uncapitalized(name: str) -> str:
+    """The name within a sentence: "Memory" → "memory"; "CPU cores" stays, since CPU is an acronym."""
+    return name if name[:2].isupper() else name[:1].lower() + name[1:]
 
 
 def format_unit(resource: str) -> str:
@@ -161,8 +166,7 @@ def format_resource_amount(resource: str, amount: int) -> str:
             return _("%(number)s GPU-hours") % {"number": format_gpu_hours(amount)}
         case "workspaces":
             return ngettext("%(number)s workspace", "%(number)s workspaces", amount) % {"number": number}
-    name = format_resource(resource).lower().replace("cpu", "CPU").replace("gpu", "GPU")
-    return f"{number} {name}"
+    return f"{number} {_uncapitalized(format_resource(resource))}"
 
 
 def format_input(resource: str, amount: int | None, digits: int = 6) -> str:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import User
+from portal.common.formatting import format_number
 from portal.common.svg import Sparkline, sparkline
 from portal.gpu_checks import selectors
 from portal.gpu_checks.models import CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
@@ -315,8 +316,7 @@ def _trend(name: str, unit: str, floor: float | None, earlier: Sequence[GpuCheck
 def format_measure(value: float, unit: str) -> str:
     """A figure with its unit, to three digits or so."""
     digits = 0 if abs(value) >= 1000 or float(value).is_integer() else 1 if abs(value) >= 100 else 2
-    text = f"{value:,.{digits}f}"
-    return f"{text} {unit}".strip()
+    return f"{format_number(value, digits)} {unit}".strip()
 
 
 def _health(report: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:

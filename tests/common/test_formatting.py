@@ -30,6 +30,7 @@ from portal.common.formatting import (
         ("cpu_milli", 1000, "1 CPU core"),
         ("cpu_milli", 12_672_000, "12\u202f672 CPU cores"),
         ("memory_mib", 2048, "2 GiB memory"),
+        ("simulated_cpu_milli", 4000, "4 simulated CPU cores"),
         ("memory_mib", 81_559, "79.6 GiB memory"),
         ("memory_mib", 512, "512 MiB memory"),
         ("workspaces", 1, "1 workspace"),
@@ -49,7 +50,8 @@ def test_amounts_without_it() -> None:
 
 
 def test_names_and_units() -> None:
-    assert format_resource("simulated_cpu_milli") == "Simulated cpu cores"
+    assert format_resource("simulated_cpu_milli") == "Simulated CPU cores"
+    assert format_resource("simulated_memory_mib") == "Simulated memory"
     assert [format_unit(name) for name in ("gpu:h100", "mig:1g.10gb", "cpu_milli", "disk_mib")] == [
         "GPUs",
         "MIG instances",

@@ -155,10 +155,18 @@ def test_home_and_the_list_of_pools(site, bob, as_user, address):
     page = text(as_user(bob).get(address))
     lab = card(page, "Pool lab")
     assert f"{H100} 2.5 of 10 free" in lab and f"{H100} · 1g.10gb 1 of 2 free" in lab
-    assert "CPU 12 cores of 24 cores free" in lab and "Memory 28 GiB of 48 GiB free" in lab
+    assert "CPU 12 of 24 cores free" in lab and "Memory 28 GiB of 48 GiB free" in lab
     assert "Simulated H100 7 of 8 free" in card(page, "Simulated sim")
     off = card(page, "Pool off", end="warning")
-    assert f"{H100} 0 of 2 free" in off and "CPU 0 cores of 8 cores free" in off
+    assert f"{H100} 0 of 2 free" in off and "CPU 0 of 8 cores free" in off
+
+
+def test_a_box_has_the_tone_of_its_device_s_state(site, bob, as_user):
+    page = as_user(bob).get("/pools/lab/").content.decode()
+    drawn = page[page.index(f"10 × {H100}") :].split("</div>")[0]
+    boxes = Counter(re.findall(r'class="slot ?(\w*)"', drawn))
+    expected = Counter(STATES[uuid] for uuid in STATES if uuid.startswith("GPU-"))
+    assert boxes["wait"] == expected["cordoned"] and boxes["bad"] == expected["failed"] + expected["offline"]
 
 
 def test_the_page_of_a_pool(site, bob, as_user):
@@ -170,8 +178,8 @@ def test_the_page_of_a_pool(site, bob, as_user):
     assert [nodes[name][2] for name in ("mixed", "each", "dark")] == [
         "2 of 3 free", "1.5 of 8 free", "0 of 1 free",
     ]  # fmt: skip
-    assert nodes["each"][3:5] == ["5 cores / 8 cores", "13 GiB / 16 GiB"]
-    assert nodes["dark"][3:5] == ["0 cores / 8 cores", "0 GiB / 16 GiB"]
+    assert nodes["each"][3:5] == ["5 / 8 cores", "13 GiB / 16 GiB"]
+    assert nodes["dark"][3:5] == ["0 / 8 cores", "0 GiB / 16 GiB"]
     words = {row[0]: row[4] for row in table if row and row[0] in STATES}
     assert words == {uuid: WORDS[state] for uuid, state in STATES.items()}
 
@@ -214,9 +222,9 @@ def test_the_pages_of_nodes_and_devices(site, bob, as_user):
         del found["State"]
         assert found == Counter(WORDS[STATES[each.uuid]] for each in node.devices.all())
     page = text(client.get(f"/gpus/nodes/{Node.objects.get(name='each').pk}/"))
-    assert "5 cores free of 8 cores" in page and "13 GiB free of 16 GiB" in page
+    assert "5 free of 8 cores" in page and "13 GiB free of 16 GiB" in page
     page = text(client.get(f"/gpus/nodes/{Node.objects.get(name='dark').pk}/"))
-    assert "0 cores free of 8 cores" in page and "0 GiB free of 16 GiB" in page
+    assert "0 free of 8 cores" in page and "0 GiB free of 16 GiB" in page
 
 
 def test_the_page_of_limits(site, olga, as_user):

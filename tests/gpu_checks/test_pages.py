@@ -14,6 +14,7 @@ from django.test import AsyncClient
 from portal.events import live
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.models import CheckStatus, GpuCheckRun
+from portal.gpu_checks.presenters import format_measure
 from portal.inventory.models import Device
 from tests.api.conftest import Api, problem
 from tests.factories import make_token, node_info, simulated_pool
@@ -32,6 +33,19 @@ def h100(catalog) -> Device:
 @pytest.fixture
 def operator(with_token, olga) -> Api:
     return Api(with_token(olga))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (4123.4, "GB/s", "4\u202f123 GB/s"),
+        (512.34, "W", "512.3 W"),
+        (0.256, "", "0.26"),
+        (66.0, "°C", "66 °C"),
+    ],
+)
+def test_figures_read_as_all_other_amounts(value: float, unit: str, words: str):
+    assert format_measure(value, unit) == words
 
 
 def text(response) -> str:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.accounts.models import User
-from portal.common.formatting import format_cores, format_memory, format_number
+from portal.common.formatting import format_cores, format_memory, format_number, format_thousandths
 from portal.events.models import Event
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.device import why
@@ -82,7 +82,7 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     cpu = counts.get(prefix + resources.CPU, Count())
     memory = counts.get(prefix + resources.MEMORY, Count())
     free = _("%(free)s free of %(total)s")
-    yield _("Cores"), free % {"free": format_cores(cpu.free), "total": format_cores(cpu.total)}
+    yield _("Cores"), free % {"free": format_thousandths(cpu.free), "total": format_cores(cpu.total)}
     yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
     facts = node.facts
     processor = facts.get("cpu") or {}

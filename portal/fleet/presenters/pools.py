@@ -155,8 +155,8 @@ _SLOTS: Mapping[DeviceState, str] = {
 
 
 def slot_of(state: DeviceState) -> str:
-    """How a device is drawn: `bad`, `taken`, `part`, or nothing for a free one."""
-    return _SLOTS.get(state, "bad")
+    """The class of a device's box: `taken`, `part`, nothing for a free one, else its state's tone."""
+    return _SLOTS[state] if state in _SLOTS else LOOKS[state].tone
 
 
 def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
