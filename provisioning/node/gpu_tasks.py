@@ -33,9 +33,9 @@ from provisioning.types import Failure
 
 log = logging.getLogger(__name__)
 
-TELL_EVERY_S = 1.0
+PROGRESS_EVERY_S = 1.0
 ALIVE_EVERY_S = 5.0
-"""Silence is taken for the end of the node: even a check that has nothing to tell says that it is there."""
+"""Silence is taken for the end of the node: a check without progress sends its last one again."""
 SLACK_S = 90.0
 """How much longer than its deadline a check may take to end what it has started."""
 TRIES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -67,7 +67,7 @@ def begin(command: CheckCommand) -> threading.Thread | None:
         _answer(command, failure=failure_of(error))
         return None
     if at_once:
-        _answer(command, **_work(driver, command, _Teller(command)))
+        _answer(command, **_work(driver, command, _ProgressSender(command)))
         return None
     thread = threading.Thread(target=_run, args=(driver, command), name=f"gpu-{command.kind}", daemon=True)
     thread.start()
@@ -86,18 +86,18 @@ def _run(driver: Driver, command: CheckCommand) -> None:
 
 def _watch(driver: Driver, command: CheckCommand) -> None:
     """Wait for the work with a limit of our own: what hangs in there does not hang the answer."""
-    teller = _Teller(command)
+    progress = _ProgressSender(command)
     done: list[dict[str, Any]] = []
     worker = threading.Thread(
-        target=lambda: done.append(_work(driver, command, teller)), name="gpu-work", daemon=True
+        target=lambda: done.append(_work(driver, command, progress)), name="gpu-work", daemon=True
     )
-    teller(Progress("prepare"))
+    progress(Progress("prepare"))
     worker.start()
     until = time.monotonic() + command.deadline_s + SLACK_S
     while worker.is_alive() and time.monotonic() < until:
         worker.join(ALIVE_EVERY_S)
         if worker.is_alive():
-            teller.alive()
+            progress.alive()
     if done:
         _answer(command, **done[0])
         return
@@ -105,7 +105,7 @@ def _watch(driver: Driver, command: CheckCommand) -> None:
     _answer(command, failure=Failure(code="hung", message=text, retryable=False, blame="operator"))
 
 
-def _work(driver: Driver, command: CheckCommand, tell: _Teller) -> dict[str, Any]:
+def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -> dict[str, Any]:
     """What the answer carries. Every outcome, an unforeseen error too."""
     try:
         if command.kind == SCRUB:
@@ -119,37 +119,37 @@ def _work(driver: Driver, command: CheckCommand, tell: _Teller) -> dict[str, Any
             baseline=command.baseline or None,
             node_median=command.node_median or None,
             deadline_s=command.deadline_s,
-            on_progress=tell,
+            on_progress=on_progress,
         )
         return {"report": report.to_dict()}
     except Exception as error:
         return {"failure": failure_of(error)}
 
 
-class _Teller:
+class _ProgressSender:
     """Sends progress at most once a second; losing some of it loses nothing."""
 
     def __init__(self, command: CheckCommand) -> None:
         self._command = command
         self._last = Progress("prepare")
-        self._told_at = float("-inf")
+        self._sent_at = float("-inf")
         self._lock = threading.Lock()
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
             self._last = progress
             now = time.monotonic()
-            if now - self._told_at < TELL_EVERY_S:
+            if now - self._sent_at < PROGRESS_EVERY_S:
                 return
-            self._told_at = now
+            self._sent_at = now
         self._send(progress)
 
     def alive(self) -> None:
-        """Say what was said last, unless something has just been said."""
+        """Send the last progress again, unless some has just been sent."""
         with self._lock:
-            quiet = time.monotonic() - self._told_at >= ALIVE_EVERY_S - 1
+            quiet = time.monotonic() - self._sent_at >= ALIVE_EVERY_S - 1
             if quiet:
-                self._told_at = time.monotonic()
+                self._sent_at = time.monotonic()
         if quiet:
             self._send(self._last)
 
@@ -166,7 +166,7 @@ class _Teller:
                 expires=60,
             )
         except Exception as error:
-            log.debug("progress was not told: %s", error)
+            log.debug("progress was not sent: %s", error)
 
 
 def _answer(command: CheckCommand, **outcome: Any) -> None:
@@ -186,7 +186,7 @@ def _answer(command: CheckCommand, **outcome: Any) -> None:
                 raise
         else:
             return
-    log.error("the result of the %s of %s was not told: %s", command.kind, command.uuid, problem)
+    log.error("the result of the %s of %s was not sent: %s", command.kind, command.uuid, problem)
 
 
 def _patient() -> bool:

@@ -33,7 +33,7 @@ REPLY_TTL_S = 30
 def execute(command: dict[str, Any]) -> None:
     """Run one command and report its result under the command's lease."""
     result = run(messages.load(command, Command), now=time.time())
-    _tell("control.apply_result", result=messages.dump(result))
+    _send_to_control("control.apply_result", result=messages.dump(result))
 
 
 @app.task(name="node.inventory")
@@ -45,7 +45,7 @@ def inventory(pool: dict[str, Any]) -> None:
         seen = messages.dump(driver_for(messages.load(pool, PoolConfig)).inventory())
     except Exception as error:
         failure = failure_of(error)
-    _tell(
+    _send_to_control(
         "control.apply_inventory",
         pool=pool["slug"],
         inventory=seen,
@@ -61,7 +61,7 @@ def list_owned(pool: dict[str, Any], node: str) -> None:
     except Exception as error:
         log.warning("list_owned of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
         return
-    _tell("control.apply_owned", pool=pool["slug"], node=node, owned=messages.dump(owned))
+    _send_to_control("control.apply_owned", pool=pool["slug"], node=node, owned=messages.dump(owned))
 
 
 @app.task(name="node.read_logs")
@@ -122,5 +122,5 @@ def failure_of(error: Exception) -> Failure:
     return Failure(code=error.code, message=error.message, retryable=error.retryable, blame=error.blame.value)
 
 
-def _tell(task: str, **kwargs: Any) -> None:
+def _send_to_control(task: str, **kwargs: Any) -> None:
     app.send_task(task, kwargs=kwargs, queue=CONTROL_QUEUE)

@@ -25,17 +25,17 @@ START = {
     "before anything is written": f"{DRIVER}.driver.launch",
     "between the record and the launch": f"{DRIVER}.start._spawn",
     "while it is launched": f"{DRIVER}.start._read_all",
-    "before the answer": "provisioning.node.tasks._tell",
+    "before the answer": "provisioning.node.tasks._send_to_control",
 }
 STOP = {
     "before the driver": "provisioning.node.tasks._call",
     "before the signal": f"{DRIVER}.driver._terminate",
-    "before the answer": "provisioning.node.tasks._tell",
+    "before the answer": "provisioning.node.tasks._send_to_control",
 }
 DELETE = {
     "before the driver": "provisioning.node.tasks._call",
     "before the folder is removed": f"{DRIVER}.state.WorkspaceDir.remove",
-    "before the answer": "provisioning.node.tasks._tell",
+    "before the answer": "provisioning.node.tasks._send_to_control",
 }
 STARTED_BY_THEN = {"while it is launched", "before the answer"}
 

@@ -178,7 +178,7 @@ class SimulatedDriver(Driver):
                 check_s=self.faults.check_s,
                 baseline=baseline,
                 node_median=node_median,
-                tell=on_progress,
+                on_progress=on_progress,
                 sleep=self._sleep,
             )
 

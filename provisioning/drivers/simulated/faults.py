@@ -11,9 +11,9 @@ from typing import Any
 
 from provisioning.gpu.check import Progress, Report, Simulation, health
 from provisioning.gpu.check import verdict as judging
-from provisioning.gpu.check.course import Check, Timing
 from provisioning.gpu.check.plan import DEADLINE_S, Test, plan_for
 from provisioning.gpu.check.report import Unavailable, summarise, summary_of
+from provisioning.gpu.check.session import Check, Timing
 from provisioning.gpu.check.thresholds import PCIE_PEAK, Peak, peak_of
 from provisioning.gpu.check.types import Action, Facts, Level, Raw, Severity, Verdict
 from provisioning.gpu.scrub import CHUNK_MIN, MIB, DeviceFault, ScrubResult, ScrubVerdict, judge
@@ -35,7 +35,7 @@ CAPABILITY = {"T4": (7, 5), "V100": (7, 0), "A10": (8, 6), "A30": (8, 0), "A100"
 FALLBACK = "H100 80GB HBM3"
 SECONDS = {Level.QUICK: 4.0, Level.STANDARD: 50.0, Level.EXTENDED: 900.0}
 
-Tell = Callable[[Progress], object]
+OnProgress = Callable[[Progress], object]
 Sleep = Callable[[float], object]
 
 
@@ -51,21 +51,21 @@ def check_report(
     check_s: float,
     baseline: Mapping[str, float] | None = None,
     node_median: Mapping[str, float] | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     sleep: Sleep = float,
 ) -> Report:
     """What a check of such a device would have told. `check_s` is spent with `sleep`, test by test."""
     wanted = Level(level)
     facts = _facts(uuid, model, memory_mib)
     check = Check(
-        uuid, wanted, peers=(), deadline_s=DEADLINE_S[wanted], tell=tell,
+        uuid, wanted, peers=(), deadline_s=DEADLINE_S[wanted], on_progress=on_progress,
         simulation=Simulation("scripted", "scripted"), child=(), watcher=(), timing=Timing(), plan=None,
     )  # fmt: skip
     state = check.state
     state.facts = facts
     state.before = _health(busy=busy)
     state.xid_events = True
-    check.tell(Progress("prepare", text="Looking at the device."))
+    check.report_progress(Progress("prepare", text="Looking at the device."))
     if busy:
         state.findings += _strangers(state.before)
     else:
@@ -74,7 +74,7 @@ def check_report(
     tests, findings = check.judge({"free_mib": free, **(baseline or {})}, node_median)
     verdict, action = judging.decide(findings, tests, simulated=True)
     summary = summary_of(verdict, findings, tests, True)
-    check.tell(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
+    check.report_progress(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
     took_s = SECONDS[wanted] if state.ended else SECONDS[wanted] / 2
     started = datetime.fromtimestamp(now, UTC)
     return Report(
@@ -153,7 +153,7 @@ def _go_through(
     peak = peak_of(state.facts.name)
     assert peak is not None
     for number, test in enumerate(plan):
-        check.tell(Progress("start", test.name, number, len(plan)))
+        check.report_progress(Progress("start", test.name, number, len(plan)))
         if check_s:
             sleep(check_s / len(plan))
         if number == len(plan) // 2:
@@ -170,7 +170,7 @@ def _go_through(
                 state.after = state.before
                 return
         state.results[test.name] = _raw(test, peak, faults, memory_mib)
-        check.tell(Progress("result", test.name, number + 1, len(plan)))
+        check.report_progress(Progress("result", test.name, number + 1, len(plan)))
     state.samples = [_sample(at) for at in range(3)]
     state.link = [(GENERATION, 16)]
     state.after = _health(uncorrected=4 if "ecc" in faults else 0)

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from provisioning.gpu.check.course import Simulation
 from provisioning.gpu.check.report import Report, render, schema
 from provisioning.gpu.check.runner import run_check
+from provisioning.gpu.check.session import Simulation
 from provisioning.gpu.check.types import Action, Finding, Level, Progress, Status, TestResult, Verdict
 
 __all__ = [

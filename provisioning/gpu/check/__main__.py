@@ -51,12 +51,12 @@ def main(argv: list[str] | None = None) -> int:
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"figures cannot be read: {error}")
 
-    def tell(progress: Progress) -> None:
+    def show(progress: Progress) -> None:
         if progress.phase == "start" and sys.stderr.isatty():
             print(f"  [{progress.done + 1}/{progress.total}] {progress.test}", file=sys.stderr, flush=True)
 
     report = run_check(
-        args.uuid, args.level, baseline=baseline, node_median=median, on_progress=tell,
+        args.uuid, args.level, baseline=baseline, node_median=median, on_progress=show,
         deadline_s=args.deadline, peers=args.peer,
     )  # fmt: skip
     print(json.dumps(report.to_dict(), indent=2) if args.json else render(report))

@@ -117,14 +117,14 @@ def _of_figures(judged: Sequence[Judgement]) -> tuple[Status, str]:
     for status in (Status.FAILED, Status.WARNED):
         low = [j for j in judged if j.status == status]
         if low:
-            return status, "; ".join(_told(j) for j in low)
+            return status, "; ".join(_describe(j) for j in low)
     open_ = [j for j in judged if j.status == Status.MEASURED and not j.advisory]
     if open_:
         return Status.MEASURED, "; ".join(f"{j.metric}: {j.text}" for j in open_)
     return Status.PASSED, "; ".join(f"{j.metric} {j.value:g} {j.unit}" for j in judged) or "No error"
 
 
-def _told(j: Judgement) -> str:
+def _describe(j: Judgement) -> str:
     floor = j.fail_below if j.status == Status.FAILED else j.warn_below
     against = {"node_median": "node's median", "link": "link"}.get(j.against, j.against)
     return f"{j.metric} {j.value:g} {j.unit} is below {floor:g} (by the {against})"

@@ -110,14 +110,14 @@ def summary_of(
 ) -> str:
     """One sentence for people: the first reason of the worst kind, or how much passed."""
     weight = {"hung": 4, "fail": 3, "inconclusive": 2, "degraded": 1, "info": 0}
-    told = [f for f in findings if weight[f.severity]]
+    weighty = [f for f in findings if weight[f.severity]]
     prefix = "Simulated, says nothing about a device. " if simulated else ""
-    if not told:
+    if not weighty:
         if verdict == Verdict.PASS:
             return f"All {len(tests)} tests passed."
         return f"{prefix}{len(tests)} tests ran without a finding." if tests else f"{prefix}No test was run."
-    worst = max(told, key=lambda f: weight[f.severity])
-    more = f" ({len(told) - 1} more)" if len(told) > 1 else ""
+    worst = max(weighty, key=lambda f: weight[f.severity])
+    more = f" ({len(weighty) - 1} more)" if len(weighty) > 1 else ""
     return f"{prefix}{worst.text.rstrip('.')}.{more}"
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from provisioning.gpu.check import verdict
-from provisioning.gpu.check.course import Check, Simulation, Timing
 from provisioning.gpu.check.plan import DEADLINE_S, Test
 from provisioning.gpu.check.process import python, reap_abandoned
 from provisioning.gpu.check.report import Report, summarise, summary_of
+from provisioning.gpu.check.session import Check, Simulation, Timing
 from provisioning.gpu.check.types import (
     Action,
     Finding,
@@ -57,7 +57,7 @@ def run_check(
     timing = timing or Timing()
     check = Check(
         uuid, wanted,
-        peers=tuple(peers), deadline_s=deadline_s or DEADLINE_S[wanted], tell=on_progress,
+        peers=tuple(peers), deadline_s=deadline_s or DEADLINE_S[wanted], on_progress=on_progress,
         simulation=simulation,
         child=child or python("provisioning.gpu.check.child"),
         watcher=watcher or python("provisioning.gpu.check.watch"),
@@ -82,7 +82,7 @@ def run_check(
     else:
         decided, action = verdict.decide(findings, tests, simulated=simulated)
         summary = summary_of(decided, findings, tests, simulated)
-    check.tell(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
+    check.report_progress(Progress("end", done=len(state.results), total=len(state.plan), text=summary))
     return Report(
         uuid=uuid, level=wanted, verdict=decided, action=action, summary=summary,
         findings=tuple(findings), tests=tests, started_at=started, finished_at=datetime.now(UTC),

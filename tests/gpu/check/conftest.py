@@ -16,10 +16,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from provisioning.gpu.check.compiler import KERNELS, nvrtc_version
-from provisioning.gpu.check.course import Simulation, Timing
 from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.report import Report, schema
 from provisioning.gpu.check.runner import run_check
+from provisioning.gpu.check.session import Simulation, Timing
 from tests.gpu.check.sim_cuda import UUID
 
 VALIDATOR = Draft202012Validator(schema())

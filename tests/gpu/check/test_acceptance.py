@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bench.gpu_check import __main__ as bench
-from provisioning.gpu.check.course import Timing
 from provisioning.gpu.check.plan import Test
+from provisioning.gpu.check.session import Timing
 from tests.gpu.check.conftest import SIMULATION
 from tests.gpu.check.sim_cuda import UUID
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from provisioning.gpu.check import course, process, runner
+from provisioning.gpu.check import process, runner, session
 from provisioning.gpu.check.plan import Test
 from provisioning.gpu.check.process import Process, python, reap_abandoned
 from provisioning.gpu.check.report import Report, render
@@ -22,14 +22,14 @@ from provisioning.gpu.check.types import Severity, Status, Verdict
 from tests.gpu.check.conftest import TIMING
 
 pytestmark = pytest.mark.engine
-LIAR = Path(__file__).parent / "liar.py"
+FAULTY_WORKER = Path(__file__).parent / "faulty_worker.py"
 ADDRESS = Test("address", "address", 0.8)
 
 
 @pytest.fixture
 def lie(check: Callable[..., Report]) -> Callable[..., Report]:
     def run(mode: str, **more: Any) -> Report:
-        return check(more.pop("test", ADDRESS), child=(sys.executable, str(LIAR), mode), **more)
+        return check(more.pop("test", ADDRESS), child=(sys.executable, str(FAULTY_WORKER), mode), **more)
 
     return run
 
@@ -88,7 +88,7 @@ def test_a_wrong_answer_fails(lie: Callable[..., Report]) -> None:
 
 @pytest.mark.parametrize("mode", ["hangs", "hangs_between", "hangs_at_start"])
 def test_a_child_that_hangs_and_ignores_term_is_killed(lie: Callable[..., Report], mode: str) -> None:
-    timing = course.Timing(
+    timing = session.Timing(
         watcher_start_s=20, watcher_silent_s=5, watcher_end_s=3, child_start_s=1.5, between_s=0.5, exit_s=1,
         term_s=0.2, kill_s=3,
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_child_that_hangs_and_ignores_term_is_killed(lie: Callable[..., Report
 
 
 def test_a_child_that_does_not_leave_is_killed_without_blame(lie: Callable[..., Report]) -> None:
-    report = lie("hangs_at_exit", timing=course.Timing(exit_s=0.3, term_s=0.2, kill_s=3))
+    report = lie("hangs_at_exit", timing=session.Timing(exit_s=0.3, term_s=0.2, kill_s=3))
     assert codes(report) == set()
     assert [t.status for t in report.tests] == [Status.PASSED]
 
@@ -142,7 +142,7 @@ def test_a_process_that_cannot_be_ended_is_abandoned(
 
     monkeypatch.setattr(process.os, "killpg", powerless)
     started = time.monotonic()
-    report = lie("hangs", timing=course.Timing(watcher_end_s=1, term_s=0.1, kill_s=0.2))
+    report = lie("hangs", timing=session.Timing(watcher_end_s=1, term_s=0.1, kill_s=0.2))
     assert time.monotonic() - started < 8
     assert (report.verdict, report.exit_code, report.abandoned) == (Verdict.HUNG, 5, True)
     assert "abandoned" in codes(report)
@@ -169,7 +169,7 @@ def test_a_watcher_that_does_not_start(check: Callable[..., Report], argv: tuple
 
 
 def test_a_watcher_that_never_answers(check: Callable[..., Report]) -> None:
-    timing = course.Timing(watcher_start_s=0.5, term_s=0.2, kill_s=2)
+    timing = session.Timing(watcher_start_s=0.5, term_s=0.2, kill_s=2)
     report = check(ADDRESS, watcher=(sys.executable, "-c", "import time; time.sleep(60)"), timing=timing)
     assert (report.verdict, codes(report)) == (Verdict.HUNG, {"nvml_hung"})
 
@@ -201,9 +201,9 @@ def test_nothing_unforeseen_leaves_run_check(
 
     report = lie("honest", on_progress=explode)
     assert codes(report) == set()
-    monkeypatch.setattr(course.Check, "judge", explode)
+    monkeypatch.setattr(session.Check, "judge", explode)
     assert codes(lie("honest")) == {"internal"}
-    monkeypatch.setattr(course.Check, "_follow_child", explode)
+    monkeypatch.setattr(session.Check, "_follow_child", explode)
     assert codes(lie("honest")) == {"internal"}
 
 
@@ -237,7 +237,7 @@ def test_an_interrupt_ends_the_processes(lie: Callable[..., Report], monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Process, "register", remember)
-    monkeypatch.setattr(course.Check, "_follow_child", interrupt)
+    monkeypatch.setattr(session.Check, "_follow_child", interrupt)
     with pytest.raises(KeyboardInterrupt):
         lie("hangs", timing=TIMING)
     assert len(pids) == 2
@@ -256,12 +256,12 @@ def test_the_processes_die_with_a_worker_that_is_killed(
         "from provisioning.gpu.check.process import Process\n"
         "from tests.gpu.check.conftest import SIMULATION\n"
         "from tests.gpu.check.sim_cuda import UUID\n"
-        "def tell(p):\n"
+        "def show(p):\n"
         "    if p.phase == 'start': print('running', flush=True)\n"
-        "run_check(UUID, 'quick', simulation=SIMULATION, on_progress=tell,\n"
+        "run_check(UUID, 'quick', simulation=SIMULATION, on_progress=show,\n"
         "          plan=[Test('bit_fade', 'bit_fade', 60.0, params={'seconds': 30})])\n"
     )
-    root = Path(course.__file__).parents[3]
+    root = Path(session.__file__).parents[3]
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE, text=True)
     assert worker.stdout is not None
     with worker.stdout:
@@ -285,6 +285,6 @@ def _lives(pid: str) -> bool:
 
 
 def test_defaults() -> None:
-    assert course.Timing() == course.Timing(60.0, 15.0, 20.0, 60.0, 10.0, 5.0, 2.0, 10.0)
+    assert session.Timing() == session.Timing(60.0, 15.0, 20.0, 60.0, 10.0, 5.0, 2.0, 10.0)
     assert python("x") == (sys.executable, "-m", "x")
     assert runner.run_check.__doc__

@@ -1,4 +1,7 @@
-"""The course of one check: watcher, a look, child, deadlines, the end. What it saw is in its inbox."""
+"""One check from beginning to end: starts watcher and child, holds deadlines, ends both.
+
+What they report is collected in a `CheckState`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Any
 
 from provisioning.gpu.check import health, thresholds, verdict
 from provisioning.gpu.check.assess import assess
-from provisioning.gpu.check.inbox import Inbox
+from provisioning.gpu.check.check_state import CheckState
 from provisioning.gpu.check.plan import START_S, Test, plan_for
 from provisioning.gpu.check.process import Process
 from provisioning.gpu.check.types import (
@@ -55,7 +58,7 @@ class _Stop(Exception):
 
 
 class Check:
-    """One run. `run()` fills `state`, `judge()` says what it is worth."""
+    """One run: `run()` fills `state`, `judge()` compares it with floors and baselines."""
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class Check:
         *,
         peers: tuple[str, ...],
         deadline_s: float,
-        tell: Callable[[Progress], object] | None,
+        on_progress: Callable[[Progress], object] | None,
         simulation: Simulation | None,
         child: Sequence[str],
         watcher: Sequence[str],
@@ -72,8 +75,8 @@ class Check:
         plan: Sequence[Test] | None,
     ) -> None:
         self.level, self.peers, self.simulation, self.timing = level, peers, simulation, timing
-        self.state = Inbox(Facts(uuid), self.tell)
-        self._tell, self._given_plan = tell, plan
+        self.state = CheckState(Facts(uuid), self.report_progress)
+        self._on_progress, self._given_plan = on_progress, plan
         self._child_argv, self._watcher_argv = child, watcher
         self._begun = time.monotonic()
         self._deadline = self._begun + deadline_s
@@ -81,7 +84,7 @@ class Check:
         self._watcher: Process | None = None
         self._child: Process | None = None
 
-    # --- the course of a check ---
+    # --- phases ---
     def run(self) -> None:
         """Fills the state. Raises whatever is unforeseen; no process is left behind in any case."""
         try:
@@ -101,7 +104,7 @@ class Check:
                 self._selector.close()
 
     def _start_watcher(self) -> None:
-        self.tell(Progress("prepare", text="Looking at the device."))
+        self.report_progress(Progress("prepare", text="Looking at the device."))
         config = {"nonce": self.state.nonce, "uuid": self.state.facts.uuid, "peers": list(self.peers)}
         if self.simulation is not None:
             config["nvml"] = self.simulation.nvml
@@ -325,12 +328,12 @@ class Check:
         lines = process.stderr.decode(errors="replace").strip().splitlines()
         return f"It said: {lines[-1][:300]}" if lines else ""
 
-    def tell(self, progress: Progress) -> None:
-        """To whoever watches. What goes wrong there does not concern the check."""
-        if self._tell is None:
+    def report_progress(self, progress: Progress) -> None:
+        """Hand it to `on_progress` with the time that has passed; its errors are ignored."""
+        if self._on_progress is None:
             return
         with contextlib.suppress(Exception):
-            self._tell(replace(progress, elapsed_ms=round((time.monotonic() - self._begun) * 1000)))
+            self._on_progress(replace(progress, elapsed_ms=round((time.monotonic() - self._begun) * 1000)))
 
     # --- judging ---
     def judge(

@@ -1,4 +1,4 @@
-"""A child that does not keep to the rules: `python liar.py MODE CONFIG FD`."""
+"""A child that breaks the protocol: `python faulty_worker.py MODE CONFIG FD`."""
 
 from __future__ import annotations
 

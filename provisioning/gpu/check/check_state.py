@@ -1,4 +1,4 @@
-"""The messages of a check's two processes, and what they add up to."""
+"""What the two processes of a check have reported, checked message by message."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from provisioning.gpu.check.types import Action, Facts, Finding, Progress, Raw, 
 
 
 @dataclass(slots=True)
-class Inbox:
-    """What watcher and child have told so far. Bad manners of the child cost it all it has said."""
+class CheckState:
+    """What watcher and child have reported so far. A child that breaks the protocol loses all its results."""
 
     facts: Facts
-    tell: Callable[[Progress], object]
+    report_progress: Callable[[Progress], object]
     child_pid: int | None = None
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     before: dict[str, Any] | None = None
@@ -156,7 +156,7 @@ class Inbox:
 
     def progress(self, phase: str, text: str = "") -> None:
         name = self.running.name if self.running is not None else ""
-        self.tell(Progress(phase, name, len(self.results), len(self.plan), text=text))
+        self.report_progress(Progress(phase, name, len(self.results), len(self.plan), text=text))
 
 
 def facts_of(value: Mapping[str, Any]) -> Facts:
