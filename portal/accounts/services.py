@@ -24,6 +24,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 
 TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
 LAST_USED_RESOLUTION = timedelta(minutes=1)
@@ -92,7 +93,7 @@ def create_token(
     token.save()
     events.record(
         actor=actor,
-        kind="token.created",
+        kind=AuditKind.TOKEN_CREATED,
         message=f"made the token “{token.name}”",
         data={"token": str(token.pk), "scopes": wanted},
     )
@@ -115,7 +116,7 @@ def set_mail_notices(*, actor: User, wanted: bool) -> None:
         actor.mail_notices = wanted
         events.record(
             actor=actor,
-            kind="account.mail_notices",
+            kind=AuditKind.ACCOUNT_MAIL_NOTICES,
             message="wants notices by e-mail" if wanted else "wants no notices by e-mail",
         )
 
@@ -129,7 +130,7 @@ def revoke_token(*, actor: User, token_id: UUID) -> None:
     if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
         events.record(
             actor=actor,
-            kind="token.revoked",
+            kind=AuditKind.TOKEN_REVOKED,
             message=f"revoked the token “{token.name}”",
             data={"token": str(token.pk)},
         )
@@ -161,7 +162,7 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
     if owner is not None:
         Membership.objects.create(team=team, user=owner, role=Role.OWNER)
     emit(TeamsChanged())
-    events.record(actor=actor, kind="team.created", team=team, message=f"made the team {team.name}")
+    events.record(actor=actor, kind=AuditKind.TEAM_CREATED, team=team, message=f"made the team {team.name}")
     return team
 
 
@@ -194,7 +195,7 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
         membership.save(update_fields=["role"])
         message = f"made {user.username} {role} of {team.name}"
     events.record(
-        actor=actor, kind="team.member_set", team=team, message=message, data={"user": user.username}
+        actor=actor, kind=AuditKind.TEAM_MEMBER_SET, team=team, message=message, data={"user": user.username}
     )
     return membership
 
@@ -222,7 +223,7 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
     membership.delete()
     events.record(
         actor=actor,
-        kind="team.member_removed",
+        kind=AuditKind.TEAM_MEMBER_REMOVED,
         team=team,
         message=f"took {username} out of {team.name}",
         data={"user": username},

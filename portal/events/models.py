@@ -37,6 +37,32 @@ class Event(models.Model):
         return f"{self.message}: {self.reason}" if self.reason else self.message
 
 
+class TargetKind(models.TextChoices):
+    """What an entry may be about, besides its workspace, team and pool."""
+
+    DEVICE = "device", "Device"
+    NODE = "node", "Node"
+    QUOTA_REQUEST = "quota_request", "Quota request"
+
+
+class EventTarget(models.Model):
+    """One thing that an entry is about; an entry about several devices has one row for each.
+
+    `key` is the UUID of a device as the driver gives it, the name of a node within the entry's pool, or
+    the id of a request. It is no foreign key, for an entry outlives what it is about.
+    """
+
+    event = models.ForeignKey(Event, on_delete=models.CASCADE, related_name="targets")
+    kind = models.CharField(max_length=16, choices=TargetKind)
+    key = models.CharField(max_length=255)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["kind", "key", "event"], name="event_target_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key}"
+
+
 class Notification(models.Model):
     """Something that a user is to know: shown in the portal, and sent by e-mail where there is an address.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from django.conf import settings
 from django.db import transaction
@@ -14,7 +14,8 @@ from django.utils import timezone
 from portal.common.actors import SystemActor, label_of
 from portal.common.texts import strip_nul
 from portal.events import live
-from portal.events.models import Event, Notification
+from portal.events.kinds import AuditKind
+from portal.events.models import Event, EventTarget, Notification, TargetKind
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -31,6 +32,13 @@ class WorkspaceRow(Protocol):
     team_id: UUID
 
 
+class Target(NamedTuple):
+    """One thing that an entry is about: see `EventTarget`."""
+
+    kind: TargetKind
+    key: str
+
+
 # The same notice within this time is one: what tells it twice in a transaction tells it once.
 SAME_NOTICE = timedelta(seconds=5)
 
@@ -38,18 +46,21 @@ SAME_NOTICE = timedelta(seconds=5)
 def record(
     *,
     actor: User | SystemActor,
-    kind: str,
+    kind: AuditKind,
     message: str,
     reason: str = "",
     workspace: WorkspaceRow | None = None,
     team: Model | None = None,
     pool: Model | None = None,
+    targets: Iterable[Target] = (),
     data: dict[str, Any] | None = None,
 ) -> Event:
     """Add one entry. `message` reads after the actor's name: “ada” + “asked for a workspace”.
 
-    `reason` says why, where that is known.
+    `reason` says why, where that is known. `targets` are the devices, nodes and requests on whose pages
+    the entry is shown.
     """
+    kind = AuditKind(kind)
     event = Event.objects.create(
         at=timezone.now(),
         actor=None if isinstance(actor, SystemActor) else actor,
@@ -62,6 +73,9 @@ def record(
         reason=reason,
         data=data or {},
     )
+    EventTarget.objects.bulk_create(
+        EventTarget(event=event, kind=target.kind, key=target.key) for target in dict.fromkeys(targets)
+    )
     if workspace is not None:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
     return event
@@ -70,7 +84,7 @@ def record(
 def record_all(
     *,
     actor: User | SystemActor,
-    kind: str,
+    kind: AuditKind,
     entries: Sequence[tuple[WorkspaceRow, str]],
     reason: str = "",
     data: dict[str, Any] | None = None,

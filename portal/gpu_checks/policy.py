@@ -17,7 +17,8 @@ from django.utils import timezone
 
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
-from portal.events.models import Event
+from portal.events.kinds import AuditKind
+from portal.events.models import EventTarget, TargetKind
 from portal.gpu_checks import lost_runs, runs
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.models import AllocatedDevice, CheckLevel, CordonCause, Device, Pool, PoolState
@@ -176,14 +177,13 @@ def _last_checks(pool: Pool) -> dict[UUID, datetime]:
 
 def _returned(pool: Pool, now: datetime) -> dict[str, datetime]:
     """When devices came back, by UUID: as inventory has told lately."""
-    found: dict[str, datetime] = {}
-    told = Event.objects.filter(pool=pool, kind="device.returned", at__gte=now - RETURNED_KEPT)
-    for at, data in told.order_by("pk").values_list("at", "data"):
-        named = data.get("devices") if isinstance(data.get("devices"), list) else [data.get("device")]
-        for device_uuid in named or ():
-            if isinstance(device_uuid, str):
-                found[device_uuid] = at
-    return found
+    targets = EventTarget.objects.filter(
+        kind=TargetKind.DEVICE,
+        event__pool=pool,
+        event__kind=AuditKind.DEVICE_RETURNED,
+        event__at__gte=now - RETURNED_KEPT,
+    )
+    return dict(targets.order_by("event_id").values_list("key", "event__at"))
 
 
 def _second_looks(devices: list[Device], now: datetime) -> Iterator[Wish]:

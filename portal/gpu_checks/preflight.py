@@ -18,6 +18,7 @@ from portal.common.reasons.codes import CheckCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.gpu_checks import results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
@@ -166,7 +167,7 @@ def _conclude(workspace: Workspace) -> bool:
     for run in unknown:
         events.record(
             actor=SYSTEM,
-            kind="workspace.unchecked",
+            kind=AuditKind.WORKSPACE_UNCHECKED,
             workspace=workspace,
             message=f"hands out {display_name(run.device)} unchecked: {run.summary}",
             data={"device": run.device.uuid, "run": str(run.pk)},

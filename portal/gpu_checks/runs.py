@@ -25,6 +25,9 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.events import live
 from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
 from portal.gpu_checks import baselines
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, GpuCheckRun
 from portal.inventory import node_commands
@@ -279,9 +282,10 @@ def record(
     """One entry in the audit log about a run: `device.check_…` or `device.scrub_…`."""
     events.record(
         actor=actor,
-        kind=f"device.{run.kind}_{step}",
+        kind=AuditKind(f"device.{run.kind}_{step}"),
         pool=device.node.pool,
         message=message,
+        targets=[Target(TargetKind.DEVICE, device.uuid)],
         data={
             "device": device.uuid,
             "run": str(run.pk),

@@ -14,6 +14,7 @@ from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.inventory.models import CheckLevel, Pool
 
 MAX_HOURS = 24 * 365
@@ -45,7 +46,7 @@ def set_checks(*, actor: User | SystemActor, slug: str, **wanted: Any) -> Pool:
         pool.save(update_fields=list(changed))
         events.record(
             actor=actor,
-            kind="pool.checks_set",
+            kind=AuditKind.POOL_CHECKS_SET,
             pool=pool,
             message=f"sets when devices of {pool.name} are checked",
             data={name: getattr(pool, name) for name in NAMES},

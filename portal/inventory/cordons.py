@@ -21,6 +21,9 @@ from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
 from portal.inventory.domain_events import CapacityFreed, DeviceUncordoned, NodesChanged
 from portal.inventory.models import CordonCause, Device
 
@@ -74,9 +77,10 @@ def cordon_device(
     emit(NodesChanged((device.node_id,)))
     events.record(
         actor=actor,
-        kind="device.cordoned",
+        kind=AuditKind.DEVICE_CORDONED,
         pool=device.node.pool,
         message=f"cordoned {display_name(device)}" + (f": {reason}" if reason else ""),
+        targets=[Target(TargetKind.DEVICE, device.uuid)],
         data={"device": device.uuid, "cause": str(cause), "recovery": recovery},
     )
     if cause != CordonCause.OPERATOR:
@@ -106,9 +110,10 @@ def lift_cordon(*, actor: User | SystemActor, device_id: UUID, reason: str = "")
     emit(NodesChanged((device.node_id,)))
     events.record(
         actor=actor,
-        kind="device.uncordoned",
+        kind=AuditKind.DEVICE_UNCORDONED,
         pool=device.node.pool,
         message=f"uncordoned {display_name(device)}" + (f": {strip_nul(reason)}" if reason else ""),
+        targets=[Target(TargetKind.DEVICE, device.uuid)],
         data={"device": device.uuid, "cause": cause},
     )
     if cause in (CordonCause.CHECK, CordonCause.SCRUB):

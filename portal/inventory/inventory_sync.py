@@ -17,6 +17,9 @@ from django.db.models import Q
 from portal.common.actors import SYSTEM
 from portal.common.domain_events import emit
 from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
 from portal.inventory.domain_events import CapacityChanged
 from portal.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceInfo, DeviceKind, NodeInfo
@@ -193,9 +196,10 @@ def _tell(pool: Pool, each: _Changes) -> None:
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind=f"device.{kind}",
+            kind=AuditKind(f"device.{kind}"),
             pool=pool,
             message=message,
+            targets=[Target(TargetKind.NODE, name), *(Target(TargetKind.DEVICE, uuid) for uuid in uuids)],
             data={"devices": uuids, "node": name, **data},
         )
 

@@ -22,6 +22,9 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
 from portal.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
@@ -78,7 +81,7 @@ def create_pool(
     pool.save()
     kind = "a simulated pool" if pool.simulated else "the pool"
     emit(CapacityChanged())
-    events.record(actor=actor, kind="pool.created", pool=pool, message=f"added {kind} {pool.name}")
+    events.record(actor=actor, kind=AuditKind.POOL_CREATED, pool=pool, message=f"added {kind} {pool.name}")
     return pool
 
 
@@ -148,7 +151,7 @@ def _set_state(pool: Pool, state: PoolState, message: str) -> None:
     if changed.update(state=state, state_message=message):
         text = f"finds {pool.name} {state.label.lower()}" + (f": {message}" if message else "")
         emit(CapacityChanged())
-        events.record(actor=SYSTEM, kind=f"pool.{state.value}", pool=pool, message=text)
+        events.record(actor=SYSTEM, kind=AuditKind(f"pool.{state.value}"), pool=pool, message=text)
 
 
 def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node:
@@ -179,9 +182,10 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind="node.appeared",
+            kind=AuditKind.NODE_APPEARED,
             pool=pool,
             message=f"found the node {node.name}",
+            targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )
     elif was_online != info.online:
@@ -189,9 +193,10 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind=f"node.{word}",
+            kind=AuditKind(f"node.{word}"),
             pool=pool,
             message=f"found {node.name} {word}",
+            targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )
     if was_state and info.accelerator_state and was_state != info.accelerator_state:
@@ -199,18 +204,20 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind="node.accelerators",
+            kind=AuditKind.NODE_ACCELERATORS,
             pool=pool,
             message=f"finds the accelerators of {node.name} in the state {info.accelerator_state}{note}",
+            targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "before": was_state, "now": info.accelerator_state},
         )
     if was_driver and node.driver_version and was_driver != node.driver_version:
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind="node.driver_changed",
+            kind=AuditKind.NODE_DRIVER_CHANGED,
             pool=pool,
             message=f"finds the driver {node.driver_version} on {node.name}, {was_driver} before",
+            targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "before": was_driver, "now": node.driver_version},
         )
     changed = [name for name in PLACED_BY if getattr(node, name) != before[name]]
@@ -221,9 +228,10 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind="node.changed",
+            kind=AuditKind.NODE_CHANGED,
             pool=pool,
             message=f"finds {node.name} changed: {words}",
+            targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name, "changed": changed},
         )
     return node
@@ -234,9 +242,10 @@ def _node_offline(pool: Pool, node: Node) -> None:
         emit(CapacityChanged())
         events.record(
             actor=SYSTEM,
-            kind="node.offline",
+            kind=AuditKind.NODE_OFFLINE,
             pool=pool,
             message=f"no longer finds {node.name}",
+            targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )
 
@@ -257,9 +266,10 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
         emit(NodesChanged((node.pk,)))
         events.record(
             actor=actor,
-            kind=f"node.{word}",
+            kind=AuditKind(f"node.{word}"),
             pool=node.pool,
             message=f"{word} {node.name}" + (f": {reason}" if reason else ""),
+            targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )
         if not cordoned:

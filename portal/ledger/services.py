@@ -21,6 +21,7 @@ from portal.common.reasons.codes import CommonCode, LedgerCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.ledger import accounting, spending
 from portal.ledger.accounting import Account, Warn
 from portal.ledger.models import EntryKind, LedgerAccount, LedgerEntry, Period
@@ -97,7 +98,7 @@ def set_ledger(
     each = Period(row.period).label.lower()
     events.record(
         actor=actor,
-        kind=f"ledger.{kind.value}",
+        kind=AuditKind(f"ledger.{kind.value}"),
         team=team,
         message=f"gives {team.name} {format_gpu_hours(granted)} GPU-hours {each}",
         data={"granted": granted, "before": before, "period": row.period},
@@ -114,7 +115,7 @@ def close_ledger(*, actor: User | SystemActor, team: Team) -> None:
     if deleted:
         events.record(
             actor=actor,
-            kind="ledger.closed",
+            kind=AuditKind.LEDGER_CLOSED,
             team=team,
             message=f"counts no GPU-hours of {team.name} any more",
         )
@@ -143,7 +144,7 @@ def credit(*, actor: User | SystemActor, team: Team, amount: int, note: str) -> 
     verb = "credits" if amount > 0 else "takes back from"
     events.record(
         actor=actor,
-        kind="ledger.credit",
+        kind=AuditKind.LEDGER_CREDIT,
         team=team,
         message=f"{verb} {team.name} {format_gpu_hours(abs(row.credit - before))} GPU-hours"
         + (f": {note}" if note else ""),
@@ -205,7 +206,7 @@ def _tick_one(team_id: UUID, now: datetime) -> None:
         _enter(row, EntryKind.REFILL, row.granted, SYSTEM)
         events.record(
             actor=SYSTEM,
-            kind="ledger.refill",
+            kind=AuditKind.LEDGER_REFILL,
             team=row.team,
             message=f"refills the GPU-hours of {row.team.name}: {format_gpu_hours(row.granted)}",
         )
@@ -257,7 +258,10 @@ def _warn(row: LedgerAccount, warning: Warn) -> None:
         % {"hours": left}
     )
     events.record(
-        actor=SYSTEM, kind=f"ledger.warned_{warning.value}", team=row.team, message=f"warns: {title}"
+        actor=SYSTEM,
+        kind=AuditKind(f"ledger.warned_{warning.value}"),
+        team=row.team,
+        message=f"warns: {title}",
     )
     events.notify(
         _concerned(row.team), kind="ledger.warning", title=title, body=body, url=f"/teams/{row.team.slug}/"

@@ -14,7 +14,7 @@ from portal.accounts.policies import is_owner
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
-from portal.events.models import Event
+from portal.events.models import Event, TargetKind
 from portal.quota_requests import policies
 from portal.quota_requests.evidence import Evidence, evidence_for
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestStatus
@@ -94,8 +94,8 @@ def of_user(user: User) -> QuerySet[QuotaRequest]:
 
 def history_of(request: QuotaRequest) -> QuerySet[Event]:
     """The request's events, newest first."""
-    about = Q(data__request=str(request.pk))
-    return Event.objects.filter(about, kind__startswith="quota.").order_by("-pk")
+    found = Event.objects.filter(targets__kind=TargetKind.QUOTA_REQUEST, targets__key=str(request.pk))
+    return found.order_by("-pk")
 
 
 def grants_for(actor: User) -> QuerySet[Grant]:

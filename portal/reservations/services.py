@@ -27,6 +27,7 @@ from portal.common.reasons.codes import CommonCode, QuotaCode, ReservationCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.inventory.models import PlacementLock
 from portal.quotas import policies, resources
 from portal.quotas.domain_events import LimitsChanged
@@ -401,7 +402,7 @@ def _require_room(wanted: Mapping[str, Any], but: UUID | None = None) -> None:
 def _record(actor: User | SystemActor, row: Reservation, word: str, message: str, **data: Any) -> None:
     events.record(
         actor=actor,
-        kind=f"reservation.{word}",
+        kind=AuditKind(f"reservation.{word}"),
         team=row.team,
         message=message,
         data={"reservation": str(row.pk), **_plain(_fields(row)), **data},

@@ -24,6 +24,7 @@ from portal.common.reasons.codes import PreemptionCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.inventory.models import PlacementLock
 from portal.scheduling import hints, placing, queue_status, snapshot_cache, snapshot_feed
 from portal.scheduling.engine import model
@@ -185,7 +186,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
         why = message_of(Reason(victim.reason))
         events.record(
             actor=SYSTEM,
-            kind="workspace.asked_to_leave",
+            kind=AuditKind.WORKSPACE_ASKED_TO_LEAVE,
             workspace=row,
             message=f"asks it to leave within {snapshot.scheduler.policy.grace_s} s",
             reason=why,
@@ -208,10 +209,10 @@ def _nominate(workspace_id: str) -> None:
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
     )
     if waiting.update(nominated=True):
-        _note(workspace_id, "workspace.claimed", "has others make room for it")
+        _note(workspace_id, AuditKind.WORKSPACE_CLAIMED, "has others make room for it")
 
 
-def _note(workspace_id: str, kind: str, message: str, reason: str = "") -> None:
+def _note(workspace_id: str, kind: AuditKind, message: str, reason: str = "") -> None:
     workspace = Workspace.objects.select_related("team", "owner").get(pk=workspace_id)
     snapshot_feed.workloads([workspace.pk])
     events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message, reason=reason)
@@ -229,7 +230,7 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
             when = format_clock(queue_status.moment(head.start_s), snapshot.now)
             _note(
                 head.workload,
-                "workspace.promised",
+                AuditKind.WORKSPACE_PROMISED,
                 "keeps its place",
                 f"nothing smaller delays it beyond {when}",
             )
@@ -237,7 +238,9 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
     for name in cycle.lapsed_nominations:
         if QueueEntry.objects.filter(workspace=UUID(name), nominated=True).update(nominated=False):
             _note(
-                name, "workspace.unclaimed", "finds too little room made for it; it waits in the usual order"
+                name,
+                AuditKind.WORKSPACE_UNCLAIMED,
+                "finds too little room made for it; it waits in the usual order",
             )
         snapshot.scheduler.pending.nominate(name, False)
 
@@ -255,7 +258,7 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
             snapshot_feed.workloads([notice.pk])
             events.record(
                 actor=SYSTEM,
-                kind="workspace.may_stay",
+                kind=AuditKind.WORKSPACE_MAY_STAY,
                 workspace=notice.workspace,
                 message="lets it stay",
                 reason="who needed the place does not wait any more",

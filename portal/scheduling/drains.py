@@ -27,6 +27,9 @@ from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
 from portal.inventory import cordons, services
 from portal.inventory.cordons import display_name
 from portal.inventory.domain_events import DeviceUncordoned, NodeUncordoned
@@ -79,8 +82,9 @@ def drain_node(*, actor: User | SystemActor, node_id: UUID, reason: str) -> Drai
         actor,
         name=node.name,
         pool=node.pool,
-        kind="node.drained",
+        kind=AuditKind.NODE_DRAINED,
         reason=reason,
+        target=Target(TargetKind.NODE, node.name),
         data={"node": node.name},
         there=Q(node=node.pk),
         changed=not before,
@@ -104,8 +108,9 @@ def drain_device(*, actor: User | SystemActor, device_id: UUID, reason: str) -> 
         actor,
         name=display_name(device),
         pool=device.node.pool,
-        kind="device.drained",
+        kind=AuditKind.DEVICE_DRAINED,
         reason=reason,
+        target=Target(TargetKind.DEVICE, device.uuid),
         data={"device": device.uuid},
         there=Q(devices__active=True) & _of_device(device),
         changed=not (before.cordoned and before.cordon_cause == CordonCause.OPERATOR),
@@ -130,8 +135,9 @@ def _ask_all(
     *,
     name: str,
     pool: Pool,
-    kind: str,
+    kind: AuditKind,
     reason: str,
+    target: Target,
     data: dict[str, str],
     there: Q,
     changed: bool,
@@ -147,7 +153,7 @@ def _ask_all(
         why = f"{name} is drained" + (f": {reason}" if reason else "")
         events.record_all(
             actor=actor,
-            kind="workspace.asked_to_leave",
+            kind=AuditKind.WORKSPACE_ASKED_TO_LEAVE,
             entries=[
                 (row, f"asks it to leave within {max(0, int((_by(row) - now).total_seconds()))} s")
                 for row in asked
@@ -171,6 +177,7 @@ def _ask_all(
             pool=pool,
             message=f"drains {name}",
             reason=reason,
+            targets=[target],
             data={**data, "asked": len(asked), "left": len(rows)},
         )
     untils = [row.preempting.preempt_at for row in rows if row.preempting and row.state in PREEMPTIBLE]
@@ -243,7 +250,7 @@ def cancel_preemption(workspace: Workspace) -> None:
     snapshot_feed.workloads([workspace.pk])
     events.record(
         actor=SYSTEM,
-        kind="workspace.may_stay",
+        kind=AuditKind.WORKSPACE_MAY_STAY,
         workspace=workspace,
         message="lets it stay",
         reason="where it runs is not drained any more",

@@ -23,6 +23,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.inventory.domain_events import CapacityFreed
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import dispatch
@@ -257,6 +258,6 @@ def fail(
     dispatch.send(workspace, Op.DELETE)
 
 
-def note(workspace: Workspace, kind: str, message: str) -> None:
+def note(workspace: Workspace, kind: AuditKind, message: str) -> None:
     """Write an event of the system's own about a workspace."""
     events.record(actor=SYSTEM, kind=kind, workspace=workspace, message=message)

@@ -21,6 +21,7 @@ from portal.common.errors import NotFound
 from portal.common.formatting import format_duration
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.events.kinds import AuditKind
 from portal.events.services import notify
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
@@ -148,7 +149,7 @@ def _learn(workspace: Workspace, seen: Observation) -> None:
     if workspace.launched_at is None:
         workspace.launched_at = timezone.now()
         changed.append("launched_at")
-        reconcile.note(workspace, "workspace.launched", "started its program")
+        reconcile.note(workspace, AuditKind.WORKSPACE_LAUNCHED, "started its program")
     if seen.endpoint and seen.endpoint != workspace.endpoint:
         workspace.endpoint = seen.endpoint
         changed.append("endpoint")

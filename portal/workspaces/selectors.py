@@ -14,6 +14,7 @@ from portal.accounts.models import User
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from portal.workspaces.lifecycle import LIVE, State
 from portal.workspaces.models import IdempotencyKey, Workspace, WorkspaceQuerySet
@@ -50,8 +51,8 @@ def events_of(workspace: Workspace, *, after: int = 0) -> QuerySet[Event]:
 
 def failed_starts(workspace: Workspace) -> int:
     """How many starts of the workspace have failed since it was last ready."""
-    ready = Event.objects.filter(workspace=workspace, kind="workspace.ready").order_by("-pk").first()
-    return events_of(workspace, after=ready.pk if ready else 0).filter(kind="workspace.fail").count()
+    ready = Event.objects.filter(workspace=workspace, kind=AuditKind.WORKSPACE_READY).order_by("-pk").first()
+    return events_of(workspace, after=ready.pk if ready else 0).filter(kind=AuditKind.WORKSPACE_FAIL).count()
 
 
 def made_with(actor: User, key: str) -> Workspace | None:

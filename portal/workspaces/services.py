@@ -24,6 +24,7 @@ from portal.common.errors import (
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.workspaces import dispatch, policies, reconcile
 from portal.workspaces.domain_events import WorkspaceQueued, WorkspaceRequested, WorkspacesChanged
 from portal.workspaces.lifecycle import (
@@ -177,7 +178,7 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
     emit(WorkspacesChanged((workspace.pk,)))
     events.record(
         actor=actor,
-        kind="workspace.requested",
+        kind=AuditKind.WORKSPACE_REQUESTED,
         workspace=workspace,
         message=f"asked for {template.name} on {flavor.name}",
         data={"template": template.slug, "flavor": flavor.slug},
@@ -224,7 +225,9 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
             Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.STOPPED)
             emit(WorkspacesChanged((workspace.pk,)))
             workspace.desired_state = DesiredState.STOPPED
-            events.record(actor=actor, kind="workspace.stop_asked", workspace=workspace, message="stopped it")
+            events.record(
+                actor=actor, kind=AuditKind.WORKSPACE_STOP_ASKED, workspace=workspace, message="stopped it"
+            )
         return workspace
     if workspace.state not in STOPPABLE:
         raise _refused(workspace, WorkspaceCode.NOT_STOPPABLE)
@@ -292,7 +295,7 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
                 desired_state=DesiredState.DELETED, termination_reason=TerminationReason.DELETED
             )
             events.record(
-                actor=actor, kind="workspace.delete_asked", workspace=workspace, message="deleted it"
+                actor=actor, kind=AuditKind.WORKSPACE_DELETE_ASKED, workspace=workspace, message="deleted it"
             )
         return workspace
     changes: dict[str, Any] = {
@@ -304,7 +307,9 @@ def delete(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         # The stop goes on; the reconciler deletes it when it has been seen to end.
         Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.DELETED)
         workspace.desired_state = DesiredState.DELETED
-        events.record(actor=actor, kind="workspace.delete_asked", workspace=workspace, message="deleted it")
+        events.record(
+            actor=actor, kind=AuditKind.WORKSPACE_DELETE_ASKED, workspace=workspace, message="deleted it"
+        )
         return workspace
     placed = workspace.pool_id is not None
     advance(

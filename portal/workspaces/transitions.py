@@ -16,6 +16,7 @@ from portal.common.errors import StateConflict
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.workspaces.domain_events import WorkspacesChanged
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State, Trigger, target_of
@@ -61,7 +62,7 @@ def advance(
     emit(WorkspacesChanged((workspace.pk,)))
     events.record(
         actor=actor,
-        kind=f"workspace.{trigger.value}",
+        kind=AuditKind(f"workspace.{trigger.value}"),
         message=message,
         reason=reason,
         workspace=workspace,
@@ -105,7 +106,7 @@ def advance_all(
     emit(WorkspacesChanged(tuple(workspace.pk for workspace in workspaces)))
     events.record_all(
         actor=actor,
-        kind=f"workspace.{trigger.value}",
+        kind=AuditKind(f"workspace.{trigger.value}"),
         entries=list(zip(workspaces, messages, strict=True)),
         data={"from": State(before).value, "to": target.value, **(data or {})},
     )

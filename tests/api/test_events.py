@@ -13,6 +13,7 @@ from django.test import AsyncClient
 
 from portal.common.actors import SYSTEM
 from portal.events import live, services, stream
+from portal.events.kinds import AuditKind
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1, problem
@@ -30,7 +31,9 @@ def one(bob: Any, team: Any) -> Workspace:
 
 
 def happen(workspace: Workspace, message: str) -> int:
-    return services.record(actor=SYSTEM, kind="workspace.note", message=message, workspace=workspace).pk
+    return services.record(
+        actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message=message, workspace=workspace
+    ).pk
 
 
 class Hints:

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from portal.accounts.models import Delegation, Team, User
 from portal.common.actors import SYSTEM
+from portal.events.kinds import AuditKind
 from portal.events.services import notify, record
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.inventory.models import Device
@@ -110,7 +111,7 @@ class TestWorkspaceEvents(ListCase):
     def stock(self) -> None:
         one = WorkspaceFactory(owner=User.objects.get(username="bob"), team=vision())
         for word in ("one", "two"):
-            record(actor=SYSTEM, kind="workspace.note", message=word, workspace=one)
+            record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message=word, workspace=one)
 
 
 class TestQueue(ListCase):

@@ -14,6 +14,7 @@ import redis as redis_py
 
 from portal.common.actors import SYSTEM
 from portal.events import hub, live, services, stream
+from portal.events.kinds import AuditKind
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1
 from tests.factories import WorkspaceFactory, make_token
@@ -64,7 +65,7 @@ def test_an_event_comes_at_once_and_a_client_that_leaves_is_forgotten(
         assert list(islice(lines, 5)).count(": still here") == 2
 
         happened = time.monotonic()
-        services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
+        services.record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message="now", workspace=one)
         came = next(time.monotonic() for line in lines if '"now"' in line)
         assert came - happened < 1, "the hint was not heard"
 
@@ -89,7 +90,7 @@ def test_many_streams_hold_no_threads_and_one_connection_to_redis(
         assert client.get(f"{server}{V1}me", headers={"Accept": "application/json"}).status_code == 200
         assert threading.active_count() < 30
 
-        services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
+        services.record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message="now", workspace=one)
         for response in open_ones:
             assert any('"now"' in line for line in response.iter_lines())
             response.close()
@@ -114,7 +115,7 @@ def test_a_page_and_a_program_share_the_connection(
             lines = response.iter_lines()
             assert list(islice(lines, 8)).count("event: changed") == 2
 
-            services.record(actor=SYSTEM, kind="workspace.note", message="now", workspace=one)
+            services.record(actor=SYSTEM, kind=AuditKind.WORKSPACE_LAUNCHED, message="now", workspace=one)
             assert next(line for line in lines if line) == "event: changed"
 
 

@@ -84,7 +84,7 @@ class Planes:
         while self.state(workspace) != state:
             assert time.monotonic() < deadline, f"{state} was not reached; it is {workspace.state}"
             now = timezone.now()
-            Workspace.objects.filter(due_at__gt=now, lease="").update(next_reconcile_at=now)
+            Workspace.objects.filter(next_reconcile_at__gt=now, lease="").update(next_reconcile_at=now)
             sweep()
             for message in self.sent.take():
                 (deliver or self.sent.deliver)(message)

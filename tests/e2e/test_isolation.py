@@ -331,7 +331,7 @@ def test_a_page_of_a_workspace_cannot_act_on_the_portal(
 
 
 def workspaces(berth: Berth) -> list[tuple[Any, ...]]:
-    query = "SELECT id, state, wanted, generation FROM workspaces_workspace ORDER BY id"
+    query = "SELECT id, state, desired_state, generation FROM workspaces_workspace ORDER BY id"
     return [tuple(row) for row in berth.rows(query)]
 
 

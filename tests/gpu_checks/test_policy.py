@@ -10,7 +10,7 @@ from django.utils import timezone
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
 from portal.events import services as events
-from portal.events.models import Event, Notification
+from portal.events.models import Event, Notification, TargetKind
 from portal.gpu_checks import policy, runs
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory import services as inventory
@@ -171,7 +171,7 @@ def test_a_device_that_came_back_is_checked_even_after_a_check_had_cordoned_it(s
     clock.shift(60)
     events.record(
         actor=SYSTEM, kind="device.returned", pool=site, message="found it again",
-        data={"devices": [device.uuid]},
+        targets=[events.Target(TargetKind.DEVICE, device.uuid)],
     )  # fmt: skip
     clock.shift(1)
     policy.run()

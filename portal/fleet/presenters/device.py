@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Q
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from portal.accounts.models import User
 from portal.common.formatting import format_number
-from portal.events.models import Event
+from portal.events.models import Event, TargetKind
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.history import newest_events
 from portal.gpu_checks.presenters import RECOVERY, Block, block, format_report_text
@@ -201,6 +200,5 @@ def _plain(value: Any) -> str:
 
 
 def _events_of(device: Device) -> tuple[Event, ...]:
-    """What happened to it lately; an entry about several devices names them all."""
-    named = Q(data__device=device.uuid) | Q(data__devices__icontains=f'"{device.uuid}"')
-    return newest_events(device.node.pool, named & Q(kind__startswith="device."))
+    """What happened to it lately."""
+    return newest_events(device.node.pool, TargetKind.DEVICE, device.uuid)

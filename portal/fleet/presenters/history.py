@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from django.db.models import Q
-
-from portal.events.models import Event
+from portal.events.models import Event, TargetKind
 from portal.inventory.models import Pool
 
-MAX_READ, MAX_SHOWN = 100_000, 12
-"""Among so many of the newest entries of the whole log is searched; so many are shown."""
+MAX_SHOWN = 12
 
 
-def newest_events(pool: Pool, about: Q) -> tuple[Event, ...]:
-    """The newest entries of a pool's log that are about something, the newest first."""
-    newest = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
-    found = Event.objects.filter(about, pool=pool, pk__gt=newest - MAX_READ).order_by("-pk")
-    return tuple(found[:MAX_SHOWN])
+def newest_events(pool: Pool, kind: TargetKind, key: str) -> tuple[Event, ...]:
+    """The newest entries of a pool's log about one device or node (see `EventTarget`), newest first."""
+    found = Event.objects.filter(pool=pool, targets__kind=kind, targets__key=key)
+    return tuple(found.order_by("-pk")[:MAX_SHOWN])

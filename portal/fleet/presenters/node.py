@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Q
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from portal.accounts.models import User
 from portal.common.formatting import format_cores, format_memory, format_number, format_thousandths
-from portal.events.models import Event
+from portal.events.models import Event, TargetKind
 from portal.fleet.presenters import pools
 from portal.fleet.presenters.device import why
 from portal.fleet.presenters.history import newest_events
@@ -72,7 +71,7 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
         devices=tuple(rows),
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, counts)),
-        events=newest_events(node.pool, Q(data__node=node.name)),
+        events=newest_events(node.pool, TargetKind.NODE, node.name),
         may=actor.operates,
     )
 

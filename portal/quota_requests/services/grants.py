@@ -21,6 +21,9 @@ from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
 from portal.quota_requests import policies
 from portal.quota_requests.models import QuotaRequest, RequestKind
 from portal.quotas.domain_events import LimitsChanged
@@ -70,9 +73,10 @@ def revoke_grant(*, actor: User, grant_id: UUID, reason: str = "") -> Grant:
     words = format_resource_amount(grant.resource, grant.amount)
     events.record(
         actor=actor,
-        kind="quota.grant_revoked",
+        kind=AuditKind.QUOTA_GRANT_REVOKED,
         team=grant.team,
         message=f"took back {words} granted to {grant.team.name}" + (f": {reason}" if reason else ""),
+        targets=_targets(grant),
         data=_data(grant, reason=reason),
     )
     others = {user.pk: user for user in _concerned(grant)}
@@ -126,9 +130,10 @@ def _end(grant: Grant, now: datetime) -> bool:
     words = format_resource_amount(grant.resource, grant.amount)
     events.record(
         actor=SYSTEM,
-        kind="quota.grant_ended",
+        kind=AuditKind.QUOTA_GRANT_ENDED,
         team=grant.team,
         message=f"ended the grant of {words} to {grant.team.name}: its time is over",
+        targets=_targets(grant),
         data=_data(grant),
     )
     events.notify(
@@ -166,3 +171,7 @@ def _data(grant: Grant, **more: str) -> dict[str, object]:
         "amount": grant.amount,
         **more,
     }
+
+
+def _targets(grant: Grant) -> list[Target]:
+    return [Target(TargetKind.QUOTA_REQUEST, str(grant.request_id))] if grant.request_id else []

@@ -26,6 +26,9 @@ from portal.common.reasons.codes import AccountCode, RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
 from portal.ledger import services as ledger
 from portal.quota_requests import policies
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
@@ -87,10 +90,11 @@ def ask(
     wanted = format_resource_amount(resource, amount)
     events.record(
         actor=actor,
-        kind="quota.request_asked",
+        kind=AuditKind.QUOTA_REQUEST_ASKED,
         team=team,
         workspace=workspace,
         message=f"asked for {wanted} more for {team.name}: {why}",
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, amount=amount, until=until),
     )
     rule = _rule_for(request)
@@ -172,11 +176,12 @@ def _approve_by(rule: AutoApproveRule, request: QuotaRequest) -> None:
     give(request=request, amount=request.amount, until=request.until)
     events.record(
         actor=SYSTEM,
-        kind="quota.request_approved",
+        kind=AuditKind.QUOTA_REQUEST_APPROVED,
         team=request.team,
         workspace=request.workspace,
         message=f"approved {format_resource_amount(request.resource, request.amount)} for"
         f" {request.team.name}: a rule allows it",
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, rule=str(rule.pk), amount=request.amount, until=request.until),
     )
 
@@ -260,10 +265,11 @@ def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
     words = format_resource_amount(request.resource, request.amount)
     events.record(
         actor=actor,
-        kind="quota.request_withdrawn",
+        kind=AuditKind.QUOTA_REQUEST_WITHDRAWN,
         team=request.team,
         workspace=request.workspace,
         message=f"withdrew the request for {words} more for {request.team.name}",
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request),
     )
     _end_waiting(request, "the request that it waited for was withdrawn")
@@ -324,10 +330,11 @@ def _notify_decision(
     how += " (a request of their own: there is no other administrator)" if own else ""
     events.record(
         actor=actor,
-        kind=f"quota.request_{word}",
+        kind=AuditKind(f"quota.request_{word}"),
         team=request.team,
         workspace=request.workspace,
         message=f"{word} {amounts} for {request.team.name}{how}" + (f": {note}" if note else ""),
+        targets=[Target(TargetKind.QUOTA_REQUEST, str(request.pk))],
         data=_data(request, **data, own=own, **({"in_place_of": for_whom.username} if for_whom else {})),
     )
     if not own:
@@ -350,7 +357,11 @@ def _end_waiting(request: QuotaRequest, why: str) -> None:
     if waiting.quota_requests.filter(status=RequestStatus.OPEN).exclude(pk=request.pk).exists():
         return
     events.record(
-        actor=SYSTEM, kind="workspace.not_approved", workspace=waiting, message="deletes it", reason=why
+        actor=SYSTEM,
+        kind=AuditKind.WORKSPACE_NOT_APPROVED,
+        workspace=waiting,
+        message="deletes it",
+        reason=why,
     )
     workspaces.delete(actor=SYSTEM, workspace_id=waiting.pk)
 

@@ -20,6 +20,7 @@ from portal.common.reasons.codes import AccountCode, CommonCode, QuotaCode, Requ
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.quota_requests.models import AutoApproveRule, RequestStatus
 from portal.quotas import resources
 from portal.quotas.models import Grant
@@ -156,7 +157,7 @@ def _check_rule(resource: str, amount: int, hours: int) -> None:
 def _record_rule(actor: User, rule: AutoApproveRule, word: str, message: str) -> None:
     events.record(
         actor=actor,
-        kind=f"quota.{word}",
+        kind=AuditKind(f"quota.{word}"),
         team=rule.team,
         message=message,
         data={
@@ -205,7 +206,7 @@ def delegate(
     made = Delegation.objects.create(approver=actor, delegate=user, starts_at=begins, ends_at=ends_at)
     events.record(
         actor=actor,
-        kind="quota.delegated",
+        kind=AuditKind.QUOTA_DELEGATED,
         message=f"lets {user.username} decide until {format_moment(ends_at)}",
         data={
             "delegation": str(made.pk),
@@ -248,7 +249,7 @@ def take_back(*, actor: User, delegation_id: UUID) -> None:
         found.delete()
     events.record(
         actor=actor,
-        kind="quota.delegation_ended",
+        kind=AuditKind.QUOTA_DELEGATION_ENDED,
         message=f"ended that {found.delegate.username} decides in place of {found.approver.username}",
         data={"delegation": str(delegation_id), "delegate": found.delegate.username},
     )

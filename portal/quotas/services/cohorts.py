@@ -14,6 +14,7 @@ from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.quotas import policies
 from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.models import WEIGHT_ONE, Cohort, TeamShare
@@ -57,7 +58,7 @@ def create_cohort(
     where = f" in {parent.name}" if parent else ""
     events.record(
         actor=actor,
-        kind="quota.cohort_created",
+        kind=AuditKind.QUOTA_COHORT_CREATED,
         message=f"made the cohort {cohort.name}{where}",
         data={"cohort": cohort.slug, "parent": parent.slug if parent else None},
     )
@@ -96,7 +97,7 @@ def change_cohort(
     found.save()
     events.record(
         actor=actor,
-        kind="quota.cohort_changed",
+        kind=AuditKind.QUOTA_COHORT_CHANGED,
         message=f"changed the cohort {before}: {', '.join(changes)}",
         data={
             "cohort": found.slug,
@@ -129,7 +130,7 @@ def delete_cohort(*, actor: User | SystemActor, cohort: Cohort) -> None:
     everything[cohort.pk].delete()
     events.record(
         actor=actor,
-        kind="quota.cohort_deleted",
+        kind=AuditKind.QUOTA_COHORT_DELETED,
         message=f"deleted the cohort {name}",
         data={"cohort": slug, "quotas": quotas},
     )
@@ -167,7 +168,7 @@ def set_share(
     share.save(update_fields=["cohort", "weight_milli", "reclaim"])
     events.record(
         actor=actor,
-        kind="quota.share_set",
+        kind=AuditKind.QUOTA_SHARE_SET,
         team=team,
         message=f"changed the share of {team.name}: {', '.join(changes)}",
         data={

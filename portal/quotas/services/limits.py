@@ -19,6 +19,7 @@ from portal.common.reasons.codes import QuotaCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of
 from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.quotas import policies, resources
 from portal.quotas.domain_events import LimitsChanged
 from portal.quotas.models import Cohort, MemberCap, Quota, ResourceRate, SiteLimit
@@ -104,7 +105,7 @@ def set_quota(
     quota.save()
     events.record(
         actor=actor,
-        kind="quota.set",
+        kind=AuditKind.QUOTA_SET,
         team=team,
         message=f"set {format_resource(resource)} of {owner.name}: {_difference(resource, before, wanted)}",
         data=_data(team, cohort, resource) | {"before": _named(before), "after": _named(wanted)},
@@ -129,7 +130,7 @@ def remove_quota(
     quota.delete()
     events.record(
         actor=actor,
-        kind="quota.removed",
+        kind=AuditKind.QUOTA_REMOVED,
         team=team,
         message=f"removed the quota of {format_resource(resource)} of {owner.name} ("
         f"{format_amount(resource, before[0])})",
@@ -268,7 +269,7 @@ def _record_cap(
     old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
     events.record(
         actor=actor,
-        kind="quota.member_cap_removed" if after is None else "quota.member_cap_set",
+        kind=AuditKind.QUOTA_MEMBER_CAP_REMOVED if after is None else AuditKind.QUOTA_MEMBER_CAP_SET,
         team=team,
         message=f"set the cap of {who} in {team.name} on {format_resource(resource)}: {old} → {new}",
         data={
@@ -334,7 +335,7 @@ def _record_site(actor: User | SystemActor, resource: str, before: int | None, a
     old, new = ("none" if amount is None else format_amount(resource, amount) for amount in (before, after))
     events.record(
         actor=actor,
-        kind="quota.site_limit_removed" if after is None else "quota.site_limit_set",
+        kind=AuditKind.QUOTA_SITE_LIMIT_REMOVED if after is None else AuditKind.QUOTA_SITE_LIMIT_SET,
         message=f"set the site's limit of {format_resource(resource)}: {old} → {new}",
         data={"resource": resource, "before": before, "after": after},
     )
@@ -382,7 +383,7 @@ def _record_rate(actor: User | SystemActor, resource: str, before: int | None, a
     old, new = (format_thousandths(1000 if rate is None else rate, 3) for rate in (before, after))
     events.record(
         actor=actor,
-        kind="quota.rate_removed" if after is None else "quota.rate_set",
+        kind=AuditKind.QUOTA_RATE_REMOVED if after is None else AuditKind.QUOTA_RATE_SET,
         message=f"set what an hour of {format_resource(resource)} costs: {old} → {new} GPU-hours",
         data={"resource": resource, "before": before, "after": after},
     )
