@@ -272,7 +272,7 @@ def test_a_thousand_devices_take_no_query_each(catalog, django_assert_max_num_qu
     assert Device.objects.filter(present=True).count() == 1000
     with django_assert_max_num_queries(NODES + 20):
         assert report(pool, *many()) == []
-    # One event for a node, with what it is about; rows are written some at a time, for a statement has room for some only.
+    # One event for a node, and its targets; rows are written some at a time: a statement holds some only.
     with django_assert_max_num_queries(4 * NODES + 60):
         found = report(pool, *many(healthy=False, health_note="hot"))
     assert kinds(found) == ["device.ill"] * NODES
