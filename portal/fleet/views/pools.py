@@ -1,4 +1,4 @@
-"""Pages of pools. Everybody who is signed in may look; templates/inventory/ says what each expects."""
+"""Pages of pools. Everybody who is signed in may look; templates/fleet/ says what each expects."""
 
 from __future__ import annotations
 

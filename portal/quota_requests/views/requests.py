@@ -1,4 +1,4 @@
-"""Asking for more, the inbox and a request's page; templates/quotas/ says what each expects."""
+"""Asking for more, the inbox and a request's page; templates/quota_requests/ says what each expects."""
 
 from __future__ import annotations
 
