@@ -45,7 +45,7 @@ DEBUG = env.bool("BERTH_DEBUG", default=False)
 SECRET_KEY = secret("BERTH_SECRET_KEY", "secret_key")
 if not SECRET_KEY:
     # Commands such as `migrate` or `check` run before `make up` has written the secrets; whatever
-    # serves requests refuses to start with this value (portal.common.checks).
+    # serves requests refuses to start with this value (portal.common.system_checks).
     SECRET_KEY = "insecure-" + hashlib.sha256(str(BERTH_HOME).encode()).hexdigest()
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
 _redis_password = secret("BERTH_REDIS_PASSWORD", "redis_control")

@@ -20,7 +20,7 @@ from portal.inventory.domain_events import (
     NodeUncordoned,
 )
 from portal.quotas.domain_events import LimitsChanged
-from portal.scheduling import admission, cycle, drains, preemptions, snapshot_feed
+from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.workspaces.domain_events import (
     AllocationsReleased,
@@ -53,7 +53,7 @@ def connect() -> None:
     in_transaction(WorkspaceWaits, request_cycle)
     in_transaction(WorkspacesChanged, snapshot_feed.workspaces_changed)
     in_transaction(PreflightDue, preflight.proceed)
-    in_transaction(PreemptionDue, preemptions.carry_out)
+    in_transaction(PreemptionDue, evictions.carry_out)
     in_transaction(AllocationsReleased, preflight.scrub_after)
     # quotas, ledger, reservations
     in_transaction(LimitsChanged, snapshot_feed.limits_changed, request_cycle)

@@ -23,7 +23,7 @@ from bench.placement.traces import TraceError, read_nodes, read_workloads
 from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
-from portal.scheduling import cycle, placing, queue_status, snapshot_cache
+from portal.scheduling import cycle, launches, queue_status, snapshot_cache
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
 from portal.scheduling.engine.placement.types import NodeCapacity
 from portal.scheduling.engine.scheduler import Scheduler
@@ -40,7 +40,7 @@ PARTS: tuple[tuple[str, Any, str], ...] = (
     ("read", snapshot_cache, "load"),
     ("follow", snapshot_cache, "follow"),
     ("decide", Scheduler, "cycle"),
-    ("write", placing, "begin"),
+    ("write", launches, "begin"),
     ("update", queue_status, "update"),
 )
 

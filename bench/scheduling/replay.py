@@ -204,15 +204,15 @@ def replay(
             del ends[bisect_left(ends, (old, victim.workload))]
             ends_of[victim.workload] = min(old, now_s + policy.grace_s)
             insort(ends, (ends_of[victim.workload], victim.workload))
-        wrong = scheduler.state.violation()
+        wrong = scheduler.usage.violation()
         if wrong:
             outcome.violations.append(f"at {now_s}: {wrong}")
     return outcome
 
 
 def _age_usage(scheduler: Scheduler, elapsed_s: int) -> None:
-    for name, team in scheduler.state.teams.items():
-        node = scheduler.state.tree.teams[name]
+    for name, team in scheduler.usage.teams.items():
+        node = scheduler.usage.tree.teams[name]
         average = decayed(team.borrowed_avg, {GPU: node.borrowed(GPU)}, elapsed_s, HALF_LIFE_S)
         scheduler.set_average(name, average)
 

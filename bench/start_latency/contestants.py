@@ -20,7 +20,7 @@ from pathlib import Path
 
 import httpx
 
-from portal.catalog.starting import JUPYTER_MAIN
+from portal.catalog.initial_catalog import JUPYTER_MAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.01

@@ -29,8 +29,8 @@ from portal.accounts.models import Role
 from portal.common.domain_events import emit
 from portal.common.errors import PortalError
 from portal.common.htmx import local_path, public_url
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 
 ROWS_PER_PAGE = 50
 YEAR_S = 31_536_000

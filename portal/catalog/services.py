@@ -6,8 +6,8 @@ import re
 
 from django.db import transaction
 
+from portal.catalog.initial_catalog import FLAVORS, TEMPLATES
 from portal.catalog.models import Flavor, Template
-from portal.catalog.starting import FLAVORS, TEMPLATES
 from portal.inventory.domain_events import InventoryApplied
 from portal.inventory.models import Pool
 from provisioning.types import DeviceKind

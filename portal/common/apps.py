@@ -1,6 +1,6 @@
 from django.apps import AppConfig
 
-from portal.common import checks, logs  # noqa: F401  (registers the checks)
+from portal.common import logs, system_checks  # noqa: F401  (registers the checks)
 
 
 class CommonConfig(AppConfig):

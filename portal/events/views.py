@@ -11,7 +11,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.common.htmx import local_path
-from portal.common.requests import SignedInRequest
+from portal.common.typed_requests import SignedInRequest
 from portal.events import selectors, services
 
 ROWS_PER_PAGE = 50

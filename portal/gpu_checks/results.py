@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul, strip_nul_json
 from portal.events import live
-from portal.gpu_checks import reading
+from portal.gpu_checks import report_reader
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import (
@@ -96,7 +96,7 @@ def apply_answer(answer: CheckAnswer) -> bool:
             return False
         if run.started_at is None:
             run.started_at = timezone.now()
-        reading_of = reading.of_check if run.kind == CheckKind.CHECK else reading.of_scrub
+        reading_of = report_reader.of_check if run.kind == CheckKind.CHECK else report_reader.of_scrub
         found = reading_of(answer, run)
         end(
             run,
@@ -163,7 +163,7 @@ def _hand_out(run: GpuCheckRun, workspace: Workspace | None) -> None:
         emit(HandOutCheckEnded(workspace))
 
 
-def _act(run: GpuCheckRun, found: reading.Reading) -> None:
+def _act(run: GpuCheckRun, found: report_reader.Reading) -> None:
     device, name, noun = run.device, display_name(run.device), NOUN[CheckKind(run.kind)]
     match found.verdict:
         case CheckVerdict.PASS:
@@ -186,7 +186,7 @@ def _act(run: GpuCheckRun, found: reading.Reading) -> None:
             _unproven(run, run.summary)
 
 
-def _passed(run: GpuCheckRun, found: reading.Reading) -> None:
+def _passed(run: GpuCheckRun, found: report_reader.Reading) -> None:
     device = run.device
     if run.kind == CheckKind.SCRUB:
         device.clean_free_mib = found.free_mib

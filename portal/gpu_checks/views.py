@@ -13,8 +13,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from portal.accounts.policies import require_operator
 from portal.common.errors import InvalidInput
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.gpu_checks import presenters, runs, selectors, settings
 from portal.gpu_checks.models import CheckKind
 from portal.inventory.models import CheckLevel

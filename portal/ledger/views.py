@@ -14,8 +14,8 @@ from portal.common.errors import InvalidInput, PortalError
 from portal.common.formatting import format_gpu_hours
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.ledger import services
 from portal.ledger.models import Period
 from portal.quotas import resources

@@ -21,8 +21,8 @@ from portal.common.formatting import format_resource, format_resource_amount, fo
 from portal.common.htmx import wants
 from portal.common.reasons.codes import AccountCode, QuotaCode
 from portal.common.reasons.reason import Reason
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.quotas import policies
 from portal.quotas.forms import parse_amount, parse_amount_or_none, parse_number
 from portal.quotas.models import Cohort

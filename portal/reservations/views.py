@@ -22,8 +22,8 @@ from portal.common.formatting import format_amount, format_resource, format_time
 from portal.common.htmx import wants
 from portal.common.reasons.codes import CommonCode, ReservationCode
 from portal.common.reasons.reason import Reason
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.quotas import policies, resources
 from portal.quotas.forms import parse_amount
 from portal.quotas.selectors import limits

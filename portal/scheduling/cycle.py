@@ -26,7 +26,7 @@ from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.inventory.models import PlacementLock
-from portal.scheduling import hints, placing, queue_status, snapshot_cache, snapshot_feed
+from portal.scheduling import hints, launches, queue_status, snapshot_cache, snapshot_feed
 from portal.scheduling.engine import model
 from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import ClusterSnapshot, choose_variant
@@ -154,8 +154,8 @@ def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
         if name in rows:
             pool, placement = snapshot.placer.place_of(name)
             amounts = snapshot.scheduler.pending.items[name].amounts
-            starts.append(placing.Start(rows[name], pool.pool, placement, amounts))
-    placing.begin(starts, snapshot.now)
+            starts.append(launches.Start(rows[name], pool.pool, placement, amounts))
+    launches.begin(starts, snapshot.now)
     return [str(each.workspace.pk) for each in starts]
 
 

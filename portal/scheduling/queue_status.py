@@ -43,7 +43,7 @@ def update(snapshot: ClusterSnapshot) -> None:
     etas = verdicts.forecast(scheduler, cycle)
     order = {
         workload.id: place + 1
-        for place, workload in enumerate(scheduler.pending.pick(scheduler.state, set()))
+        for place, workload in enumerate(scheduler.pending.pick(scheduler.usage, set()))
     }
     rows = {
         str(row.pk): row
@@ -75,7 +75,7 @@ def _status_of(
         return QueueStatus(
             Outcome.QUEUED, blockers.no_room(pending.placement_request) if pending.reason else looked_at_again
         )
-    never = snapshot.scheduler.state.never(pending.workload)
+    never = snapshot.scheduler.usage.never(pending.workload)
     shortfall = never or verdicts.why_not(snapshot.scheduler, pending.workload, cycle)
     blocker = verdicts.blocker_of(snapshot.scheduler, pending.workload, shortfall)
     asks = never is not None and never[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP)

@@ -27,7 +27,7 @@ def update(*, now: datetime | None = None) -> int:
     )
     if not shares:
         return 0
-    tree = snapshot.load(now).scheduler.state.tree
+    tree = snapshot.load(now).scheduler.usage.tree
     changed = []
     for share in shares:
         node = tree.teams[share.team.slug]

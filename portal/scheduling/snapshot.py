@@ -174,7 +174,7 @@ def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWor
         if len(pending.placement_request.variants) == 1:
             break
         placer.expect(pending.id, pending.placement_request, variant)
-        if scheduler.state.shortfall(workload, scheduler.now_s) is None and placer.fits(workload, ()):
+        if scheduler.usage.shortfall(workload, scheduler.now_s) is None and placer.fits(workload, ()):
             chosen = (variant, workload)
             break
     if chosen is not None:

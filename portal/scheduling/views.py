@@ -9,8 +9,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.common.htmx import partial_of
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.scheduling import selectors as selectors
 from portal.scheduling.models import QueueState
 

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from portal.common.errors import NotFound, PortalError
 from portal.common.htmx import local_path, partial_of, wants
-from portal.common.requests import SignedInRequest
+from portal.common.typed_requests import SignedInRequest
 from portal.events import live, stream
 from portal.workspaces import presenters, selectors, services
 from portal.workspaces.gateway import publishing

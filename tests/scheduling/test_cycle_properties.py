@@ -37,7 +37,7 @@ def check() -> None:
         AllocatedDevice.objects.filter(active=True).values("device__uuid").annotate(taken=Sum("milli"))
     ):
         assert row["taken"] <= 1000, row
-    assert load().scheduler.state.violation() == ""
+    assert load().scheduler.usage.violation() == ""
     for row in Workspace.objects.filter(allocations__released_at=None, allocations__isnull=False).distinct():
         held = row.allocations.filter(released_at=None).aggregate(milli=Sum("devices__milli"))["milli"] or 0
         assert held == sum(

@@ -9,7 +9,7 @@ from portal.accounts.domain_events import SignedOut
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.events import live
 from portal.workspaces import services
-from portal.workspaces.gateway import publishing, routes, state, tickets
+from portal.workspaces.gateway import publishing, routes, tickets, workspace_views
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import app_token
@@ -30,7 +30,7 @@ def told(monkeypatch) -> list[tuple]:
     monkeypatch.setattr(live, "publish", lambda *_: None)
     monkeypatch.setattr(routes, "publish", lambda _, route: calls.append(("route", route.endpoint)))
     monkeypatch.setattr(routes, "withdraw", lambda _, name: calls.append(("no route", name)))
-    monkeypatch.setattr(state, "put", lambda _, view: calls.append(("view", view.state)))
+    monkeypatch.setattr(workspace_views, "put", lambda _, view: calls.append(("view", view.state)))
     monkeypatch.setattr(tickets, "revoke_workspace", lambda _, name: calls.append(("revoked", name)))
     return calls
 

@@ -14,7 +14,7 @@ from portal.common.errors import NotFound
 from portal.common.htmx import partial_of
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
-from portal.common.requests import SignedInRequest
+from portal.common.typed_requests import SignedInRequest
 from portal.fleet.presenters import charts
 from portal.inventory import selectors, series
 from portal.inventory.cordons import display_name

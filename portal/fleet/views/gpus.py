@@ -19,8 +19,8 @@ from portal.common.errors import NotFound
 from portal.common.htmx import partial_of
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.fleet.presenters import device as device_page
 from portal.fleet.presenters import gpu_map
 from portal.fleet.presenters import node as node_page

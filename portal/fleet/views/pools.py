@@ -9,7 +9,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.common.htmx import partial_of
-from portal.common.requests import SignedInRequest
+from portal.common.typed_requests import SignedInRequest
 from portal.fleet.presenters import pools as presenters
 from portal.inventory import selectors
 from portal.inventory.models import CheckLevel

@@ -11,8 +11,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.common.htmx import partial_of, wants
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.fleet.presenters import pools
 from portal.home.presenters import home as home_presenters
 from portal.inventory import selectors as inventory

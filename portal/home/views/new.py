@@ -19,8 +19,8 @@ from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.htmx import wants
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.home.presenters import new_workspace
 from portal.workspaces import selectors, services
 from portal.workspaces.views import to_workspace

@@ -14,7 +14,7 @@ from portal.accounts import policies, selectors, services
 from portal.accounts.forms import MemberForm, add_problems, form_status
 from portal.accounts.models import Role
 from portal.common.errors import PortalError
-from portal.common.requests import SignedInRequest
+from portal.common.typed_requests import SignedInRequest
 from portal.home.presenters import team as team_presenters
 
 ROWS_PER_PAGE = 50

@@ -22,8 +22,8 @@ from portal.catalog import selectors as catalog
 from portal.common.errors import PortalError
 from portal.common.formatting import format_input, format_resource_amount
 from portal.common.htmx import partial_of, wants
-from portal.common.requests import SignedInRequest
 from portal.common.texts import strip_nul
+from portal.common.typed_requests import SignedInRequest
 from portal.quota_requests import policies, presenters
 from portal.quota_requests import selectors as selectors
 from portal.quota_requests.forms import AskForm, DecideForm, base_units, end_after

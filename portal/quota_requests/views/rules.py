@@ -20,7 +20,7 @@ from portal.common.errors import NotAllowed, PortalError
 from portal.common.formatting import format_date
 from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
-from portal.common.requests import SignedInRequest
+from portal.common.typed_requests import SignedInRequest
 from portal.quota_requests import presenters
 from portal.quota_requests import selectors as selectors
 from portal.quota_requests.forms import DelegationForm, RuleForm, base_units, end_after

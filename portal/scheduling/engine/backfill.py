@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
 from portal.scheduling.engine.model import BackfillReservation, Policy, Running, Workload
-from portal.scheduling.engine.state import State
+from portal.scheduling.engine.usage import Usage
 
 End = tuple[int, str, Workload]
 MAX_GONE = 512
@@ -42,14 +42,14 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class ReservedStart:
-    """A back-fill reservation, and the state at its start with the request in it.
+    """A back-fill reservation, and the usage at its start with the request in it.
 
     `gone` names those whose leaving gives it its place on the nodes; None where nodes are not looked at.
     """
 
     backfill: BackfillReservation
     workload: Workload
-    state: State
+    usage: Usage
     nominated: bool = False
     gone: tuple[str, ...] | None = None
 
@@ -57,7 +57,7 @@ class ReservedStart:
         """Whether starting `other` now leaves the reserved start where it is."""
         if now_s + other.duration_s <= self.backfill.start_s:
             return True
-        if self.state.shortfall(other, self.backfill.start_s) is not None:
+        if self.usage.shortfall(other, self.backfill.start_s) is not None:
             return False
         if self.gone is None or not isinstance(placer, Keeper):
             return True
@@ -72,10 +72,10 @@ class ReservedStart:
             return True
         stayed = [each for each in victims if each.ends_s > start_s]
         for each in stayed:
-            self.state.remove(each.workload)
-        fits = self.state.shortfall(other, start_s) is None
+            self.usage.remove(each.workload)
+        fits = self.usage.shortfall(other, start_s) is None
         for each in stayed:
-            self.state.add(each.workload)
+            self.usage.add(each.workload)
         if not fits or self.gone is None or not isinstance(placer, Keeper):
             return fits
         left = [each.workload.id for each in victims]
@@ -85,9 +85,9 @@ class ReservedStart:
         """Take over what `allows_swap` has allowed."""
         for each in victims:
             if each.ends_s > self.backfill.start_s:
-                self.state.remove(each.workload)
+                self.usage.remove(each.workload)
         if from_s + other.duration_s > self.backfill.start_s:
-            self.state.add(other)
+            self.usage.add(other)
 
 
 def expected_ends(
@@ -122,12 +122,12 @@ def find_reserved_start(
     workload: Workload,
     resource: str,
     now_s: int,
-    state: State,
+    usage: Usage,
     ends: Iterator[End],
     earlier: Sequence[ReservedStart],
 ) -> ReservedStart | None:
     """When the request can start, as running workloads and those of `earlier` end; None: never."""
-    later = state.clone()
+    later = usage.clone()
     for other in earlier:
         later.add(other.workload)
     following = next(ends, None)
@@ -151,7 +151,7 @@ def find_reserved_start(
 def fits_without(
     workload: Workload,
     at_s: int,
-    state: State,
+    usage: Usage,
     gone: Sequence[Workload],
     reserved_starts: Sequence[ReservedStart],
     placer: Placer | None,
@@ -159,17 +159,17 @@ def fits_without(
 ) -> bool:
     """Whether it fits at `at_s` with `gone` left and those of `reserved_starts` in.
 
-    The state stays as it was.
+    The usage stays as it was.
     """
     for other in gone:
-        state.remove(other)
+        usage.remove(other)
     for reserved_start in reserved_starts:
-        state.add(reserved_start.workload)
-    fits = state.shortfall(workload, at_s) is None
+        usage.add(reserved_start.workload)
+    fits = usage.shortfall(workload, at_s) is None
     for reserved_start in reserved_starts:
-        state.remove(reserved_start.workload)
+        usage.remove(reserved_start.workload)
     for other in gone:
-        state.add(other)
+        usage.add(other)
     if not fits or placer is None:
         return fits
     return placer.fits(workload, [other.id for other in gone if other.id in running])

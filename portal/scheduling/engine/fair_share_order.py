@@ -14,7 +14,7 @@ from portal.quotas.types import WEIGHT_ONE
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.pending import UNRESERVED, USUAL, Key, Rank
 from portal.scheduling.engine.scheduler_state import SchedulerState
-from portal.scheduling.engine.state import State
+from portal.scheduling.engine.usage import Usage
 
 
 class _Account:
@@ -22,9 +22,9 @@ class _Account:
 
     __slots__ = ("above", "entries", "history", "share", "terms", "usage", "version")
 
-    def __init__(self, state: State, team: str) -> None:
-        node = state.tree.teams[team]
-        averages = state.teams[team].borrowed_avg
+    def __init__(self, usage: Usage, team: str) -> None:
+        node = usage.tree.teams[team]
+        averages = usage.teams[team].borrowed_avg
         self.terms: dict[str, tuple[int, int, int]] = {}
         self.usage: dict[str, int] = {}
         if node.parent is not None:
@@ -35,8 +35,8 @@ class _Account:
                     max(1, node.parent.potential(name)) * node.weight_milli,
                 )
                 self.usage[name] = node.usage.get(name, 0)
-        self.above = state.share(team)[:-1]
-        self.share = state.share(team)
+        self.above = usage.share(team)[:-1]
+        self.share = usage.share(team)
         self.history: list[tuple[int, tuple[int, ...]]] = [(0, self.share)]
         self.entries: list[Key] = []
         self.version = 0
@@ -67,7 +67,7 @@ class FairShareOrder:
 
     def __init__(self, scheduler: SchedulerState, starting: frozenset[str]) -> None:
         self._items = scheduler.pending.items
-        self._accounts = {team: _Account(scheduler.state, team) for team in scheduler.state.teams}
+        self._accounts = {team: _Account(scheduler.usage, team) for team in scheduler.usage.teams}
         self._given: list[Rank] = []
         self._front_s = scheduler.now_s
         self._running: Iterator[tuple[int, Workload]] = scheduler.by_end()

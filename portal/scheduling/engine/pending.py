@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 
 from portal.scheduling.engine.model import Workload
-from portal.scheduling.engine.state import State
+from portal.scheduling.engine.usage import Usage
 
 Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
 Key = tuple[int, int, int, int, str]
@@ -102,14 +102,14 @@ class PendingQueue:
                 self._discard(workload_id)
                 self._insert(self.items[workload_id], shape, OVERDUE)
 
-    def pick(self, state: State, passed: set[Shape]) -> Iterator[Workload]:
+    def pick(self, usage: Usage, passed: set[Shape]) -> Iterator[Workload]:
         """Each pending request once, best first as shares stand then, without the shapes in `passed`.
 
         The caller may start what it is given (shares only grow by that), and removes after the iteration.
         """
         seen: dict[Shape, int] = dict.fromkeys(self._lists, 0)
         # Shares only grow while the caller starts requests: a rank that still holds at the top is the best.
-        heap = [(self._rank(shape, 0, state), shape) for shape in seen]
+        heap = [(self._rank(shape, 0, usage), shape) for shape in seen]
         heapify(heap)
         while heap:
             rank, shape = heap[0]
@@ -117,21 +117,21 @@ class PendingQueue:
                 heappop(heap)
                 continue
             index = seen[shape]
-            now = self._rank(shape, index, state)
+            now = self._rank(shape, index, usage)
             if now != rank:
                 # Its team's share has grown since: it may not be the best any more.
                 heapreplace(heap, (now, shape))
                 continue
             seen[shape] = index + 1
             if index + 1 < len(self._lists[shape]):
-                heapreplace(heap, (self._rank(shape, index + 1, state), shape))
+                heapreplace(heap, (self._rank(shape, index + 1, usage), shape))
             else:
                 heappop(heap)
             yield self.items[rank[5]]
 
-    def _rank(self, shape: Shape, index: int, state: State) -> Rank:
+    def _rank(self, shape: Shape, index: int, usage: Usage) -> Rank:
         band, priority, usual, created, name = self._lists[shape][index]
-        share = state.share(shape[0]) if band == USUAL and usual == UNRESERVED else ()
+        share = usage.share(shape[0]) if band == USUAL and usual == UNRESERVED else ()
         return (band, priority, usual, share, created, name)
 
     def keys_of_all(self) -> Iterator[Key]:

@@ -61,7 +61,7 @@ class Plan:
     def __init__(self, scheduler: SchedulerState, cycle: Cycle | None = None) -> None:
         """Plan for the pending requests. `cycle` says who starts at once; without it, whom the slots let."""
         self._scheduler = scheduler
-        self._state = scheduler.state
+        self._usage = scheduler.usage
         self._now_s = scheduler.now_s
         self._basis = Reason(WaitBasis.EXPECTED_ENDS, {"running": len(scheduler.running)})
         self._row: dict[tuple[object, ...], int] = {}
@@ -116,8 +116,8 @@ class Plan:
     def _find(self, left: Ints, workload: Workload, earliest: int) -> tuple[_Slot | None, Eta]:
         need = self._needs.get(key := self._key(workload))
         if need is None:
-            never = self._state.never(workload)
-            if never is None and not self._state.teams[workload.team].funded:
+            never = self._usage.never(workload)
+            if never is None and not self._usage.teams[workload.team].funded:
                 never = (Rule.LEDGER, "")
             if never is not None:
                 return None, Eta(None, Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": never[0].value}))
@@ -127,7 +127,7 @@ class Plan:
         over = left[need.rows[: need.checked]] - need.amounts[: need.checked]
         enough: Bools = np.all(over >= 0, axis=0)
         begins = enough
-        if self._state.calendar.reservations:
+        if self._usage.calendar.reservations:
             unbooked = self._unbooked(left, workload)
             begins = enough & unbooked
             # Work that may have to leave only has to fit beside reservations when it starts.
@@ -161,11 +161,11 @@ class Plan:
         return after
 
     def _key(self, workload: Workload) -> object:
-        user = workload.user if self._state.teams[workload.team].capped else ""
+        user = workload.user if self._usage.teams[workload.team].capped else ""
         return (workload.team, user, tuple(workload.amounts.items()))
 
     def _need(self, left: Ints, workload: Workload) -> _Need:
-        state = self._state
+        usage = self._usage
         user = workload.user
         limits: list[tuple[int, int | Ints]] = []
         held: list[tuple[int, int | Ints]] = []
@@ -175,7 +175,7 @@ class Plan:
             for name in (("site", resource), ("member", workload.team, user, resource)):
                 if name in self._row:
                     limits.append((self._row[name], amount))
-            node: Node | None = state.tree.teams[workload.team]
+            node: Node | None = usage.tree.teams[workload.team]
             more: int | Ints = amount
             while node is not None:
                 line = self._row.get((id(node), resource))
@@ -199,11 +199,11 @@ class Plan:
 
     def _read(self) -> tuple[Ints, int, Ints]:
         """The grid, where on it something changes first, and what is left of each limit at each time."""
-        scheduler, state = self._scheduler, self._state
+        scheduler, usage = self._scheduler, self._usage
         running = _Running(scheduler)
         moments = [
             at_s
-            for each in state.calendar.reservations
+            for each in usage.calendar.reservations
             for at_s in (each.start_s, each.end_s)
             if at_s > self._now_s
         ]
@@ -214,18 +214,18 @@ class Plan:
         soonest = min((*running.ends.tolist(), *moments, self._now_s + shortest_s))
         following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
         lines: list[Ints] = []
-        for resource in {**state.capacity, **state.site_limits}:
-            both = (state.capacity, state.site_limits)
+        for resource in {**usage.capacity, **usage.site_limits}:
+            both = (usage.capacity, usage.site_limits)
             limit = min(one[resource] for one in both if resource in one)
             self._row["site", resource] = len(lines)
             lines.append(limit - running.held(resource))
         for team, user in dict.fromkeys((each.team, each.user) for each in scheduler.pending.items.values()):
-            if state.teams[team].capped:
+            if usage.teams[team].capped:
                 own = [each for each in scheduler.of_team(team) if each.workload.user == user]
-                for resource, cap in state.teams[team].caps_of(user).items():
+                for resource, cap in usage.teams[team].caps_of(user).items():
                     self._row["member", team, user, resource] = len(lines)
                     lines.append(cap - running.held_by(own, resource))
-        for node in (*state.tree.cohorts.values(), *state.tree.teams.values()):
+        for node in (*usage.tree.cohorts.values(), *usage.tree.teams.values()):
             if node.parent is None:
                 for resource in node.root_names:
                     self._read_node(node, resource, running, lines)
@@ -233,7 +233,7 @@ class Plan:
 
     def _read_node(self, node: Node, resource: str, running: _Running, lines: list[Ints]) -> Ints:
         """Add the rows of the node and those below it. Returns what it takes from above at each time."""
-        teams = self._state.tree.teams
+        teams = self._usage.tree.teams
         if teams.get(node.name) is node:
             usage = running.held(resource, [node.name])
         else:
@@ -265,13 +265,13 @@ class Plan:
         """When the request fits beside what other teams have booked and do not use already."""
         free = np.ones(len(self._grid), np.bool_)
         for resource, amount in workload.amounts.items():
-            if amount > 0 and resource in self._state.capacity:
+            if amount > 0 and resource in self._usage.capacity:
                 kept = self._kept.get((workload.team, resource))
                 if kept is None:
-                    calendar, state = self._state.calendar, self._state
+                    calendar, usage = self._usage.calendar, self._usage
                     kept = np.array(
                         [
-                            calendar.peak(resource, int(at_s), int(at_s) + 1, state, workload.team)
+                            calendar.peak(resource, int(at_s), int(at_s) + 1, usage, workload.team)
                             for at_s in self._grid
                         ],
                         np.int64,
@@ -286,7 +286,7 @@ class _Running:
 
     def __init__(self, scheduler: SchedulerState) -> None:
         self._overdue = (scheduler.now_s, scheduler.now_s + scheduler.policy.overdue_s)
-        self._numbers = {name: number for number, name in enumerate(scheduler.state.teams)}
+        self._numbers = {name: number for number, name in enumerate(scheduler.usage.teams)}
         shapes: dict[tuple[tuple[str, int], ...], int] = {}
         ends: list[int] = []
         teams: list[int] = []

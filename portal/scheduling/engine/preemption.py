@@ -16,9 +16,9 @@ from portal.common.reasons.codes import PreemptionCode, Rule
 from portal.quotas.shares import dominant_share
 from portal.quotas.tree import Node
 from portal.scheduling.engine.model import Policy, Running, Victim, Workload
-from portal.scheduling.engine.state import State, borrows, within_nominal
+from portal.scheduling.engine.usage import Usage, borrows, within_nominal
 
-Fits = Callable[[State, Sequence[str]], bool]
+Fits = Callable[[Usage, Sequence[str]], bool]
 MAX_DOUBLINGS = 12
 """So often at most does protection from preemption grow, by a factor of four each time."""
 
@@ -52,7 +52,7 @@ def lost_time_s(incoming: Workload, victims: Iterable[Running], resource: str, n
 
 
 def find_victims(
-    state: State,
+    usage: Usage,
     incoming: Workload,
     running: Callable[[str], Iterable[Running]],
     now_s: int,
@@ -61,44 +61,44 @@ def find_victims(
 ) -> tuple[Victim, ...]:
     """The running workloads that have to leave for `incoming`, or nothing where that would not help.
 
-    `fits` may add a condition on what is left, such as a place on a node: it is given the state and the
-    ids that would be gone. The state is as before when this returns.
+    `fits` may add a condition on what is left, such as a place on a node: it is given the usage and the
+    ids that would be gone. The usage is as before when this returns.
     """
 
     def enough(gone: Sequence[str]) -> bool:
-        # The incoming request is in the state while victims are sought.
-        state.remove(incoming)
-        fit = state.shortfall(incoming, now_s) is None and (fits is None or fits(state, gone))
-        state.add(incoming)
+        # The incoming request counts in the usage while victims are sought.
+        usage.remove(incoming)
+        fit = usage.shortfall(incoming, now_s) is None and (fits is None or fits(usage, gone))
+        usage.add(incoming)
         return fit
 
-    shortfall = state.shortfall(incoming, now_s)
+    shortfall = usage.shortfall(incoming, now_s)
     if shortfall is None or shortfall[0] is Rule.LEDGER:
         return ()
     needed = [name for name, amount in incoming.amounts.items() if amount > 0]
-    owns = within_nominal(state, incoming)
+    owns = within_nominal(usage, incoming)
     # A borrower that had to leave itself does not come back at the cost of another: no taking in turns.
     in_team_only = shortfall[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP) or (incoming.preempted > 0 and not owns)
-    candidates = _candidates(state, incoming, running, now_s, policy, needed, in_team_only)
+    candidates = _candidates(usage, incoming, running, now_s, policy, needed, in_team_only)
     if not candidates:
         return ()
     taken: list[tuple[Running, PreemptionCode]] = []
-    state.add(incoming)
+    usage.add(incoming)
     try:
-        found = _first_pass(state, incoming, candidates, enough, owns, taken)
+        found = _first_pass(usage, incoming, candidates, enough, owns, taken)
         if found:
-            _give_back(state, enough, taken)
+            _give_back(usage, enough, taken)
     finally:
         for each, _ in taken:
-            state.add(each.workload)
-        state.remove(incoming)
+            usage.add(each.workload)
+        usage.remove(incoming)
     if not found:
         return ()
     return tuple(Victim(each.workload.id, each.workload.team, reason, incoming.id) for each, reason in taken)
 
 
 def _candidates(
-    state: State,
+    usage: Usage,
     incoming: Workload,
     running: Callable[[str], Iterable[Running]],
     now_s: int,
@@ -107,12 +107,12 @@ def _candidates(
     in_team_only: bool,
 ) -> dict[str, list[Running]]:
     """Those that may be taken at all, by team, in the order in which they are taken (the last first)."""
-    reclaims = state.teams[incoming.team].reclaim and not in_team_only
-    root = state.tree.teams[incoming.team].path()[-1]
+    reclaims = usage.teams[incoming.team].reclaim and not in_team_only
+    root = usage.tree.teams[incoming.team].path()[-1]
     found: dict[str, list[Running]] = {}
-    for team, node in state.tree.teams.items():
+    for team, node in usage.tree.teams.items():
         own = team == incoming.team
-        if not own and not (reclaims and node.path()[-1] is root and borrows(state, team, needed)):
+        if not own and not (reclaims and node.path()[-1] is root and borrows(usage, team, needed)):
             continue
         for each in running(team):
             other = each.workload
@@ -133,7 +133,7 @@ def _candidates(
 
 
 def _first_pass(
-    state: State,
+    usage: Usage,
     incoming: Workload,
     candidates: dict[str, list[Running]],
     enough: Callable[[Sequence[str]], bool],
@@ -143,45 +143,45 @@ def _first_pass(
     """Take by the first rule, then by the second. True when it is enough."""
 
     def take(each: Running, reason: PreemptionCode) -> bool:
-        state.remove(each.workload)
+        usage.remove(each.workload)
         taken.append((each, reason))
         return enough([one.workload.id for one, _ in taken])
 
     def lasts(each: Running) -> bool:
         # Between borrowers the imbalance has to be one of the last days too, not of this moment alone.
-        mine, initial, _ = _shares(state, incoming.team, each, lasting=True)
+        mine, initial, _ = _shares(usage, incoming.team, each, lasting=True)
         return mine <= initial
 
     cohort_reason = PreemptionCode.RECLAIM if owns else PreemptionCode.FAIR_SHARE
     retry: dict[str, list[Running]] = {}
-    while (team := _largest(state, incoming.team, candidates)) is not None:
+    while (team := _largest(usage, incoming.team, candidates)) is not None:
         if team == incoming.team:
             if take(candidates[team].pop(), PreemptionCode.IN_TEAM):
                 return True
             continue
         while candidates[team]:
             each = candidates[team].pop()
-            mine, _, final = _shares(state, incoming.team, each)
+            mine, _, final = _shares(usage, incoming.team, each)
             if mine <= final and (owns or lasts(each)):
                 if take(each, cohort_reason):
                     return True
                 break
             retry.setdefault(team, []).insert(0, each)
-    while (team := _largest(state, incoming.team, retry)) is not None:
+    while (team := _largest(usage, incoming.team, retry)) is not None:
         each = retry[team].pop()
-        mine, initial, _ = _shares(state, incoming.team, each)
+        mine, initial, _ = _shares(usage, incoming.team, each)
         if mine < initial and (owns or lasts(each)) and take(each, cohort_reason):
             return True
     return False
 
 
-def _largest(state: State, own: str, candidates: dict[str, list[Running]]) -> str | None:
+def _largest(usage: Usage, own: str, candidates: dict[str, list[Running]]) -> str | None:
     """The team with the largest share among those that have someone to take; only borrowers and one's own."""
     best: tuple[tuple[int, ...], bool, str] | None = None
     for team in sorted(candidates):
         if not candidates[team]:
             continue
-        node = state.tree.teams[team]
+        node = usage.tree.teams[team]
         share = tuple(dominant_share(each) for each in reversed(node.path()[:-1]))
         if team != own and not any(share):
             candidates[team].clear()
@@ -192,28 +192,28 @@ def _largest(state: State, own: str, candidates: dict[str, list[Running]]) -> st
     return best[2] if best else None
 
 
-def _shares(state: State, own: str, other: Running, lasting: bool = False) -> tuple[int, int, int]:
+def _shares(usage: Usage, own: str, other: Running, lasting: bool = False) -> tuple[int, int, int]:
     """The taker's share, and the other's before and after `other` left, just below their common cohort.
 
     With `lasting`, what both borrowed of late counts too.
     """
-    mine, theirs = _below_common(state.tree.teams[own], state.tree.teams[other.workload.team])
-    mine_avg, their_avg = (_averages(state, mine), _averages(state, theirs)) if lasting else (None, None)
+    mine, theirs = _below_common(usage.tree.teams[own], usage.tree.teams[other.workload.team])
+    mine_avg, their_avg = (_averages(usage, mine), _averages(usage, theirs)) if lasting else (None, None)
     before = dominant_share(theirs, their_avg)
-    state.remove(other.workload)
+    usage.remove(other.workload)
     after = dominant_share(theirs, their_avg)
     taker = dominant_share(mine, mine_avg)
-    state.add(other.workload)
+    usage.add(other.workload)
     return taker, before, after
 
 
-def _averages(state: State, node: Node) -> dict[str, int]:
+def _averages(usage: Usage, node: Node) -> dict[str, int]:
     """What the teams under a node have borrowed of late."""
-    if state.tree.teams.get(node.name) is node:
-        return dict(state.teams[node.name].borrowed_avg)
+    if usage.tree.teams.get(node.name) is node:
+        return dict(usage.teams[node.name].borrowed_avg)
     total: dict[str, int] = {}
     for child in node.children:
-        for resource, amount in _averages(state, child).items():
+        for resource, amount in _averages(usage, child).items():
             total[resource] = total.get(resource, 0) + amount
     return total
 
@@ -227,28 +227,28 @@ def _below_common(first: Node, second: Node) -> tuple[Node, Node]:
 
 
 def _give_back(
-    state: State, enough: Callable[[Sequence[str]], bool], taken: list[tuple[Running, PreemptionCode]]
+    usage: Usage, enough: Callable[[Sequence[str]], bool], taken: list[tuple[Running, PreemptionCode]]
 ) -> None:
     """Spare whom it would have been unnecessary to take, looking from the last but one backwards."""
     for index in range(len(taken) - 2, -1, -1):
         each, _ = taken[index]
-        state.add(each.workload)
+        usage.add(each.workload)
         rest = [one.workload.id for place, (one, _) in enumerate(taken) if place != index]
         if enough(rest):
             del taken[index]
         else:
-            state.remove(each.workload)
+            usage.remove(each.workload)
 
 
-def reservation_victims(state: State, running: Collection[Running], now_s: int) -> list[Victim]:
-    """Preemptible workloads that stand where a booking has begun. The state stays as it was."""
+def reservation_victims(usage: Usage, running: Collection[Running], now_s: int) -> list[Victim]:
+    """Preemptible workloads that stand where a booking has begun. The usage stays as it was."""
     victims: list[Victim] = []
     removed: list[Workload] = []
-    for reservation in state.calendar.reservations:
+    for reservation in usage.calendar.reservations:
         if not reservation.start_s <= now_s < reservation.end_s:
             continue
         for resource in reservation.amounts:
-            if resource not in state.capacity:
+            if resource not in usage.capacity:
                 continue
             others = sorted(
                 (each for each in running if each.workload.team != reservation.team),
@@ -260,20 +260,20 @@ def reservation_victims(state: State, running: Collection[Running], now_s: int) 
                 ),
             )
             for each in others:
-                kept = state.calendar.peak(resource, now_s, now_s + 1, state)
-                if state.used.get(resource, 0) + kept <= state.capacity[resource]:
+                kept = usage.calendar.peak(resource, now_s, now_s + 1, usage)
+                if usage.used.get(resource, 0) + kept <= usage.capacity[resource]:
                     break
                 other = each.workload
                 if not other.preemptible or not other.amounts.get(resource) or other in removed:
                     continue
-                if state.calendar.peak(resource, now_s, now_s + 1, state, other.team) == 0:
+                if usage.calendar.peak(resource, now_s, now_s + 1, usage, other.team) == 0:
                     continue
-                state.remove(other)
+                usage.remove(other)
                 removed.append(other)
                 if each.preempt_at_s is None:
                     victims.append(
                         Victim(other.id, other.team, PreemptionCode.RESERVATION_BEGUN, reservation.id)
                     )
     for other in removed:
-        state.add(other)
+        usage.add(other)
     return victims

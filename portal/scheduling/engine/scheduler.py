@@ -1,6 +1,6 @@
 """The queue: which requests start now, which wait behind which, which workloads are preempted.
 
-`Scheduler` holds the state for many decisions in a row; `schedule` is its stateless face.
+`Scheduler` holds the usage for many decisions in a row; `schedule` is its stateless face.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from portal.scheduling.engine.model import FOREVER_S, Cycle, Running, Snapshot, 
 from portal.scheduling.engine.pending import PendingQueue, Shape, shape_of
 from portal.scheduling.engine.plan import Plan
 from portal.scheduling.engine.preemption import find_victims, lost_time_s, reservation_victims
-from portal.scheduling.engine.state import Shortfall, State, within_nominal
+from portal.scheduling.engine.usage import Shortfall, Usage, within_nominal
 
 __all__ = ["Keeper", "Placer", "Scheduler", "schedule"]
 OWN_RULES = frozenset({Rule.LEDGER, Rule.USER_CAP, Rule.TEAM_LIMIT})
@@ -34,13 +34,16 @@ OWN_RULES = frozenset({Rule.LEDGER, Rule.USER_CAP, Rule.TEAM_LIMIT})
 
 
 class Scheduler:
-    """The state of a site over time. Raises ValueError for wrong limits, KeyError for an unknown team."""
+    """The queue and the running workloads of a site over time.
+
+    Raises ValueError for wrong limits, KeyError for an unknown team.
+    """
 
     def __init__(self, snapshot: Snapshot, placer: Placer | None = None) -> None:
         self.policy = snapshot.policy
         self.now_s = snapshot.now_s
         self.placer = placer
-        self.state = State(snapshot)
+        self.usage = Usage(snapshot)
         self.pending = PendingQueue()
         self.running: dict[str, Running] = {}
         self._preempting: dict[str, set[str]] = {}
@@ -55,7 +58,7 @@ class Scheduler:
             if each.preempt_at_s is not None and each.preempted_by:
                 self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
         self._ends = sorted((each.ends_s, name) for name, each in self.running.items())
-        self.state.add_all(each.workload for each in snapshot.running)
+        self.usage.add_all(each.workload for each in snapshot.running)
         for workload in snapshot.queued:
             self.submit(workload)
 
@@ -63,7 +66,7 @@ class Scheduler:
         """An independent copy without the placer, for looking ahead."""
         twin = Scheduler.__new__(Scheduler)
         twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
-        twin.state, twin.pending = self.state.clone(), self.pending.clone()
+        twin.usage, twin.pending = self.usage.clone(), self.pending.clone()
         twin.running, twin._ends = dict(self.running), list(self._ends)
         twin._preempting = {name: set(ids) for name, ids in self._preempting.items()}
         twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
@@ -77,7 +80,7 @@ class Scheduler:
             raise ValueError(f"{workload.id!r} asks for less than nothing")
         if workload.id in self.running:
             raise ValueError(f"{workload.id!r} runs already")
-        self.pending.add(workload, self.state.teams[workload.team].capped)
+        self.pending.add(workload, self.usage.teams[workload.team].capped)
         self._changes += 1
 
     def withdraw(self, workload_id: str) -> None:
@@ -89,7 +92,7 @@ class Scheduler:
         each = self.running.pop(workload_id)
         del self._ends[bisect_left(self._ends, (each.ends_s, workload_id))]
         self._by_team[each.workload.team].discard(workload_id)
-        self.state.remove(each.workload)
+        self.usage.remove(each.workload)
         for ids in self._preempting.values():
             ids.discard(workload_id)
         self._changes += 1
@@ -128,7 +131,7 @@ class Scheduler:
 
     def set_average(self, team: str, borrowed_avg: Amounts) -> None:
         """Take over a team's decayed use as time has gone on."""
-        self.state.set_team(replace(self.state.teams[team], borrowed_avg=borrowed_avg))
+        self.usage.set_team(replace(self.usage.teams[team], borrowed_avg=borrowed_avg))
         self._changes += 1
 
     def apply(self, cycle: Cycle, now_s: int) -> None:
@@ -149,7 +152,7 @@ class Scheduler:
         self.running[each.workload.id] = each
         self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
         insort(self._ends, (each.ends_s, each.workload.id))
-        self.state.add(each.workload)
+        self.usage.add(each.workload)
         self._changes += 1
 
     # --- decisions ------------------------------------------------------------------------------------
@@ -162,7 +165,7 @@ class Scheduler:
         self.now_s = now_s
         self.pending.promote(now_s - self.policy.max_wait_s)
         lapsed = self._lapse(now_s)
-        victims = reservation_victims(self.state, self.running.values(), now_s)
+        victims = reservation_victims(self.usage, self.running.values(), now_s)
         asked = {victim.workload for victim in victims}
         starts: list[Workload] = []
         overtakers: set[str] = set()
@@ -170,12 +173,12 @@ class Scheduler:
         passed: set[Shape] = set()
         nominees = self.pending.nominated()
         looked = attempts = 0
-        for workload in self.pending.pick(self.state, passed):
+        for workload in self.pending.pick(self.usage, passed):
             if reserved_starts:
                 looked += 1
                 if looked > self.policy.backfill_depth or not self.policy.backfill:
                     break
-            shortfall = self.state.shortfall(workload, now_s)
+            shortfall = self.usage.shortfall(workload, now_s)
             if shortfall is None and self.placer is not None and not self.placer.fits(workload, ()):
                 shortfall = (Rule.PLACEMENT, "")
             if shortfall is None:
@@ -188,7 +191,7 @@ class Scheduler:
                 continue
             found: tuple[Victim, ...] = ()
             # Behind a reserved start only an owner may take back what is its own.
-            may = self.policy.preemption and (not reserved_starts or within_nominal(self.state, workload))
+            may = self.policy.preemption and (not reserved_starts or within_nominal(self.usage, workload))
             if may and attempts < self.policy.preemption_attempts and workload.id not in nominees:
                 attempts += 1
                 found = self._find_victims(workload, shortfall, now_s, asked, starts, reserved_starts)
@@ -212,7 +215,7 @@ class Scheduler:
                         reserved_start.gone = self._victims_of(workload.id, victims)
                     reserved_starts.append(reserved_start)
         for workload in starts:
-            self.state.remove(workload)
+            self.usage.remove(workload)
         again = {victim.beneficiary for victim in victims}
         return Cycle(
             tuple(workload.id for workload in starts),
@@ -257,7 +260,7 @@ class Scheduler:
             workload = self.pending.items[name]
             if self._preempting.get(name):
                 continue
-            if self.state.shortfall(workload, now_s) is not None or (
+            if self.usage.shortfall(workload, now_s) is not None or (
                 self.placer is not None and not self.placer.fits(workload, ())
             ):
                 self.pending.nominate(name, False)
@@ -267,18 +270,18 @@ class Scheduler:
     def _begin(
         self, workload: Workload, starts: list[Workload], reserved_starts: list[ReservedStart], now_s: int
     ) -> None:
-        self.state.add(workload)
+        self.usage.add(workload)
         starts.append(workload)
         if self.placer is not None:
             self.placer.take(workload)
         for reserved_start in reserved_starts:
             if now_s + workload.duration_s > reserved_start.backfill.start_s:
-                reserved_start.state.add(workload)
+                reserved_start.usage.add(workload)
 
     def _pass_over(self, workload: Workload, shortfall: Shortfall, passed: set[Shape]) -> None:
         # A booking is met by some durations and not by others of the same shape.
         if shortfall[0] is not Rule.BOOKING:
-            passed.add(shape_of(workload, self.state.teams[workload.team].capped))
+            passed.add(shape_of(workload, self.usage.teams[workload.team].capped))
 
     def _spares_nominated(
         self,
@@ -328,7 +331,7 @@ class Scheduler:
             for name in reserved_start.gone or ()
         ]
 
-        def fits(_: State, gone: Sequence[str]) -> bool:
+        def fits(_: Usage, gone: Sequence[str]) -> bool:
             assert placer is not None  # only then is this asked
             if not placer.fits(workload, gone):
                 return False
@@ -338,12 +341,12 @@ class Scheduler:
             )
 
         for other in leaving:
-            self.state.remove(other)
+            self.usage.remove(other)
         for reserved_start in nominated_starts:
-            self.state.add(reserved_start.workload)
+            self.usage.add(reserved_start.workload)
         try:
             found = find_victims(
-                self.state,
+                self.usage,
                 workload,
                 lambda team: (each for each in self.of_team(team) if each.workload.id not in asked),
                 now_s,
@@ -352,9 +355,9 @@ class Scheduler:
             )
         finally:
             for reserved_start in nominated_starts:
-                self.state.remove(reserved_start.workload)
+                self.usage.remove(reserved_start.workload)
             for other in leaving:
-                self.state.add(other)
+                self.usage.add(other)
         victims = [self.running[each.workload] for each in found]
         lost_s = lost_time_s(workload, victims, shortfall[1], now_s)
         if lost_s > patience_s and self._comes_by_itself(
@@ -390,7 +393,7 @@ class Scheduler:
         gone += [self.running[name].workload for name in asked if self.running[name].ends_s > until_s]
         gone += [other for other in starts if now_s + other.duration_s <= until_s]
         return bool(gone) and fits_without(
-            workload, until_s, self.state, gone, reserved_starts, self.placer, self.running
+            workload, until_s, self.usage, gone, reserved_starts, self.placer, self.running
         )
 
     def _reserve(
@@ -410,7 +413,7 @@ class Scheduler:
             workload,
             shortfall[1],
             now_s,
-            self.state,
+            self.usage,
             self._expected_ends(now_s, asked, more),
             reserved_starts,
         )

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from portal.scheduling.engine.model import Policy, Running, Workload
 from portal.scheduling.engine.pending import PendingQueue
-from portal.scheduling.engine.state import State
+from portal.scheduling.engine.usage import Usage
 
 
 class SchedulerState(Protocol):
@@ -20,7 +20,7 @@ class SchedulerState(Protocol):
     def policy(self) -> Policy: ...
 
     @property
-    def state(self) -> State: ...
+    def usage(self) -> Usage: ...
 
     @property
     def pending(self) -> PendingQueue: ...

@@ -22,7 +22,7 @@ from portal.scheduling.engine.model import (
 )
 from portal.scheduling.engine.plan import ENOUGH_FREE, plan
 from portal.scheduling.engine.scheduler import Placer, Scheduler
-from portal.scheduling.engine.state import Shortfall
+from portal.scheduling.engine.usage import Shortfall
 
 __all__ = [
     "Eta",
@@ -72,8 +72,8 @@ def verdict(
 ) -> QueueVerdict:
     """`decide` on a standing scheduler, which is left as it was."""
     now_s = scheduler.now_s
-    never = scheduler.state.never(request)
-    if never is not None or not scheduler.state.teams[request.team].funded:
+    never = scheduler.usage.never(request)
+    if never is not None or not scheduler.usage.teams[request.team].funded:
         shortfall = never or (Rule.LEDGER, "")
         blocker = blocker_of(scheduler, request, shortfall)
         refused = shortfall[0] in (Rule.CAPACITY, Rule.SITE_LIMIT)
@@ -119,7 +119,7 @@ def starting_now(scheduler: Scheduler, candidates: Iterable[Workload]) -> tuple[
     found = []
     try:
         for candidate in candidates:
-            if scheduler.state.shortfall(candidate, scheduler.now_s) is not None:
+            if scheduler.usage.shortfall(candidate, scheduler.now_s) is not None:
                 continue
             with scheduler.trying(candidate):
                 if candidate.id in scheduler.cycle(scheduler.now_s).starts:
@@ -133,7 +133,7 @@ def position(scheduler: Scheduler, cycle: Cycle, workload_id: str) -> int:
     """The place among those that wait on, from 1, in the order in which they are looked at."""
     starting = set(cycle.starts)
     place = 0
-    for workload in scheduler.pending.pick(scheduler.state, set()):
+    for workload in scheduler.pending.pick(scheduler.usage, set()):
         place += workload.id not in starting
         if workload.id == workload_id:
             return place
@@ -144,10 +144,10 @@ def why_not(scheduler: Scheduler, request: Workload, cycle: Cycle) -> Shortfall:
     """The rule in the way once those that start now have started."""
     started = [scheduler.pending.items[name] for name in cycle.starts]
     for workload in started:
-        scheduler.state.add(workload)
-    shortfall = scheduler.state.shortfall(request, scheduler.now_s)
+        scheduler.usage.add(workload)
+    shortfall = scheduler.usage.shortfall(request, scheduler.now_s)
     for workload in started:
-        scheduler.state.remove(workload)
+        scheduler.usage.remove(workload)
     if shortfall is not None:
         return shortfall
     resource = next((name for name, amount in request.amounts.items() if amount), "")
@@ -158,12 +158,12 @@ def why_not(scheduler: Scheduler, request: Workload, cycle: Cycle) -> Shortfall:
 
 def blocker_of(scheduler: Scheduler, request: Workload, shortfall: Shortfall) -> Blocker:
     rule, resource = shortfall
-    wanted, free, limit = scheduler.state.numbers(request, shortfall)
+    wanted, free, limit = scheduler.usage.numbers(request, shortfall)
     holders = []
     held = sorted(
         (
             (amount, team)
-            for (team, name), amount in scheduler.state.team_used.items()
+            for (team, name), amount in scheduler.usage.team_used.items()
             if name == resource and amount > 0
         ),
         key=lambda each: (-each[0], each[1]),

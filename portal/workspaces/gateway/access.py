@@ -14,10 +14,10 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from portal.workspaces.gateway import state, tickets
+from portal.workspaces.gateway import tickets, workspace_views
 from portal.workspaces.gateway.request import ClientRequest
-from portal.workspaces.gateway.state import WorkspaceView
 from portal.workspaces.gateway.tickets import CookiePolicy
+from portal.workspaces.gateway.workspace_views import WorkspaceView
 
 Resolve = Callable[[str], Awaitable[WorkspaceView | None]]
 AuthorizeBearer = Callable[[str, str], Awaitable[str | None]]
@@ -108,7 +108,7 @@ class Access:
         if view.external_name != name:
             raise ValueError("resolve answered for another workspace")
         async with asyncio.timeout(STORE_TIMEOUT_S):
-            await state.heal(self._redis, view)
+            await workspace_views.heal(self._redis, view)
         return view
 
     async def _read(
@@ -117,13 +117,13 @@ class Access:
         """The view, and this workspace's live sessions among the cookies, in one round trip."""
         keys = [tickets.session_key(cookie) for cookie in cookies]
         async with asyncio.timeout(STORE_TIMEOUT_S):
-            found: list[Any] = await self._read_script(keys=[state.key(name), *keys])
+            found: list[Any] = await self._read_script(keys=[workspace_views.key(name), *keys])
         sessions = []
         for position, session_key in enumerate(keys):
             session = tickets.decode_session(found[1 + 2 * position])
             if session is not None and session.workspace == name:
                 sessions.append((session_key, session, int(found[2 + 2 * position])))
-        return state.decode(found[0]), sessions
+        return workspace_views.decode(found[0]), sessions
 
     async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:
         """The user of the one live session; with several it is not clear who this is."""

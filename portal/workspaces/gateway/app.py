@@ -25,11 +25,11 @@ from starlette.websockets import WebSocketClose
 from portal.workspaces.gateway import access, pages, tickets
 from portal.workspaces.gateway.access import Access, AuthorizeBearer, Refusal, Refused, Resolve
 from portal.workspaces.gateway.feed import RoutesFeed
-from portal.workspaces.gateway.names import local_path, workspace_of_host, workspace_uuid
+from portal.workspaces.gateway.hosts import local_path, workspace_of_host, workspace_uuid
 from portal.workspaces.gateway.pages import Notice
 from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded
-from portal.workspaces.gateway.state import WorkspaceView
 from portal.workspaces.gateway.tickets import CookiePolicy
+from portal.workspaces.gateway.workspace_views import WorkspaceView
 
 _MAX_FORM_BYTES = 8192
 _PROXY_PREFIX = "/gateway/"

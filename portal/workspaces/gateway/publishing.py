@@ -22,9 +22,9 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live
 from portal.workspaces import policies
-from portal.workspaces.gateway import routes, state, tickets
-from portal.workspaces.gateway.names import workspace_uuid
-from portal.workspaces.gateway.state import WorkspaceView
+from portal.workspaces.gateway import routes, tickets, workspace_views
+from portal.workspaces.gateway.hosts import workspace_uuid
+from portal.workspaces.gateway.workspace_views import WorkspaceView
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import app_token
@@ -81,7 +81,7 @@ def publish(workspace: Workspace) -> None:
             routes.withdraw(routes_connection(), workspace.external_name)
         else:
             routes.publish(routes_connection(), route)
-        state.put(live.connection(), view_of(workspace))
+        workspace_views.put(live.connection(), view_of(workspace))
         if workspace.state == State.TERMINATED:
             tickets.revoke_workspace(live.connection(), workspace.external_name)
     except redis.RedisError as error:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from portal.workspaces.gateway.names import same_origin
+from portal.workspaces.gateway.hosts import same_origin
 from portal.workspaces.gateway.tickets import MAX_COOKIES
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -21,7 +21,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import WatchError
 
-from portal.workspaces.gateway.names import check_external_name
+from portal.workspaces.gateway.hosts import check_external_name
 
 ROUTES_KEY = "berth:gw:routes"
 REVISION_KEY = "berth:gw:routes:revision"

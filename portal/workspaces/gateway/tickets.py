@@ -18,7 +18,7 @@ import msgspec
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from portal.workspaces.gateway.names import check_external_name
+from portal.workspaces.gateway.hosts import check_external_name
 
 TICKET_TTL_S = 30
 SESSION_TTL_S = 12 * 3600

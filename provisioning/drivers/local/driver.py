@@ -19,8 +19,8 @@ from provisioning.driver import Driver, Plane
 from provisioning.drivers.local import cgroups, environment, gpus, host, processes, state
 from provisioning.drivers.local.failures import IsolationRequired, StillStopping, WrongNode, disk_errors
 from provisioning.drivers.local.isolation import SandboxProbe, probe
+from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
-from provisioning.drivers.local.seeing import see
 from provisioning.drivers.local.start import Settings, launch
 from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale
 from provisioning.types import (
@@ -164,7 +164,7 @@ class LocalDriver(Driver):
         """See `Driver.observe`."""
         folder = self._dir(ref)
         with disk_errors(self.base):
-            return see(folder, ref, self.instance)
+            return observe_workspace(folder, ref, self.instance)
 
     def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
         """See `Driver.ensure_stopped`."""
@@ -266,7 +266,7 @@ class LocalDriver(Driver):
             if folder.alive() or processes.scan(self.instance, folder.name):
                 raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
             return None
-        seen = see(folder, ref, self.instance, locked=True)
+        seen = observe_workspace(folder, ref, self.instance, locked=True)
         if record.generation == ref.generation:
             if record.spec_digest != spec.digest():
                 raise Conflict("This workspace runs with other settings. Stop it, then start it again.")

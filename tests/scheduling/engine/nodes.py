@@ -99,7 +99,7 @@ def live(scheduler: Scheduler, arrivals: Sequence[Workload], *, cycles: int = 20
             scheduler.submit(coming.pop(0))
         cycle = scheduler.cycle(now_s)
         scheduler.apply(cycle, now_s)
-        assert scheduler.state.violation() == ""
+        assert scheduler.usage.violation() == ""
         diary.began_s.update(dict.fromkeys(cycle.starts, now_s))
         diary.lapsed.extend(cycle.lapsed_nominations)
         diary.taken.extend((each.beneficiary, each.workload, each.reason) for each in cycle.victims)

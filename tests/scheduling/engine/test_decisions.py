@@ -135,7 +135,7 @@ def test_of_two_made_in_the_same_second_the_earlier_is_first():
     early = ask("z", 1, created_s=5, created_ms=1)
     late = ask("a", 1, created_s=5, created_ms=2)
     scheduler = Scheduler(replace(site(), queued=(late, early)))
-    assert [each.id for each in scheduler.pending.pick(scheduler.state, set())] == ["z", "a"]
+    assert [each.id for each in scheduler.pending.pick(scheduler.usage, set())] == ["z", "a"]
 
 
 @pytest.mark.parametrize(

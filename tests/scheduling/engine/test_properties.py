@@ -21,12 +21,12 @@ def run_on(scheduler: Scheduler, now_s: int, steps: int) -> dict[str, int]:
     for _ in range(steps):
         cycle = scheduler.cycle(now_s)
         scheduler.apply(cycle, now_s)
-        assert scheduler.state.violation() == ""
+        assert scheduler.usage.violation() == ""
         started.update(dict.fromkeys(cycle.starts, now_s))
         moments = [scheduler.next_end()]
         moments += [
             moment
-            for each in scheduler.state.calendar.reservations
+            for each in scheduler.usage.calendar.reservations
             for moment in (each.start_s, each.end_s)
             if moment > now_s
         ]
@@ -55,7 +55,7 @@ def test_no_limit_is_overrun_and_the_answer_is_the_same_each_time(snapshot):
 @given(sites(reservations=True))
 def test_whoever_can_ever_start_does(snapshot):
     scheduler = Scheduler(snapshot)
-    possible = {each.id for each in snapshot.queued if scheduler.state.never(each) is None}
+    possible = {each.id for each in snapshot.queued if scheduler.usage.never(each) is None}
     started = run_on(scheduler, snapshot.now_s, 400)
     assert possible <= set(started)
     assert not set(started) - possible

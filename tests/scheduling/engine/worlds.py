@@ -75,7 +75,7 @@ def settle(scheduler: Scheduler, now_s: int) -> list[str]:
             scheduler.submit(replace(gone.workload, nominated=False))
         log.extend(f"-{victim.workload}" for victim in cycle.victims)
         log.extend(f"+{name}" for name in cycle.starts)
-        assert scheduler.state.violation() == ""
+        assert scheduler.usage.violation() == ""
         if not cycle.starts and not cycle.victims:
             return log
     raise AssertionError(f"never settles: {log[-20:]}")

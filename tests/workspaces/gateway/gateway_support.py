@@ -24,7 +24,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from portal.embedded import traefik
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
-from portal.workspaces.gateway.state import WorkspaceView
+from portal.workspaces.gateway.workspace_views import WorkspaceView
 from provisioning.types import external_name
 
 DOMAIN = "localhost"

@@ -12,7 +12,7 @@ from gateway_support import DOMAIN, SECRET, WS_A, WS_B, Portal, free_port, setti
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from portal.workspaces.gateway import access, state, tickets
+from portal.workspaces.gateway import access, tickets, workspace_views
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 
 pytestmark = pytest.mark.engine
@@ -75,7 +75,7 @@ class TestForwardAuth:
     async def test_an_upstream_cookie_joins_those_of_the_app(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
-        state.put(redis, view(upstream_headers={"Cookie": "session=s"}))
+        workspace_views.put(redis, view(upstream_headers={"Cookie": "session=s"}))
         answer = await ask(http, cookie, ("cookie", "a=1"))
         assert answer.headers["cookie"] == "a=1; session=s"
         assert "authorization" not in answer.headers
@@ -174,9 +174,9 @@ class TestForwardAuth:
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
         assert (await ask(http, cookie)).status_code == 200
-        state.put(redis, view(user_ids=frozenset({"8"}), revision=1))
+        workspace_views.put(redis, view(user_ids=frozenset({"8"}), revision=1))
         assert code(await ask(http, cookie)) == (403, "forbidden")
-        state.put(redis, view(revision=2))
+        workspace_views.put(redis, view(revision=2))
         assert (await ask(http, cookie)).status_code == 200
         tickets.revoke_user(redis, "7")
         assert code(await ask(http, cookie)) == (401, "not_signed_in")
@@ -286,7 +286,7 @@ class TestStates:
     async def test_a_page_says_what_is_and_leads_back(
         self, http: Http, cookie: tuple[str, str], redis: Redis, now: str, says: str, refreshes: bool
     ) -> None:
-        state.put(redis, view(state=now))
+        workspace_views.put(redis, view(state=now))
         direct = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
         asked = await ask(http, cookie, *BROWSER.items())
         for answer in (asked, direct):
@@ -308,7 +308,7 @@ class TestStates:
     async def test_a_simulated_workspace_says_so(
         self, http: Http, cookie: tuple[str, str], redis: Redis
     ) -> None:
-        state.put(redis, view(simulated=True))
+        workspace_views.put(redis, view(simulated=True))
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
         assert answer.status_code == 200
         assert "This is a simulated workspace: nothing runs behind it." in answer.text
@@ -474,7 +474,7 @@ class TestBadWeather:
     async def test_damaged_entries_heal(
         self, http: Http, cookie: tuple[str, str], redis: Redis, portal: Portal
     ) -> None:
-        redis.set(state.key(WS_A), "{")
+        redis.set(workspace_views.key(WS_A), "{")
         assert (await ask(http, cookie)).status_code == 200
         redis.set(tickets.session_key(cookie[1].partition("=")[2]), "{")
         assert code(await ask(http, cookie))[0] == 401

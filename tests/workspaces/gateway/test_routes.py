@@ -14,7 +14,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import WatchError
 
-from portal.workspaces.gateway import routes, state
+from portal.workspaces.gateway import routes, workspace_views
 from portal.workspaces.gateway.feed import RoutesFeed, document
 from portal.workspaces.gateway.routes import Route, SyncResult
 
@@ -201,32 +201,34 @@ class TestFeed:
 @pytest.mark.engine
 class TestViews:
     def test_an_older_revision_does_not_replace_a_newer_one(self, redis: Redis) -> None:
-        assert state.put(redis, view(revision=2, state="stopped"))
-        assert not state.put(redis, view(revision=1))
-        assert state.decode(redis.get(state.key(WS_A))) == view(revision=2, state="stopped")
-        assert state.put(redis, view(revision=2, state="failed"))
-        assert 0 < redis.ttl(state.key(WS_A)) <= state.VIEW_TTL_S
-        state.drop(redis, WS_A)
-        assert state.put(redis, view(revision=1))
+        assert workspace_views.put(redis, view(revision=2, state="stopped"))
+        assert not workspace_views.put(redis, view(revision=1))
+        assert workspace_views.decode(redis.get(workspace_views.key(WS_A))) == view(
+            revision=2, state="stopped"
+        )
+        assert workspace_views.put(redis, view(revision=2, state="failed"))
+        assert 0 < redis.ttl(workspace_views.key(WS_A)) <= workspace_views.VIEW_TTL_S
+        workspace_views.drop(redis, WS_A)
+        assert workspace_views.put(redis, view(revision=1))
 
     async def test_healing_does_not_replace_what_was_written_meanwhile(
         self, redis: Redis, redis_async: AsyncRedis
     ) -> None:
-        state.put(redis, view(state="stopped", revision=2))
-        await state.heal(redis_async, view())
-        found = state.decode(redis.get(state.key(WS_A)))
+        workspace_views.put(redis, view(state="stopped", revision=2))
+        await workspace_views.heal(redis_async, view())
+        found = workspace_views.decode(redis.get(workspace_views.key(WS_A)))
         assert found is not None
         assert found.state == "stopped"
 
     def test_a_damaged_view_is_replaced(self, redis: Redis) -> None:
-        redis.set(state.key(WS_A), "not json")
-        assert state.put(redis, view())
-        assert state.decode(redis.get(state.key(WS_A))) == view()
+        redis.set(workspace_views.key(WS_A), "not json")
+        assert workspace_views.put(redis, view())
+        assert workspace_views.decode(redis.get(workspace_views.key(WS_A))) == view()
 
 
 @pytest.mark.parametrize("data", [None, b"", b"{}", b'{"external_name":"x"}'])
 def test_a_damaged_view_is_none(data: bytes | None) -> None:
-    assert state.decode(data) is None
+    assert workspace_views.decode(data) is None
 
 
 @pytest.mark.parametrize("headers", [{"Host": "x"}, {"Authorization": "a\r\nb"}, {"Cookie": ""}])

@@ -15,7 +15,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from portal.cli.loopback import Connection
-from portal.workspaces.gateway import routes, state, tickets
+from portal.workspaces.gateway import routes, tickets, workspace_views
 from portal.workspaces.gateway.routes import Route
 
 pytestmark = pytest.mark.engine
@@ -74,7 +74,7 @@ def test_a_browser_enters_by_a_ticket_and_the_app_sees_only_its_own_secret(route
 
 def test_a_bearer_token_never_reaches_the_app(routed: Stack) -> None:
     routed.portal.views[WS_A] = view(WS_A, upstream_headers={"Cookie": "app=1"}, revision=2)
-    state.drop(routed.redis, WS_A)
+    workspace_views.drop(routed.redis, WS_A)
     headers = seen(routed.get("/api", authorization="Bearer good"))
     assert "authorization" not in headers
     assert headers["cookie"] == "app=1"
@@ -213,7 +213,7 @@ def test_revoking_ends_a_session_at_once(routed: Stack) -> None:
 def test_taking_a_user_off_the_view_shuts_them_out_at_once(routed: Stack) -> None:
     cookie = enter(routed)
     assert routed.get("/", cookie=cookie).status_code == 200
-    state.put(routed.redis, view(WS_A, user_ids=frozenset({"9"}), revision=5))
+    workspace_views.put(routed.redis, view(WS_A, user_ids=frozenset({"9"}), revision=5))
     assert routed.get("/", cookie=cookie).status_code == 403
 
 
@@ -250,7 +250,7 @@ def test_withdrawn_routes_fall_to_a_page_and_come_back(routed: Stack) -> None:
         page = fallen_back(routed)
         assert page.status_code == 503
         assert "is almost ready" in page.text
-        state.put(routed.redis, view(WS_A, state="stopped", revision=3))
+        workspace_views.put(routed.redis, view(WS_A, state="stopped", revision=3))
         page = fallen_back(routed)
         assert "Ada’s &lt;notebook&gt; is stopped" in page.text
         assert "refresh" not in page.text
@@ -258,7 +258,7 @@ def test_withdrawn_routes_fall_to_a_page_and_come_back(routed: Stack) -> None:
         # The route alone opens nothing: the state decides.
         page = fallen_back(routed)
         assert page.status_code == 503
-        state.put(routed.redis, view(WS_A, revision=4))
+        workspace_views.put(routed.redis, view(WS_A, revision=4))
         arrived(routed)
 
 

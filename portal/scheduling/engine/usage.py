@@ -1,4 +1,4 @@
-"""Who holds what at one moment, and whether a request fits beside it."""
+"""What teams, members and the site hold at one moment, and whether a request fits beside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Calendar:
             if each.end_s <= each.start_s:
                 raise ValueError(f"the booking {each.id!r} ends before it begins")
 
-    def peak(self, resource: str, start_s: int, end_s: int, state: State, team: str = "") -> int:
+    def peak(self, resource: str, start_s: int, end_s: int, usage: Usage, team: str = "") -> int:
         """The most that teams other than `team` have booked at once in a span and do not use already."""
         near = [
             each
@@ -34,18 +34,18 @@ class Calendar:
             and each.team != team
             and resource in each.amounts
         ]
-        return max((self._at(near, max(start_s, each.start_s), resource, state) for each in near), default=0)
+        return max((self._at(near, max(start_s, each.start_s), resource, usage) for each in near), default=0)
 
     @staticmethod
-    def _at(near: Sequence[Reservation], at_s: int, resource: str, state: State) -> int:
+    def _at(near: Sequence[Reservation], at_s: int, resource: str, usage: Usage) -> int:
         booked: dict[str, int] = {}
         for each in near:
             if each.start_s <= at_s < each.end_s:
                 booked[each.team] = booked.get(each.team, 0) + each.amounts[resource]
-        return sum(max(0, amount - state.team_use(team, resource)) for team, amount in booked.items())
+        return sum(max(0, amount - usage.team_use(team, resource)) for team, amount in booked.items())
 
 
-class State:
+class Usage:
     """Usage by team, member and site. Raises KeyError for an unknown team."""
 
     __slots__ = (
@@ -71,8 +71,8 @@ class State:
         self.member_use: dict[tuple[str, str, str], int] = {}
         self._shares: dict[str, tuple[int, ...]] = {}
 
-    def clone(self) -> State:
-        twin = State.__new__(State)
+    def clone(self) -> Usage:
+        twin = Usage.__new__(Usage)
         twin.tree = self.tree.clone()
         twin.teams, twin.calendar = self.teams, self.calendar
         twin.capacity, twin.site_limits = self.capacity, self.site_limits
@@ -216,15 +216,15 @@ class State:
         return self.tree.overrun()
 
 
-def borrows(state: State, team: str, resources: Iterable[str]) -> bool:
+def borrows(usage: Usage, team: str, resources: Iterable[str]) -> bool:
     """Whether the team holds more than its own of any of the resources."""
-    node = state.tree.teams[team]
+    node = usage.tree.teams[team]
     return any(node.borrowed(resource) > 0 for resource in resources)
 
 
-def within_nominal(state: State, workload: Workload) -> bool:
+def within_nominal(usage: Usage, workload: Workload) -> bool:
     """Whether the team would stay within its own quota with the workload."""
-    node = state.tree.teams[workload.team]
+    node = usage.tree.teams[workload.team]
     return all(
         node.usage.get(resource, 0) + amount <= node.quota.get(resource, 0)
         for resource, amount in workload.amounts.items()
@@ -232,4 +232,4 @@ def within_nominal(state: State, workload: Workload) -> bool:
     )
 
 
-__all__ = ["NO_LIMIT", "Calendar", "Shortfall", "State", "borrows", "within_nominal"]
+__all__ = ["NO_LIMIT", "Calendar", "Shortfall", "Usage", "borrows", "within_nominal"]

@@ -1,4 +1,4 @@
-"""What is there of a workspace now, concluded from its lock, its records and /proc."""
+"""Observes one workspace: reads its lock, its records and /proc, and concludes its state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ TAIL_LINES = 50
 SIGKILL_EXIT = 137
 
 
-def see(folder: WorkspaceDir, ref: WorkspaceRef, instance: str, *, locked: bool = False) -> Observation:
+def observe_workspace(
+    folder: WorkspaceDir, ref: WorkspaceRef, instance: str, *, locked: bool = False
+) -> Observation:
     """The observation of whichever generation is there. Raises `OSError`.
 
     `locked`: the caller itself holds the operation lock, so that nobody else is launching.

@@ -1,4 +1,4 @@
-"""Reading what a node sends as a report. What is not a sound report of this very run says nothing: no pass.
+"""Reads what a node sends as a report. What is not a sound report of this very run says nothing: no pass.
 
 The verdict is worked out again here from the report's own tests and findings, and the worse one counts.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from gateway_support import WS_A
 
-from portal.workspaces.gateway.names import local_path, same_origin, workspace_of_host, workspace_uuid
+from portal.workspaces.gateway.hosts import local_path, same_origin, workspace_of_host, workspace_uuid
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Types of requests, for views that know more than Django's own type says."""
+"""Types of HTTP requests: in views behind a login the user is a `User`, never anonymous."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portal.common import checks
+from portal.common import system_checks
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,10 @@ from portal.common import checks
 )
 def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, warned):
     settings.BERTH_PUBLIC_URL, settings.HTTPS = url, https
-    assert [message.id for message in checks.http_stays_on_this_machine()] == ["common.W001"] * warned
+    assert [message.id for message in system_checks.http_stays_on_this_machine()] == ["common.W001"] * warned
 
 
 def test_whatever_serves_needs_its_own_secrets(settings):
-    assert checks.secrets_are_set() == []
+    assert system_checks.secrets_are_set() == []
     settings.SECRET_KEY, settings.BERTH_GATEWAY_SECRET = "insecure-x", ""
-    assert [message.id for message in checks.secrets_are_set()] == ["common.E001", "common.E002"]
+    assert [message.id for message in system_checks.secrets_are_set()] == ["common.E001", "common.E002"]

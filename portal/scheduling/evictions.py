@@ -1,4 +1,4 @@
-"""Carries out what the queue or a drain has announced: a workspace makes room when its notice is over."""
+"""Stops a preempted or drained workspace when its notice is over, and queues it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a workspace when the queue has decided: it gets its place, or is asked to leave it."""
+"""Carries out the starts of a scheduling cycle: allocations, the transition, and the command to the node."""
 
 from __future__ import annotations
 

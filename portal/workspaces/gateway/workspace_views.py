@@ -16,7 +16,7 @@ import msgspec
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from portal.workspaces.gateway.names import check_external_name
+from portal.workspaces.gateway.hosts import check_external_name
 
 VIEW_TTL_S = 60
 UPSTREAM_HEADERS = ("Authorization", "Cookie")
