@@ -116,7 +116,9 @@ def workers(as_bob: Any, sent: Any) -> Iterator[None]:
     def work() -> None:
         try:
             while not stop.wait(0.05):
-                Workspace.objects.filter(due_at__gt=timezone.now(), lease="").update(due_at=timezone.now())
+                Workspace.objects.filter(next_reconcile_at__gt=timezone.now(), lease="").update(
+                    next_reconcile_at=timezone.now()
+                )
                 sent.run()
                 sweep()
         finally:
