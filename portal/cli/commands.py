@@ -91,10 +91,10 @@ def start(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def _started(client: BerthClient, workspace: Workspace, arguments: argparse.Namespace) -> int:
-    tell = _silent if arguments.json else _say
-    tell(_line(workspace))
+    show = _silent if arguments.json else _show
+    show(_line(workspace))
     if arguments.wait:
-        workspace = wait_ready(client, workspace, timeout_s=arguments.timeout, tell=tell)
+        workspace = wait_ready(client, workspace, timeout_s=arguments.timeout, show=show)
     failed = arguments.wait and workspace["state"] != "running"
     if arguments.json:
         _print_json(workspace)
@@ -106,17 +106,17 @@ def _started(client: BerthClient, workspace: Workspace, arguments: argparse.Name
 
 
 def wait_ready(
-    client: BerthClient, workspace: Workspace, *, timeout_s: float, tell: Callable[[str], None]
+    client: BerthClient, workspace: Workspace, *, timeout_s: float, show: Callable[[str], None]
 ) -> Workspace:
     """Follow its events until it runs, or never will. Raises `TimedOut`; its start goes on then."""
     ends_at = time.monotonic() + timeout_s
-    last, told = 0, _line(workspace)
+    last, shown = 0, _line(workspace)
     while True:
         try:
             workspace = client.workspace(workspace["id"])
-            if _line(workspace) != told:
-                told = _line(workspace)
-                tell(told)
+            if _line(workspace) != shown:
+                shown = _line(workspace)
+                show(shown)
             if workspace["state"] not in ("pending", "provisioning"):
                 return workspace
             since = datetime.fromisoformat(workspace["state_since"])
@@ -129,7 +129,7 @@ def wait_ready(
             # The portal may be restarting; the workspace does not mind.
             if time.monotonic() > ends_at:
                 raise
-            tell(f"{error.message} Trying again …")
+            show(f"{error.message} Trying again …")
             time.sleep(RETRY_S)
         if time.monotonic() > ends_at:
             raise TimedOut(
@@ -227,7 +227,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = client.stop(find(client, arguments)["id"])
-    return _print_json(workspace) if arguments.json else _said(_line(workspace))
+    return _print_json(workspace) if arguments.json else _print_line(_line(workspace))
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -242,7 +242,7 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
     client.delete(workspace["id"])
     if arguments.json:
         return _print_json({"id": workspace["id"], "deleted": True})
-    return _said(f"{workspace['name']} is being deleted.")
+    return _print_line(f"{workspace['name']} is being deleted.")
 
 
 def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -320,7 +320,7 @@ def _why(workspace: Workspace) -> str:
     return f"{_line(workspace).rstrip('.')}."
 
 
-def _say(text: str) -> None:
+def _show(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -328,7 +328,7 @@ def _silent(text: str) -> None:
     """With --json nothing but the result is printed."""
 
 
-def _said(text: str) -> int:
+def _print_line(text: str) -> int:
     print(text)
     return 0
 

@@ -48,7 +48,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _here(arguments: argparse.Namespace) -> int:
-    def tell(progress: Progress) -> None:
+    def show(progress: Progress) -> None:
         if progress.phase == "start" and sys.stderr.isatty():
             print(f"  [{progress.done + 1}/{progress.total}] {progress.test}", file=sys.stderr, flush=True)
 
@@ -60,7 +60,7 @@ def _here(arguments: argparse.Namespace) -> int:
     uuids = [uuid] if uuid else _uuids()
     if not uuids:
         return EXIT_UNAVAILABLE if not arguments.json else _no_gpu_as_json()
-    reports: list[Report] = [run_check(each, arguments.level, on_progress=tell) for each in uuids]
+    reports: list[Report] = [run_check(each, arguments.level, on_progress=show) for each in uuids]
     if arguments.json:
         data = [report.to_dict() for report in reports]
         print(json.dumps(data[0] if uuid else data, indent=2))
@@ -93,13 +93,13 @@ def _through_portal(arguments: argparse.Namespace) -> int:
     stored = config.load(os.environ)
     with BerthClient(stored.url, stored.token) as client:
         run = client.create_check(device=arguments.device, level=arguments.level)
-        told = ""
+        shown = ""
         ends_at = time.monotonic() + arguments.timeout
         while run["status"] in ("queued", "running"):
             words = _words(run)
-            if words != told and not arguments.json:
+            if words != shown and not arguments.json:
                 print(words, file=sys.stderr, flush=True)
-            told = words
+            shown = words
             if time.monotonic() > ends_at:
                 raise _Failed(
                     f"There was no verdict after {arguments.timeout} s; the check goes on.",

@@ -29,8 +29,8 @@ class Step:
         self._console = console
         self._label = label
         self._started = time.monotonic()
-        self._said_at = self._started
-        self._said = ""
+        self._shown_at = self._started
+        self._shown = ""
         self.result = ""
 
     @property
@@ -43,8 +43,8 @@ class Step:
             self._console.show_transient(self._line("…", doing))
             return
         now = time.monotonic()
-        if doing != self._said and now - self._said_at >= QUIET_REPEAT_S:
-            self._said, self._said_at = doing, now
+        if doing != self._shown and now - self._shown_at >= QUIET_REPEAT_S:
+            self._shown, self._shown_at = doing, now
             self._console.say(self._line("…", doing))
 
     def finish(self, mark: str) -> None:

@@ -61,5 +61,5 @@ def _words(line: str) -> str:
         return line
     if not isinstance(event, dict):
         return line
-    said = [str(event[key]) for key in ("event", "message", "error") if event.get(key)]
-    return ": ".join(" ".join(part.split()) for part in said) or line
+    parts = [str(event[key]) for key in ("event", "message", "error") if event.get(key)]
+    return ": ".join(" ".join(part.split()) for part in parts) or line

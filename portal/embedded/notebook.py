@@ -40,10 +40,10 @@ class Builder:
     def start(self) -> None:
         self._thread.start()
 
-    def wait(self, tell: Callable[[str], None]) -> str:
+    def wait(self, show: Callable[[str], None]) -> str:
         """Until it is done, telling what it does; raises what went wrong."""
         while self._thread.is_alive():
-            tell(self.doing)
+            show(self.doing)
             self._thread.join(0.2)
         if self._error is not None:
             raise self._error

@@ -60,7 +60,7 @@ class Supervisor:
     """Runs programs until told to stop.
 
     `hidden` are secrets that must not be repeated from a log. `changed` is called after every change of a
-    service, `said` with lines for the person who watches.
+    service, `announce` with lines for the person who watches.
     Neither may block. All methods belong to the event loop's thread, which must be the main thread:
     services end with the thread that started them.
     """
@@ -73,14 +73,14 @@ class Supervisor:
         logs_dir: Path,
         hidden: Iterable[str] = (),
         changed: Callable[[], None] = lambda: None,
-        said: Callable[[str], None] = lambda _: None,
+        announce: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.services = {program.name: Service(program) for program in programs}
         self._instance_id = instance_id
         self._logs_dir = logs_dir
         self._hidden = tuple(hidden)
         self._changed = changed
-        self._said = said
+        self._announce = announce
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._rotator: asyncio.Task[None] | None = None
         self._stopping: set[str] = set()
@@ -131,7 +131,7 @@ class Supervisor:
             delay_s = min(FIRST_DELAY_S * 2 ** max(service.failures - 1, 0), LONGEST_DELAY_S)
             service.restarts += 1
             self._to(service, State.RESTARTING)
-            self._said(f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.")
+            self._announce(f"{name} {service.detail}. {repaired}Starting it again in {delay_s:.1f} s.")
             await asyncio.sleep(delay_s)
 
     def _spawn(self, service: Service) -> int:
@@ -183,7 +183,7 @@ class Supervisor:
             service.ready.set()
             self._to(service, State.RUNNING)
             if service.restarts:
-                self._said(f"{service.program.name} runs again.")
+                self._announce(f"{service.program.name} runs again.")
 
     @staticmethod
     def _answers(service: Service) -> bool:

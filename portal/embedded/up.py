@@ -138,7 +138,7 @@ class Up:
             logs_dir=self._instance.logs_dir,
             hidden=self._secrets.values(),
             changed=self._publish,
-            said=lambda line: console.say(f"  · {line}"),
+            announce=lambda line: console.say(f"  · {line}"),
         )
         outage_page = await self._outage_page()
         self._supervisor.start()
@@ -164,12 +164,12 @@ class Up:
         services = self._supervisor.services.values()
         with self._console.step("Services") as step:
             waiting = asyncio.create_task(self._supervisor.wait_ready())
-            slow_said = False
+            slow_shown = False
             while not (await asyncio.wait([waiting], timeout=0.1))[0]:
                 late = [service.program.name for service in services if not service.ready.is_set()]
                 step.update(f"waiting for {', '.join(late)}")
-                if step.elapsed_s > SLOW_AFTER_S and not slow_said:
-                    slow_said = True
+                if step.elapsed_s > SLOW_AFTER_S and not slow_shown:
+                    slow_shown = True
                     self._say_slow(late)
             step.result = ", ".join(service.program.name for service in services)
         self._ready = True

@@ -120,7 +120,7 @@ def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: st
         return []
     now = timezone.now()
     title, body = " ".join(strip_nul(title).split())[:200], strip_nul(body)
-    told = set(
+    notified = set(
         Notification.objects.filter(
             user__in=wanted, kind=kind, title=title, url=url, read_at=None, at__gte=now - SAME_NOTICE
         ).values_list("user_id", flat=True)
@@ -136,7 +136,7 @@ def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: st
             mail_due_at=now if settings.BERTH_MAIL and user.email and user.mail_notices else None,
         )
         for user in wanted.values()
-        if user.pk not in told
+        if user.pk not in notified
     )
     for notice in made:
         transaction.on_commit(partial(live.publish_to, notice.user_id, kind))

@@ -188,8 +188,8 @@ class GpuCheckViewSet(ReadViewSet):
                 return stream.Batch(over=True)
             version = _version(run)
             data: Any = GpuCheckSerializer(run).data
-            told = [] if version == seen else [{**data, "check": data["id"], "id": version}]
-            return stream.Batch(told, over=not run.open)
+            changes = [] if version == seen else [{**data, "check": data["id"], "id": version}]
+            return stream.Batch(changes, over=not run.open)
 
         return stream.response(live.check_channel(check_id), look, after=0, user_id=user.pk)
 

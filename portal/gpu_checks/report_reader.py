@@ -72,12 +72,12 @@ def of_check(answer: CheckAnswer, run: GpuCheckRun) -> Reading:
     pretended = bool(report["simulated"]) and run.device.node.pool.simulated
     decided, action = judging.decide(findings, tests, simulated=False)
     worked_out = CheckVerdict(decided.value)
-    said = CheckVerdict(report["verdict"])
+    reported = CheckVerdict(report["verdict"])
     if pretended:
         # A report of a simulated device is never a pass. Within its pool, what it would have been counts.
         counts = CheckVerdict.INCONCLUSIVE if report["unavailable"] is not None else worked_out
     else:
-        counts = max(said, worked_out, key=_WEIGHT.index)
+        counts = max(reported, worked_out, key=_WEIGHT.index)
     return Reading(
         verdict=counts,
         action=max(Action(report["action"]), action, key=tuple(Action).index).value,

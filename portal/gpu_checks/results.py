@@ -69,12 +69,12 @@ def _too_long(run: GpuCheckRun, now: datetime) -> bool:
     return run.started_at is not None and now - run.started_at > hard_limit(run)
 
 
-def _progress(told: dict[str, Any]) -> dict[str, Any]:
+def _progress(sent: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name in ("phase", "test", "text"):
-        kept[name] = strip_nul(str(told.get(name, "")))[:MAX_PROGRESS_LENGTH]
+        kept[name] = strip_nul(str(sent.get(name, "")))[:MAX_PROGRESS_LENGTH]
     for name in ("done", "total", "elapsed_ms"):
-        value = told.get(name, 0)
+        value = sent.get(name, 0)
         whole = isinstance(value, int) and not isinstance(value, bool)
         kept[name] = min(max(value, 0), 2**31) if whole else 0
     return kept
@@ -181,7 +181,7 @@ def _act(run: GpuCheckRun, found: report_reader.Reading) -> None:
             if device.kind == DeviceKind.MIG and found.of_the_parent:
                 _cordon_parent(run, found.action)
         case _:
-            if not _told_before(run):
+            if not _notified_before(run):
                 record(run, device, "inconclusive", f"could not {noun} {name}: {run.summary}")
             _unproven(run, run.summary)
 
@@ -237,7 +237,7 @@ def _lift_parent(device: Device) -> None:
         lift_cordon(actor=SYSTEM, device_id=parent.pk, reason="its instances pass their checks")
 
 
-def _told_before(run: GpuCheckRun) -> bool:
+def _notified_before(run: GpuCheckRun) -> bool:
     """Whether the last run of this kind ended with the very same words: it is told once for each device."""
     last = (
         GpuCheckRun.objects.filter(device=run.device_id, kind=run.kind, status=CheckStatus.DONE)

@@ -1,4 +1,4 @@
-"""What inventory tells the rooms above it."""
+"""Domain events of the inventory; portal/wiring.py connects them to handlers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from portal.inventory.models import Pool
 
 @dataclass(frozen=True, slots=True)
 class InventoryApplied(DomainEvent):
-    """What a pool's driver saw has been taken in."""
+    """A pool's inventory has been stored."""
 
     pool: Pool
 
@@ -23,7 +23,7 @@ class CapacityChanged(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodesChanged(DomainEvent):
-    """Whether these nodes, or devices of theirs, take work is different."""
+    """Nodes or devices have been cordoned, uncordoned, or changed their health."""
 
     nodes: tuple[UUID, ...]
 

@@ -53,7 +53,7 @@ class _Changes:
     gone: list[Device] = field(default_factory=list)
     unseen: list[Device] = field(default_factory=list)
     write: list[DeviceInfo] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     """UUIDs that another event speaks of: they neither appear nor disappear beside it."""
 
 
@@ -69,7 +69,7 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
     _those_from_elsewhere(changes)
     _write(changes)
     for each in changes:
-        _tell(pool, each)
+        _record_changes(pool, each)
 
 
 def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _Changes:
@@ -116,7 +116,7 @@ def _find_replaced(found: _Changes, rows: Sequence[Device], here: set[str], all_
         if before is not None:
             left.remove(before)
             found.replaced.append((device, before))
-            found.told |= {device.uuid, before.uuid}
+            found.reported |= {device.uuid, before.uuid}
 
 
 def _stood_for(row: Device, device: DeviceInfo) -> bool:
@@ -144,7 +144,7 @@ def _find_split(found: _Changes, known: Mapping[str, Device], info: NodeInfo) ->
             (row.uuid, row.mig_profile, row.mig_start) for row in were
         }:
             found.split.append((device, parts, were))
-            found.told |= {part.uuid for part in parts} | {row.uuid for row in were}
+            found.reported |= {part.uuid for part in parts} | {row.uuid for row in were}
 
 
 def _those_from_elsewhere(changes: Sequence[_Changes]) -> None:
@@ -188,10 +188,10 @@ def _write(changes: Sequence[_Changes]) -> None:
         )
 
 
-def _tell(pool: Pool, each: _Changes) -> None:
+def _record_changes(pool: Pool, each: _Changes) -> None:
     name = each.node.name
 
-    def tell(kind: str, message: str, devices: Iterable[DeviceInfo | Device], **data: Any) -> None:
+    def record_change(kind: str, message: str, devices: Iterable[DeviceInfo | Device], **data: Any) -> None:
         uuids = [device.uuid for device in devices]
         emit(CapacityChanged())
         events.record(
@@ -203,15 +203,15 @@ def _tell(pool: Pool, each: _Changes) -> None:
             data={"devices": uuids, "node": name, **data},
         )
 
-    appeared = [device for device in each.appeared if device.uuid not in each.told]
+    appeared = [device for device in each.appeared if device.uuid not in each.reported]
     if appeared:
-        tell("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
+        record_change("appeared", f"found {len(appeared)} × {appeared[0].model} on {name}", appeared)
     if each.returned:
         which = _which(each.returned)
-        tell("returned", f"finds {which} of {name} again", each.returned)
+        record_change("returned", f"finds {which} of {name} again", each.returned)
     if each.replaced:
         which = _which([new for new, _ in each.replaced])
-        tell(
+        record_change(
             "replaced",
             f"finds other devices as {which} of {name} than before"
             if len(each.replaced) > 1
@@ -223,7 +223,7 @@ def _tell(pool: Pool, each: _Changes) -> None:
     if each.split:
         _, parts, were = each.split[0]
         how = f": {_layout(parts)}, {_layout(were)} before" if len(each.split) == 1 else ""
-        tell(
+        record_change(
             "mig_changed",
             f"finds {_which([gpu for gpu, _, _ in each.split])} of {name} split anew{how}",
             [gpu for gpu, _, _ in each.split],
@@ -231,21 +231,21 @@ def _tell(pool: Pool, each: _Changes) -> None:
         )
     if each.ill:
         note = next((device.health_note for device in each.ill if device.health_note), "")
-        tell(
+        record_change(
             "ill",
             f"finds {_which(each.ill)} of {name} unfit for work" + (f": {note}" if note else ""),
             each.ill,
         )
     if each.well:
-        tell("well", f"finds {_which(each.well)} of {name} fit for work again", each.well)
+        record_change("well", f"finds {_which(each.well)} of {name} fit for work again", each.well)
     if each.other:
-        tell("changed", f"finds {_which(each.other)} of {name} changed", each.other)
+        record_change("changed", f"finds {_which(each.other)} of {name} changed", each.other)
     if each.unseen:
         note = each.node.accelerator_note or "The driver did not answer."
-        tell("unseen", f"cannot see {_several(each.unseen)} on {name}: {note}", each.unseen)
-    gone = [row for row in each.gone if row.uuid not in each.told]
+        record_change("unseen", f"cannot see {_several(each.unseen)} on {name}: {note}", each.unseen)
+    gone = [row for row in each.gone if row.uuid not in each.reported]
     if gone:
-        tell("disappeared", f"no longer finds {_several(gone)} on {name}", gone)
+        record_change("disappeared", f"no longer finds {_several(gone)} on {name}", gone)
 
 
 def _several(rows: Sequence[Device]) -> str:
@@ -270,5 +270,5 @@ def _layout(parts: Sequence[DeviceInfo | Device]) -> str:
 
 def facts_of(info: DeviceInfo) -> dict[str, Any]:
     """The columns as inventory says."""
-    said = {name: getattr(info, name) for name in COLUMNS}
-    return {**said, "kind": info.kind.value, "facts": dict(info.facts)}
+    columns = {name: getattr(info, name) for name in COLUMNS}
+    return {**columns, "kind": info.kind.value, "facts": dict(info.facts)}

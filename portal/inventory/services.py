@@ -45,7 +45,7 @@ ASK_AGAIN_S = 10
 PLACED_BY = ("cpu_milli", "memory_mib", "programs", "provides", "labels")
 """What placement reads of a node, beside its devices; free disk space too, which changes all the time."""
 DISK_CHANGED = 8
-"""One part in so many of the disk space is a change worth to be told."""
+"""A change of free disk space counts from one part in so many on."""
 
 
 @transaction.atomic

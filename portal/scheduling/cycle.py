@@ -45,23 +45,23 @@ CAUSES = {
     PreemptionCode.FAIR_SHARE: PreemptionCause.FAIR_SHARE,
     PreemptionCode.RESERVATION_BEGUN: PreemptionCause.BOOKING,
 }
-"""What a notice keeps for each code."""
+"""The cause that is kept with a preemption, by its code."""
 FOR_NO_WORKLOAD = (PreemptionCause.BOOKING, PreemptionCause.DRAIN)
 """Notices for these stand whoever waits; `portal.scheduling.drains` takes its own back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a cycle did. `waiting` counts those that wait on."""
+    """The workspaces that a cycle started and preempted, and how many are still waiting."""
 
     started: tuple[UUID, ...] = ()
-    leaving: tuple[UUID, ...] = ()
+    preempted: tuple[UUID, ...] = ()
     waiting: int = 0
 
 
 @transaction.atomic
 def run(*, now: datetime | None = None) -> Report | None:
-    """One cycle; None when another one is under way, which is then followed by one more."""
+    """Run one cycle. Returns None when another one is under way; one more is requested then."""
     began = time.monotonic()
     state = _lock()
     if state is None:
@@ -69,13 +69,13 @@ def run(*, now: datetime | None = None) -> Report | None:
         return None
     now = now or timezone.now()
     with snapshot_cache.cycles.use(now) as snapshot:
-        started, leaving = _decide_and_write(snapshot, state)
+        started, preempted = _decide_and_write(snapshot, state)
         queue_status.update(snapshot)
         state.seen_generation = snapshot_feed.generation()
         state.decided_at = now
         state.took_ms = int((time.monotonic() - began) * 1000)
         state.save()
-        return Report(tuple(started), tuple(leaving), len(snapshot.scheduler.pending))
+        return Report(tuple(started), tuple(preempted), len(snapshot.scheduler.pending))
 
 
 def run_if_due() -> Report | None:
@@ -102,7 +102,7 @@ def _lock() -> QueueState | None:
 
 def _decide_and_write(snapshot: ClusterSnapshot, state: QueueState) -> tuple[list[UUID], list[UUID]]:
     started: list[UUID] = []
-    leaving: list[UUID] = []
+    preempted: list[UUID] = []
     for _ in range(MAX_PASSES):
         cycle = snapshot.scheduler.cycle(snapshot.now_s)
         begun = _start(snapshot, cycle.starts)
@@ -112,7 +112,7 @@ def _decide_and_write(snapshot: ClusterSnapshot, state: QueueState) -> tuple[lis
                 snapshot.scheduler.withdraw(name)
                 snapshot.unsure.add(UUID(name))
         started += [UUID(name) for name in begun]
-        leaving += _preempt(snapshot, cycle.victims)
+        preempted += _preempt(snapshot, cycle.victims)
         _record_reservations(snapshot, state, cycle)
         for name in begun:
             snapshot.scheduler.start(name, snapshot.now_s)
@@ -122,7 +122,7 @@ def _decide_and_write(snapshot: ClusterSnapshot, state: QueueState) -> tuple[lis
         if not begun or not _choose_again(snapshot):
             break
     _cancel_preemptions(snapshot)
-    return started, leaving
+    return started, preempted
 
 
 def _choose_again(snapshot: ClusterSnapshot) -> bool:
@@ -204,7 +204,7 @@ def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list
 
 
 def _nominate(workspace_id: str) -> None:
-    """Note that others make room for it: what they leave is kept for it."""
+    """Mark it as nominated: the capacity of those preempted for it is kept for it."""
     waiting = QueueEntry.objects.filter(
         workspace=UUID(workspace_id), workspace__state=State.PENDING, nominated=False
     )
@@ -224,9 +224,9 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
         if snapshot.scheduler.pending.items[head.workload].backfill_seq:
             continue
         if QueueEntry.objects.filter(workspace=UUID(head.workload), reservation_seq=0).update(
-            reservation_seq=state.promises + 1
+            reservation_seq=state.last_reservation_seq + 1
         ):
-            state.promises += 1
+            state.last_reservation_seq += 1
             when = format_clock(queue_status.moment(head.start_s), snapshot.now)
             _note(
                 head.workload,
@@ -246,7 +246,7 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
 
 
 def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
-    """Whoever makes room for a request that waits no more stays, if it has not begun to stop."""
+    """Cancel preemptions whose beneficiary no longer waits, unless the workspace has begun to stop."""
     notices = Preemption.objects.filter(
         preempt_at__gt=snapshot.now, workspace__state__in=(State.PROVISIONING, State.RUNNING)
     ).exclude(cause__in=FOR_NO_WORKLOAD)

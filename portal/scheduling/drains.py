@@ -124,7 +124,7 @@ def _of_device(device: Device) -> Q:
 
 
 def _there(where: Q) -> QuerySet[Workspace]:
-    """Who holds something there, in the order in which they are locked."""
+    """The workspaces with allocations there, locked in this order."""
     holding = Allocation.objects.filter(where, released_at=None).values("workspace")
     return Workspace.objects.filter(pk__in=holding).order_by("pk")
 

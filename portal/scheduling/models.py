@@ -7,14 +7,15 @@ from django.db.models import Q
 
 
 class QueueState(models.Model):
-    """The one row whose lock makes decisions one at a time, and what the last one knew.
+    """The state of the queue: a single row, written by each scheduling cycle.
 
-    `promises` numbers the reserved heads. `seen_generation` is the last change of the feed that the last
-    cycle could know of: as long as there is no later one, nothing has changed.
+    `last_reservation_seq` is the number of the newest back-fill reservation. `seen_generation` is the last
+    change of the feed that the last cycle could know of: as long as there is no later one, nothing has
+    changed.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
-    promises = models.PositiveBigIntegerField(default=0)
+    last_reservation_seq = models.PositiveBigIntegerField(default=0)
     seen_generation = models.PositiveBigIntegerField(default=0)
     decided_at = models.DateTimeField(null=True, blank=True)
     took_ms = models.PositiveIntegerField(default=0)
@@ -27,7 +28,7 @@ class QueueState(models.Model):
 
 
 class ChangeKind(models.TextChoices):
-    """What a change of the feed is about."""
+    """The kinds of changes in the feed."""
 
     WORKLOAD = "workload", "One workload"
     NODE = "node", "One node and its devices"

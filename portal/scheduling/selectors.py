@@ -1,4 +1,4 @@
-"""The queue as everybody may see it: who waits for what, and who will have to leave."""
+"""Reads for the queue's page: pending workspaces and those being preempted, as the reader may see them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portal.quotas import resources
 from portal.scheduling.placement_request import request_of
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Preemption, Workspace
-from portal.workspaces.presenters import LEAVES_FOR
+from portal.workspaces.presenters import PREEMPTED_FOR
 from portal.workspaces.troubles import stored_message
 
 
@@ -45,8 +45,8 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
-    """A workspace that has been asked to leave, until when, and why."""
+class PreemptingRow:
+    """A workspace that is being preempted: when it stops, and for what."""
 
     workspace: Workspace
     visible: bool
@@ -65,7 +65,7 @@ def waiting() -> QuerySet[Workspace]:
 
 
 def filtered(found: QuerySet[Workspace], *, team: str = "", resource: str = "") -> QuerySet[Workspace]:
-    """Those of a team, and those whose blocker is about a resource."""
+    """Narrow pending workspaces to a team, or to those whose blocker is about a resource."""
     if team:
         found = found.filter(team__slug=team)
     if resource:
@@ -79,8 +79,8 @@ def entries(actor: User, rows: list[Workspace]) -> list[QueueRow]:
     return [QueueRow(row, row.pk in seen, row.owner_id == actor.pk, size_of(row.resources)) for row in rows]
 
 
-def leaving(actor: User) -> list[Leaving]:
-    """Who has been asked to leave and has not left yet, the next first."""
+def preempting(actor: User) -> list[PreemptingRow]:
+    """The workspaces that are being preempted and still hold capacity, the next to stop first."""
     notices = list(
         Preemption.objects.filter(workspace__state__in=HOLDING)
         .select_related("workspace__team", "workspace__owner", "workspace__flavor", "workspace__flavor__pool")
@@ -89,12 +89,12 @@ def leaving(actor: User) -> list[Leaving]:
     rows = [notice.workspace for notice in notices]
     seen = _visible(actor, rows)
     return [
-        Leaving(
+        PreemptingRow(
             row,
             row.pk in seen,
             size_of(row.resources),
             notice.preempt_at,
-            LEAVES_FOR.get(notice.cause, "another"),
+            PREEMPTED_FOR.get(notice.cause, "another"),
         )
         for notice, row in zip(notices, rows, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What teams borrowed of late: their share in the queue's order does not forget at once."""
+"""Keeps a decaying average of what each team borrows, for its share in the queue's order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that a decision of the queue depends on, read from the database at one moment.
+"""Reads all input of a scheduling decision from the database.
 
 `load` makes a `ClusterSnapshot`: the pools, the scheduler with all that runs and waits, and the placer
 under it. A cycle decides on it and writes; a preview asks it and leaves it as it was.
@@ -44,7 +44,7 @@ BROKEN_WAIT = timedelta(seconds=30)
 OVERLAP = 500
 """Changes that are looked at again: one may have been committed after a later one."""
 ENDS_WITHIN_S = 10
-"""What has been told to stop is expected to be gone by then."""
+"""Seconds within which a workspace that is stopping is expected to be gone."""
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ def under_limits(
     running: Iterable[model.Running],
     queued: Iterable[model.Workload],
 ) -> model.Snapshot:
-    """What runs and waits under the limits of now."""
+    """The engine's input: the given workloads with the present teams, quotas, reservations and limits."""
     spent = ledger.teams_without_hours()
     return model.Snapshot(
         now_s=int(now.timestamp()),
@@ -225,7 +225,7 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
 
 
 def _amounts(pk: UUID) -> dict[str, int]:
-    """What a workspace is charged that was placed before amounts were kept."""
+    """The amounts of a workspace that was placed before they were stored with it."""
     row = Workspace.objects.select_related("flavor__pool").only("resources", "flavor").get(pk=pk)
     try:
         return resources.amounts_of(request_of(row.resources), simulated=row.flavor.simulated)
@@ -237,7 +237,7 @@ def _amounts(pk: UUID) -> dict[str, int]:
 def pending_workloads(
     placement_requests: PlacementRequests, now: datetime, later: dict[UUID, datetime], which: Q | None = None
 ) -> Iterable[PendingWorkload]:
-    """Who waits now. One that a backend has just refused is left alone for a while: it goes into `later`."""
+    """The pending workspaces. One that a backend has just refused is put into `later` and skipped."""
     rows: list[Any] = []
     waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, desired_state=DesiredState.RUNNING)
     for next_reconcile_at, *row in waiting.values_list(
@@ -282,7 +282,7 @@ def pending_workloads(
 
 
 def place_key(placement_request: PlacementRequest) -> str:
-    """What decides where a request may go, beside its amounts."""
+    """A key that is equal for requests that the same nodes can take, amounts apart."""
     pools = ",".join(each.pool.slug for each in placement_request.pools)
     template = placement_request.template
     stack = f"{template.program}|{template.min_cuda}|{template.min_compute_capability}"

@@ -41,7 +41,7 @@ MAX_CHANGES = 2000
 
 
 class SnapshotCache:
-    """One kept snapshot. One thread at a time uses it; what was taken in it is given back afterwards."""
+    """Keeps one `ClusterSnapshot` up to date. One thread at a time uses it; trial placements are undone."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,7 +116,7 @@ def update_nodes(snapshot: ClusterSnapshot, nodes: Iterable[UUID]) -> None:
 
 
 def _update_totals(snapshot: ClusterSnapshot) -> None:
-    """What is out of use counts by what is held there, so it may change with every holder that goes."""
+    """Recompute the total capacity: devices out of service count only as far as they are held."""
     there = capacity.totals(snapshot.pools.values())
     if there != snapshot.capacity:
         snapshot.capacity = there

@@ -224,7 +224,7 @@ def ask_url(actor: User, workspace: Workspace) -> str:
     return f"{reverse('quota_requests:ask')}?{urlencode(query)}"
 
 
-LEAVES_FOR = {
+PREEMPTED_FOR = {
     "in_team": "a request of its team with a higher priority",
     "reclaim": "the team that owns the quota which it had borrowed",
     "fair_share": "another team, which has borrowed less",
@@ -233,12 +233,12 @@ LEAVES_FOR = {
 }
 
 
-def leaving_words(workspace: Workspace) -> str:
-    """For what a running workspace has to leave; empty where it may stay."""
+def preempted_for(workspace: Workspace) -> str:
+    """For what a running workspace is being preempted; empty where it is not."""
     notice = workspace.preempting
     if notice is None or workspace.state not in {State.PROVISIONING, State.RUNNING}:
         return ""
-    return LEAVES_FOR.get(notice.cause, "another")
+    return PREEMPTED_FOR.get(notice.cause, "another")
 
 
 def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
@@ -265,7 +265,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         waits_for=stored_message(workspace.queue_entry.reason),
         eta_basis=stored_message(workspace.queue_entry.eta_basis),
         ask_url=ask_url(actor, workspace),
-        leaving=leaving_words(workspace),
+        leaving=preempted_for(workspace),
         tries=tries_of(workspace),
         next_try_at=workspace.next_reconcile_at if workspace.state == State.PROVISIONING else None,
         can_open=openable,

@@ -232,8 +232,8 @@ class ProcessTally:
     def shares(self, interval_s: int) -> tuple[ProcessShare, ...]:
         """The processes with the most work, then the most memory."""
         found = [
-            ProcessShare(pid, (count or 0) * interval_s, (total or 0) // told if told else None, memory)
-            for pid, (count, total, told, memory) in self._seen.items()
+            ProcessShare(pid, (count or 0) * interval_s, (total or 0) // counted if counted else None, memory)
+            for pid, (count, total, counted, memory) in self._seen.items()
         ]
         found.sort(key=lambda share: (-(share.sm_pct or 0), -(share.memory_mib or 0), share.pid))
         return tuple(found[:MAX_PROCESSES])

@@ -32,7 +32,7 @@ class Watched(Supervisor):
             logs_dir=logs_dir,
             hidden=hidden,
             changed=self._note,
-            said=self.words.append,
+            announce=self.words.append,
         )
 
     def _note(self) -> None:

@@ -188,8 +188,8 @@ def _temperature_title(series: Series) -> str:
     if hot_s:
         heat = _("clocks held down by heat for %(duration)s") % {"duration": format_duration(hot_s)}
     else:
-        told = any(point.throttle_s for point in series.measured)
-        heat = _("never too hot to run at full speed") if told else _("whether heat slowed it is not told")
+        known = any(point.throttle_s for point in series.measured)
+        heat = _("never too hot to run at full speed") if known else _("whether heat slowed it is not told")
     return _("Temperature: %(max)s °C at most, %(heat)s") % {"max": most, "heat": heat}
 
 

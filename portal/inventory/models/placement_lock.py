@@ -6,7 +6,8 @@ from django.db import models
 
 
 class PlacementLock(models.Model):
-    """One row. Who holds its lock grants capacity, or keeps others from granting it meanwhile.
+    """A single row. Capacity is granted only by the transaction that holds its lock; others take
+    it to keep capacity from being granted meanwhile.
 
     It is taken before any lock of a workspace or a device.
     """

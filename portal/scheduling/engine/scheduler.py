@@ -302,9 +302,9 @@ class Scheduler:
 
     def _victims_of(self, workload_id: str, victims: Iterable[Victim]) -> tuple[str, ...]:
         """Those whose place is kept for the request."""
-        leaving = set(self._preempting.get(workload_id, ()))
-        leaving.update(each.workload for each in victims if each.beneficiary == workload_id)
-        return tuple(sorted(leaving))
+        preempting = set(self._preempting.get(workload_id, ()))
+        preempting.update(each.workload for each in victims if each.beneficiary == workload_id)
+        return tuple(sorted(preempting))
 
     def _find_victims(
         self,
@@ -325,7 +325,7 @@ class Scheduler:
             return ()
         placer = self.placer
         nominated_starts = [reserved_start for reserved_start in reserved_starts if reserved_start.nominated]
-        leaving = [
+        preempting = [
             self.running[name].workload
             for reserved_start in nominated_starts
             for name in reserved_start.gone or ()
@@ -340,7 +340,7 @@ class Scheduler:
                 for reserved_start in nominated_starts
             )
 
-        for other in leaving:
+        for other in preempting:
             self.usage.remove(other)
         for reserved_start in nominated_starts:
             self.usage.add(reserved_start.workload)
@@ -356,7 +356,7 @@ class Scheduler:
         finally:
             for reserved_start in nominated_starts:
                 self.usage.remove(reserved_start.workload)
-            for other in leaving:
+            for other in preempting:
                 self.usage.add(other)
         victims = [self.running[each.workload] for each in found]
         lost_s = lost_time_s(workload, victims, shortfall[1], now_s)
