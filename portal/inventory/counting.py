@@ -1,4 +1,4 @@
-"""How much there is of each resource, how much of it is in service, allocated and free: counted once, here.
+"""Counts each resource: total, in service, allocated and free. Pages, REST and metrics all read these.
 
 Amounts are in base units: thousandths of a device (a whole one is 1000), milli-CPU, MiB. Resources have the
 names of `inventory.resources`. MIG instances are counted, the GPU that they are part of is not.
@@ -153,7 +153,7 @@ def by_pool(
 
 
 def of_node(node: Any) -> Counts:
-    """What one node of `selectors.nodes` has; no query, its devices and use have been read with it."""
+    """The counts of one node of `selectors.nodes`; no query, since its devices and use are read with it."""
     tally = Tally()
     held = [node.used_cpu_milli or 0, node.used_memory_mib or 0, node.used_disk_mib or 0]
     in_service = _in_service(node.online, node.cordoned, node.pool.enabled, node.pool.state)
@@ -165,7 +165,7 @@ def of_node(node: Any) -> Counts:
 
 
 def _in_service(online: bool, cordoned: bool, enabled: bool, pool_state: str) -> bool:
-    """Whether a node takes work."""
+    """Whether a node is in service: online, not cordoned, in an enabled pool that answers."""
     return online and not cordoned and enabled and pool_state != PoolState.UNREACHABLE
 
 

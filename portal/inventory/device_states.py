@@ -1,4 +1,4 @@
-"""What state a device is in: one word for the map, the pages, REST, metrics and counts.
+"""The state of a device: one word for the map, the pages, REST, metrics and counts.
 
 `with_state` is the only definition, as SQL; everything else reads its annotation. A new state is a member
 of `DeviceState` (in order of precedence), a line of the ladder in `_state`, and a look in `LOOKS`.
@@ -57,7 +57,7 @@ BUSY = frozenset({DeviceState.ALLOCATED, DeviceState.SHARED})
 KNOWN = Q(present=True) | ~Q(kind=DeviceKind.MIG.value)
 """What is counted and shown: a GPU that its node lost is offline, an instance that is absent is dissolved."""
 FORMER_CODES = {"gone": DeviceState.OFFLINE}
-"""What filters called a state before; still understood."""
+"""Former names of states in filters; still accepted."""
 
 
 @dataclass(frozen=True, slots=True)

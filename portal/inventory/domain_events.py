@@ -18,19 +18,19 @@ class InventoryApplied(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class CapacityChanged(DomainEvent):
-    """There are other pools, nodes or devices than before, or what they are is different."""
+    """Pools, nodes or devices have been added, removed, or changed in kind or size."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodesChanged(DomainEvent):
-    """Nodes or devices have been cordoned, uncordoned, or changed their health."""
+    """These nodes, or devices on them, have begun or ceased to take work."""
 
     nodes: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityFreed(DomainEvent):
-    """Something may be placed that could not be before: whoever waits may fit now."""
+    """Capacity has become free or returned to service: pending workspaces may fit now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ BATCH = 500
 
 @dataclass(slots=True)
 class _Changes:
-    """What is different on one node. Rows are as they were, infos as they are now."""
+    """The changes on one node. Rows are as they were, infos as they are now."""
 
     node: Node
     appeared: list[DeviceInfo] = field(default_factory=list)

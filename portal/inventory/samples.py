@@ -53,7 +53,7 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of one message: minutes written, known before, silent, and refused."""
+    """The minutes of one message: how many were written, known before, silent, and refused."""
 
     written: int = 0
     known: int = 0
@@ -107,7 +107,7 @@ def apply_samples(
 
 
 def _short(text: object, length: int = 80) -> str:
-    """What a stranger sent, in one bounded line of the log."""
+    """Untrusted text, shortened for one line of the log."""
     return str(text)[:length].encode("unicode_escape").decode()
 
 
@@ -169,7 +169,7 @@ def _locked(devices: Iterable[UUID]) -> list[DeviceSeries]:
 
 
 def _advance(series: DeviceSeries, row: DeviceMinute) -> None:
-    """What a minute says about the series: how new it is, since when it is idle, what is due."""
+    """Update the series by a minute: how new it is, since when it is idle, what is due."""
     end_s = row.start_s + MINUTE_S
     idle = row.gpu_used_s == 0 and (row.gpu_s or 0) >= MINUTE_S - UNMEASURED_IDLE_S
     if end_s > series.newest_s:

@@ -211,7 +211,7 @@ def idle_times(now: datetime, *, devices: Collection[UUID] | None = None) -> dic
 
 
 def holders(device: Device, since: datetime, until: datetime) -> list[Held]:
-    """Who had the device at any time from `since` to `until`, the oldest first."""
+    """The allocations of the device that overlap `since` to `until`, the oldest first."""
     lasting = Q(allocation__released_at=None) | Q(allocation__released_at__gt=since)
     rows = AllocatedDevice.objects.filter(lasting, device=device, allocation__granted_at__lt=until)
     return [
@@ -227,7 +227,7 @@ def holders(device: Device, since: datetime, until: datetime) -> list[Held]:
 
 
 def gpu_use(team: Team, since: datetime, *, now: datetime | None = None) -> GpuUse:
-    """What the team's workspaces held of real devices from `since` on, and how much of it was used."""
+    """The time for which the team held real devices from `since` on, and how much of it was used."""
     return gpu_uses([team.pk], since, now=now).get(team.pk, GpuUse())
 
 

@@ -1,4 +1,4 @@
-"""What the pools have and what of it is free, as the placement engine takes it.
+"""Reads the capacity of pools, total and free, into the placement engine's form.
 
 Five queries, however many nodes there are; the rows are read as tuples, since there may be ten
 thousand devices and a person waits.
@@ -279,7 +279,7 @@ def _node(
 
 
 def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
-    """What accelerators may be held at most now: those that take work, and what is held of others.
+    """The accelerators that can be held now: those in service, and what is held of others.
 
     The same count as `inventory.counting`, over what a snapshot keeps instead of over the database.
     """
@@ -306,7 +306,7 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
 
 
 def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:
-    """Where running workspaces stand, by workspace id: pool, placement, and what is held on each node."""
+    """The allocations of running workspaces by workspace id: pool, placement and request on each node."""
     devices = AllocatedDevice.objects.filter(active=True)
     allocations = Allocation.objects.filter(released_at=None)
     if len(workspaces) <= FEW:

@@ -45,8 +45,8 @@ PREEMPTIBLE = (State.PROVISIONING, State.RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What a drain has come to: `asked` to leave by this call; `left`, all that are there yet, these among
-    them; `until` when the last of those that were asked has to go, None where nobody has to.
+    """The result of a drain: how many workspaces this call preempted (`asked`) and how many are still there
+    (`left`, those included); `until` is when the last of them stops, None where none has to.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Drain:
         return self.left == 0
 
     def __str__(self) -> str:
-        """For the operator who asked for it."""
+        """A sentence for the operator."""
         if self.done:
             return f"{self.name} is cordoned, and nothing runs there."
         some = "1 workspace is" if self.left == 1 else f"{self.left} workspaces are"

@@ -1,4 +1,4 @@
-"""Asks for a scheduling cycle. A lost hint costs seconds: the sweep runs one where anything waits."""
+"""Requests scheduling cycles. A lost request only delays: the sweep runs a cycle where anything waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioning.celery_config import CONTROL_QUEUE
 
 
 def request_cycle(_event: DomainEvent | None = None) -> None:
-    """Have the queue looked at once the present transaction has held: room or rules have changed."""
+    """Send `control.schedule` after commit, since capacity, limits or the queue have changed."""
     transaction.on_commit(_send)
 
 

@@ -26,7 +26,7 @@ def flavor_offers(template: Template, team: Team | None, actor: User) -> list[Fl
     return [FlavorOffer(flavor, verdict) for flavor, verdict in zip(flavors, verdicts, strict=True)]
 
 
-def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, most: int = 3) -> list[FlavorOffer]:
+def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, limit: int = 3) -> list[FlavorOffer]:
     """Flavors that start now in place of `chosen`, the nearest first: as many accelerators, then memory."""
     fitting = [
         offer
@@ -46,4 +46,4 @@ def alternatives(offers: Sequence[FlavorOffer], chosen: Flavor, *, most: int = 3
             abs(flavor.memory_mib - chosen.memory_mib),
         )
 
-    return sorted(fitting, key=distance)[:most]
+    return sorted(fitting, key=distance)[:limit]

@@ -1,4 +1,4 @@
-"""The feed of changes that the snapshot caches of all processes follow: who has to be read again.
+"""Writes the feed of changes from which the snapshot caches of all processes are updated.
 
 Each listener writes in the transaction of the change, so that a change and its entry come together.
 """

@@ -1,4 +1,4 @@
-"""What a template's software needs of driver and device, and what a node has of it, as numbers.
+"""The driver and device that a template's software requires, and what a node provides, as numbers.
 
 Versions are compared as (major, minor). Where nothing is known of a node's driver nothing is promised.
 """

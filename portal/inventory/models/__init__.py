@@ -1,4 +1,4 @@
-"""What capacity there is, who holds it, and what devices did."""
+"""Models of capacity (pools, nodes, devices), of its allocations, and of device samples."""
 
 from __future__ import annotations
 

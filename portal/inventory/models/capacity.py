@@ -36,7 +36,7 @@ class CheckLevel(models.TextChoices):
 
 
 class CordonCause(models.TextChoices):
-    """Who took a device out. What a check took out, a passing check puts back."""
+    """The cause of a cordon. A passing check lifts only those that a check set."""
 
     OPERATOR = "operator", _("Operator")
     CHECK = "check", _("GPU check")

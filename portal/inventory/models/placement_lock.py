@@ -6,10 +6,10 @@ from django.db import models
 
 
 class PlacementLock(models.Model):
-    """A single row. Capacity is granted only by the transaction that holds its lock; others take
-    it to keep capacity from being granted meanwhile.
+    """A single row; only the transaction that holds its lock grants capacity.
 
-    It is taken before any lock of a workspace or a device.
+    Others take it to keep capacity from being granted meanwhile. It is taken before any lock of a
+    workspace or a device.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)

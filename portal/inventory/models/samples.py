@@ -1,4 +1,4 @@
-"""What devices were measured to do: by the minute for some days, by the hour for about a year.
+"""Measured use of devices: by the minute for some days, by the hour for about a year.
 
 A metric that was not measured is NULL, never 0; a minute in which nothing was measured has no row. Who
 held a device at the time follows from the allocations and is not stored again.
