@@ -185,8 +185,8 @@ class Plan:
                 if line is not None:
                     # The part that it keeps to itself is used first; only the rest comes from above.
                     held.append((line, more))
-                    usage, keeps = -left[line], node.local[resource]
-                    more = np.maximum(0, usage + more - keeps) - np.maximum(0, usage - keeps)
+                    used, keeps = -left[line], node.local[resource]
+                    more = np.maximum(0, used + more - keeps) - np.maximum(0, used - keeps)
                 node = node.parent
         lines = [*limits, *held]
         wide = bool(held)
