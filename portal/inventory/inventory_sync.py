@@ -1,7 +1,7 @@
 """Taking in the devices that an inventory saw: those that appear, change, vanish, return or are replaced.
 
 A fixed number of queries and at most one event of each kind for a node, however many devices there are.
-Each change that matters to placement has its event, since the queue follows these (`quotas.snapshot`).
+Each change that matters to placement is a domain event, which the queue listens to (`portal.wiring`).
 """
 
 from __future__ import annotations
