@@ -50,9 +50,10 @@ def previews(count: int) -> dict[str, Any]:
     """A preview of one flavor: with nothing changed since the last one, and after different changes."""
     from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
-    from portal.common.actors import SYSTEM
-    from portal.events import services as events
+    from portal.common.domain_events import emit
+    from portal.quotas.domain_events import LimitsChanged
     from portal.scheduling import admission
+    from portal.workspaces.domain_events import WorkspacesChanged
     from portal.workspaces.lifecycle import State
     from portal.workspaces.models import Workspace
 
@@ -77,12 +78,10 @@ def previews(count: int) -> dict[str, Any]:
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
 
     def workspace(number: int) -> None:
-        events.record(
-            actor=SYSTEM, kind="workspace.bench", message="changes", workspace=running[number % len(running)]
-        )
+        emit(WorkspacesChanged((running[number % len(running)].pk,)))
 
     def limit(_: int) -> None:
-        events.record(actor=SYSTEM, kind="quota.bench", message="changes")
+        emit(LimitsChanged())
 
     return {
         "nothing changed": after(lambda _: None),
@@ -165,6 +164,7 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
         profile = cProfile.Profile()
         profile.runcall(previews, 3)
         pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
+    silence()
     result["previews"] = previews(args.previews)
     result["new form, 12 flavors at once"] = form(max(5, args.previews // 4))
     result["admissions"] = admissions(args.admissions, args.batch)
@@ -175,9 +175,9 @@ def form(count: int) -> dict[str, Any]:
     """What the new-workspace form asks: every flavor at once, after a workspace has changed."""
     from portal.accounts.models import Team
     from portal.catalog.models import Flavor, Template
-    from portal.common.actors import SYSTEM
-    from portal.events import services as events
+    from portal.common.domain_events import emit
     from portal.scheduling import admission
+    from portal.workspaces.domain_events import WorkspacesChanged
     from portal.workspaces.lifecycle import State
     from portal.workspaces.models import Workspace
 
@@ -187,7 +187,7 @@ def form(count: int) -> dict[str, Any]:
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
     times = []
     for number, changed in enumerate(running):
-        events.record(actor=SYSTEM, kind="workspace.bench", message="changes", workspace=changed)
+        emit(WorkspacesChanged((changed.pk,)))
         team = teams[number % len(teams)]
         times.append(
             timed(

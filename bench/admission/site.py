@@ -10,13 +10,14 @@ from django.utils import timezone
 
 from portal.accounts.models import Membership, Team, User
 from portal.catalog.models import Flavor, Template
-from portal.events.models import Event
+from portal.common.domain_events import emit
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
 from portal.quotas import resources
 from portal.quotas.models import Cohort, Quota, TeamShare
 from portal.scheduling.placement_request import request_of
+from portal.workspaces.domain_events import WorkspacesChanged
 from portal.workspaces.lifecycle import State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 
 MODELS = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S")
 SPARE = "Tesla T4"
@@ -147,39 +148,36 @@ def _run(chance, now, count, teams, users, template, flavors, pool, free) -> Non
         made.append(row)
         allocations.append(allocation)
         held.append(AllocatedDevice(allocation=allocation, device=device))
-    Workspace.objects.bulk_create(made, batch_size=BATCH)
+    _write(made)
     Allocation.objects.bulk_create(allocations, batch_size=BATCH)
     AllocatedDevice.objects.bulk_create(held, batch_size=BATCH)
 
 
 def _wait(chance, now, count, teams, users, template, flavors) -> None:
-    Workspace.objects.bulk_create(
-        (
-            _row(chance, now, f"q{number}", teams, users, template, chance.choice(flavors), State.PENDING)
-            for number in range(count)
-        ),
-        batch_size=BATCH,
+    _write(
+        _row(chance, now, f"q{number}", teams, users, template, chance.choice(flavors), State.PENDING)
+        for number in range(count)
     )
 
 
 def ask(rows: Iterable[Workspace]) -> None:
-    """Write requests as the services do: each with its entry in the audit log."""
-    _told("workspace.requested", Workspace.objects.bulk_create(rows, batch_size=BATCH))
+    """Write requests as the services do: each with its rows, and the queue is told of it."""
+    _changed(_write(rows))
 
 
 def withdraw_waiting() -> None:
     """Whoever waits asks for nothing any more."""
     waiting = list(Workspace.objects.filter(state=State.PENDING).only("pk", "team"))
     Workspace.objects.filter(pk__in=[row.pk for row in waiting]).update(state=State.TERMINATED)
-    _told("workspace.cancel", waiting)
+    _changed(waiting)
 
 
-def _told(kind: str, rows: Iterable[Workspace]) -> None:
-    now = timezone.now()
-    Event.objects.bulk_create(
-        (
-            Event(at=now, actor_label="bench", kind=kind, workspace=row, team_id=row.team_id, message=kind)
-            for row in rows
-        ),
-        batch_size=BATCH,
-    )
+def _write(rows: Iterable[Workspace]) -> list[Workspace]:
+    made = Workspace.objects.bulk_create(rows, batch_size=BATCH)
+    QueueEntry.objects.bulk_create((QueueEntry(workspace=row) for row in made), batch_size=BATCH)
+    WorkspaceStatus.objects.bulk_create((WorkspaceStatus(workspace=row) for row in made), batch_size=BATCH)
+    return made
+
+
+def _changed(rows: Iterable[Workspace]) -> None:
+    emit(WorkspacesChanged(tuple(row.pk for row in rows)))

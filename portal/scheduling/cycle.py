@@ -145,7 +145,7 @@ def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
     rows = {
         str(workspace.pk): workspace
         for workspace in Workspace.objects.select_for_update(of=("self",), skip_locked=True)
-        .select_related("owner", "team", "template", "flavor", "pool")
+        .select_related("owner", "team", "template", "flavor__pool", "pool")
         .filter(pk__in=list(names), state=State.PENDING, desired_state=DesiredState.RUNNING)
         .order_by("pk")
     }

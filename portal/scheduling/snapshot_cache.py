@@ -8,6 +8,7 @@ its changes before the next one reads: so no grant is missed.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,7 @@ class SnapshotCache:
             snapshot, self._snapshot = self._snapshot, None
             age_s = (now - snapshot.read_at).total_seconds() if snapshot is not None else 0.0
             if snapshot is None or not 0 <= age_s < KEPT_S or not follow(snapshot, now):
-                snapshot = load(now)
+                snapshot = _load(now)
             yield snapshot
             snapshot.placer.undo()
             if not _in_transaction():
@@ -177,3 +178,11 @@ def forget() -> None:
     """Forget both."""
     previews.forget()
     cycles.forget()
+
+
+def _load(now: datetime) -> ClusterSnapshot:
+    """Read it all. What is kept is left out of full collections: each would walk through all of it."""
+    gc.unfreeze()
+    snapshot = load(now)
+    gc.freeze()
+    return snapshot

@@ -123,14 +123,20 @@ def set_rows(
     keys = [workspace.pk for workspace in workspaces]
     if queue:
         QueueEntry.objects.filter(workspace__in=keys).update(**queue)
-        _take_over([workspace.queue_entry for workspace in workspaces], queue)
+        _take_over(_loaded(workspaces, "queue_entry"), queue)
     if status:
         WorkspaceStatus.objects.filter(workspace__in=keys).update(**status)
-        _take_over([workspace.status for workspace in workspaces], status)
+        _take_over(_loaded(workspaces, "status"), status)
     if end_preemption:
         Preemption.objects.filter(workspace__in=keys).delete()
         for workspace in workspaces:
             workspace._state.fields_cache["preemption"] = None
+
+
+def _loaded(workspaces: Sequence[Workspace], name: str) -> list[Model]:
+    """Those rows that have been read already; the others are read as they are now when they are needed."""
+    descriptor = getattr(Workspace, name)
+    return [getattr(workspace, name) for workspace in workspaces if descriptor.is_cached(workspace)]
 
 
 def _take_over(rows: Sequence[Model], changes: Mapping[str, Any]) -> None:
