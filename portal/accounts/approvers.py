@@ -37,6 +37,15 @@ def delegator_of(actor: User) -> User | None:
     return held.approver if held else None
 
 
+def decides_only_for(actor: User) -> User | None:
+    """The one approver by whose delegation alone the actor decides; None where there are others or none."""
+    if is_approver(actor):
+        return None
+    held = delegations_at(timezone.now()).filter(delegate=actor).select_related("approver")
+    found = {delegation.approver_id: delegation.approver for delegation in held}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
 def may_decide_all(actor: User) -> bool:
     """Requests for quota and GPU-hours, of whichever team: approvers, administrators, delegates."""
     return is_approver(actor) or (actor.is_active and delegator_of(actor) is not None)

@@ -4,3 +4,8 @@ from django.apps import AppConfig
 class AccountsConfig(AppConfig):
     name = "portal.accounts"
     label = "accounts"
+
+    def ready(self) -> None:
+        from portal.accounts import changes  # models have to be loaded first
+
+        changes.connect()

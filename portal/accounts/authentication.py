@@ -8,8 +8,9 @@ from django.utils.translation import gettext as _
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
-from portal.accounts import services
 from portal.accounts.models import ApiToken, User
+from portal.accounts.token_lookup import user_of_token
+from portal.common import origins
 from portal.common.scopes import Scope
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ class TokenAuthentication(authentication.BaseAuthentication):
         kind, _space, secret = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return None
-        found = services.user_of_token(secret.strip())
+        found = user_of_token(secret.strip())
         if found is None:
             raise exceptions.AuthenticationFailed(
                 _("This token is unknown, expired or revoked. Make a new one on your account's token page.")
             )
+        origins.note_token(found[1].prefix)
         return found
 
     def authenticate_header(self, request: Request) -> str:

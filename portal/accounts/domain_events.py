@@ -5,14 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from portal.accounts.models import User
+from portal.common.actors import SystemActor
 from portal.common.domain_events import DomainEvent
 
 
 @dataclass(frozen=True, slots=True)
 class SignedOut(DomainEvent):
-    """A user has ended a session of theirs at the portal."""
+    """A session of a user's at the portal has ended, by their own will or another's."""
 
     user_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class UserDeactivated(DomainEvent):
+    """A user may no longer do anything here: what goes on or waits in their name has to end."""
+
+    user: User
+    actor: User | SystemActor
+
+
+@dataclass(frozen=True, slots=True)
+class UserDeleted(DomainEvent):
+    """An account is about to go for good. Who listens deletes what the user has, or refuses by raising."""
+
+    user: User
+    actor: User | SystemActor
+    delete_workspaces: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,82 @@ class SignInForm(AuthenticationForm):
 
     error_messages = {
         "invalid_login": _("Name and password do not match. The password is case-sensitive."),
-        "inactive": _("This account is switched off. Ask an operator."),
+        "inactive": _("This account is deactivated. Ask an administrator."),
     }
+
+
+class NewPasswordForm(forms.Form):
+    """A password, typed twice. Whether it will do is for the service to say."""
+
+    password = forms.CharField(
+        label=_("Password"),
+        strip=False,
+        help_text=_("At least 10 characters, and not one of the passwords that everybody uses."),
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+    repeated = forms.CharField(
+        label=_("The same again"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        if given.get("password") and given.get("repeated") and given["password"] != given["repeated"]:
+            self.add_error("repeated", _("The two passwords differ."))
+        return given
+
+
+class ChangePasswordForm(forms.Form):
+    """Another password for oneself, and what becomes of one's tokens."""
+
+    old_password = forms.CharField(
+        label=_("Present password"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+    new_password = forms.CharField(
+        label=_("New password"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+    repeated = forms.CharField(
+        label=_("The same again"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+    )
+    end_tokens = forms.BooleanField(required=False)
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        if given.get("new_password") and given.get("repeated") and given["new_password"] != given["repeated"]:
+            self.add_error("repeated", _("The two passwords differ."))
+        return given
+
+
+class EmailForm(forms.Form):
+    """Another address for oneself, which the password allows."""
+
+    email = forms.EmailField(
+        label=_("E-mail"), required=False, widget=forms.EmailInput(attrs={"autocomplete": "email"})
+    )
+    password = forms.CharField(
+        label=_("Your password"),
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
+    )
+
+
+class ForgottenForm(forms.Form):
+    """Whose password has been forgotten."""
+
+    name = forms.CharField(
+        label=_("Name or e-mail address"),
+        max_length=254,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "username", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
 
 
 class TeamForm(forms.Form):

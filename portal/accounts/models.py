@@ -3,19 +3,83 @@
 from __future__ import annotations
 
 import uuid
+from typing import ClassVar
 
 from django.conf import settings
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import AbstractUser
+from django.contrib.auth.models import UserManager as DjangoUserManager
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
+from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator, username_validator
+from portal.common.origins import MAX_USER_AGENT
+
+
+class AccountStatus(models.TextChoices):
+    """How an account stands."""
+
+    INVITED = "invited", _("Invited")
+    ACTIVE = "active", _("Active")
+    DEACTIVATED = "deactivated", _("Deactivated")
+    DELETED = "deleted", _("Deleted")
+
+
+class SiteRole(models.TextChoices):
+    """A role in the whole portal, beside those in teams."""
+
+    ADMINISTRATOR = "administrator", _("Administrator")
+    OPERATOR = "operator", _("Operator")
+    APPROVER = "approver", _("Approver")
+
+
+ROLE_FIELDS = {
+    SiteRole.ADMINISTRATOR: "is_superuser",
+    SiteRole.OPERATOR: "is_operator",
+    SiteRole.APPROVER: "is_approver",
+}
+
+
+class UserQuerySet(models.QuerySet["User"]):
+    def existing(self) -> UserQuerySet:
+        """All whose account has not been deleted."""
+        return self.filter(deleted_at=None)
+
+    def with_status(self, status: str) -> UserQuerySet:
+        """Those whose account stands like this; nobody for a status that there is not."""
+        present = self.existing()
+        match status:
+            case AccountStatus.INVITED:
+                return present.filter(is_active=True, password__startswith=UNUSABLE_PASSWORD_PREFIX)
+            case AccountStatus.ACTIVE:
+                return present.filter(is_active=True).exclude(password__startswith=UNUSABLE_PASSWORD_PREFIX)
+            case AccountStatus.DEACTIVATED:
+                return present.filter(is_active=False)
+            case AccountStatus.DELETED:
+                return self.exclude(deleted_at=None)
+            case _:
+                return self.none()
+
+    def with_role(self, role: str) -> UserQuerySet:
+        """Those who hold a site role; nobody for a role that there is not."""
+        column = ROLE_FIELDS.get(SiteRole(role)) if role in SiteRole.values else None
+        return self.filter(**{column: True}) if column else self.none()
+
+
+class UserManager(DjangoUserManager["User"].from_queryset(UserQuerySet)):  # type: ignore[misc]
+    """Django's, with the queries of `UserQuerySet`."""
 
 
 class User(AbstractUser):
-    """A person or a service account. Signs in by name; the name is also a folder of the home volume."""
+    """A person or a service account. Signs in by name; the name is also a folder of the home volume.
+
+    The row of a deleted account stays: the record names it, and nobody else may get the name and with it
+    the home folders. `session_salt` is part of what each session and each link is checked against: another
+    one ends all of them.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     username = models.CharField(
@@ -29,6 +93,11 @@ class User(AbstractUser):
     is_operator = models.BooleanField(default=False, help_text=_("Runs the pools."))
     is_approver = models.BooleanField(default=False, help_text=_("Decides quota requests."))
     mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
+    session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
+    deactivated_at = models.DateTimeField(null=True, blank=True, editable=False)
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    objects: ClassVar[UserManager] = UserManager()
 
     class Meta:
         constraints = [
@@ -44,6 +113,34 @@ class User(AbstractUser):
     def operates(self) -> bool:
         """Whether the user runs the pools: an operator or the administrator."""
         return self.is_active and (self.is_operator or self.is_superuser)
+
+    @property
+    def administers(self) -> bool:
+        """Whether the user manages people and reads the audit log."""
+        return self.is_active and self.is_superuser
+
+    @property
+    def status(self) -> AccountStatus:
+        """How the account stands."""
+        if self.deleted_at is not None:
+            return AccountStatus.DELETED
+        if not self.is_active:
+            return AccountStatus.DEACTIVATED
+        return AccountStatus.ACTIVE if self.has_usable_password() else AccountStatus.INVITED
+
+    @property
+    def roles(self) -> list[SiteRole]:
+        """The site roles that the user holds."""
+        return [role for role, column in ROLE_FIELDS.items() if getattr(self, column)]
+
+    def _get_session_auth_hash(self, secret: str | None = None) -> str:
+        # Django's, of the password and the salt. An empty salt gives Django's own.
+        return salted_hmac(
+            "django.contrib.auth.models.AbstractBaseUser.get_session_auth_hash",
+            self.password + self.session_salt,
+            secret=secret,
+            algorithm="sha256",
+        ).hexdigest()
 
 
 class Team(models.Model):
@@ -109,6 +206,23 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+
+class UserSession(models.Model):
+    """Where a user has signed in: a browser's session, as its user is shown it. `key` is Django's."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
+    key = models.CharField(max_length=40, unique=True, editable=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+    address = models.GenericIPAddressField(null=True, blank=True)
+    user_agent = models.CharField(max_length=MAX_USER_AGENT, blank=True)
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return f"session of {self.user_id}"
 
 
 class Delegation(models.Model):

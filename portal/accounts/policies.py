@@ -1,10 +1,10 @@
-"""Who may do what with teams and tokens."""
+"""Who may do what with people, teams and tokens."""
 
 from __future__ import annotations
 
-from portal.accounts.models import Role, Team, User
+from portal.accounts.models import AccountStatus, Role, Team, User
 from portal.common.actors import SystemActor
-from portal.common.errors import NotAllowed
+from portal.common.errors import NotAllowed, StateConflict
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 
@@ -33,3 +33,20 @@ def require_manage_team(actor: User | SystemActor, team: Team) -> None:
 def require_operator(actor: User | SystemActor) -> None:
     if not isinstance(actor, SystemActor) and not actor.operates:
         raise NotAllowed(Reason(AccountCode.ONLY_OPERATORS))
+
+
+def require_administrator(actor: User | SystemActor) -> None:
+    """People and their accounts are for administrators: whoever sets a password could be anybody."""
+    if not isinstance(actor, SystemActor) and not actor.administers:
+        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+
+
+def require_another_administrator(user: User) -> None:
+    """Raise `StateConflict` where `user` is the last administrator who can sign in."""
+    if not user.administers:
+        return
+    others = User.objects.with_status(AccountStatus.ACTIVE).filter(is_superuser=True).exclude(pk=user.pk)
+    if not others.exists():
+        raise StateConflict(
+            Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}), code="last_administrator"
+        )

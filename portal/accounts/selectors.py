@@ -1,4 +1,4 @@
-"""Reads of teams, members and tokens, as the actor may see them."""
+"""Reads of people, teams, members and tokens, as the actor may see them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from uuid import UUID
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.utils import timezone
 
-from portal.accounts.models import ApiToken, Membership, Role, Team, User
+from portal.accounts import policies
+from portal.accounts.models import ApiToken, Membership, Role, Team, User, UserQuerySet
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.events.kinds import AuditKind
+from portal.events.models import Event, EventTarget, TargetKind
 
 
 def teams_for(actor: User) -> QuerySet[Team]:
@@ -73,3 +76,51 @@ def still_valid(actor: User, token: ApiToken | None) -> bool:
         return User.objects.filter(pk=actor.pk, is_active=True).exists()
     lasting = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
     return ApiToken.objects.filter(lasting, pk=token.pk, revoked_at=None, user__is_active=True).exists()
+
+
+def users_for(actor: User) -> UserQuerySet:
+    """All accounts that there are, with their places in teams; administrators only."""
+    policies.require_administrator(actor)
+    places = Membership.objects.select_related("team").order_by("team__slug")
+    return User.objects.existing().prefetch_related(Prefetch("memberships", places)).order_by("username")
+
+
+def user_by_name(actor: User, username: str) -> User:
+    """The account, or `NotFound`; administrators only."""
+    user = users_for(actor).filter(username=strip_nul(username)).first()
+    if user is None:
+        raise NotFound(Reason(AccountCode.NO_SUCH_USER, {"username": username}))
+    return user
+
+
+def search_users(users: UserQuerySet, words: str) -> UserQuerySet:
+    """Those whose name or address has each of the words in it."""
+    for word in strip_nul(words).split()[:10]:
+        users = users.filter(
+            Q(username__icontains=word)
+            | Q(email__icontains=word)
+            | Q(first_name__icontains=word)
+            | Q(last_name__icontains=word)
+        )
+    return users
+
+
+def entries_about(user: User) -> QuerySet[Event]:
+    """The audit entries that are about a user or of what the user did, newest first."""
+    about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
+    return Event.objects.filter(Q(actor=user) | Q(pk__in=about)).order_by("-id")
+
+
+def sign_ins_of(user: User) -> QuerySet[Event]:
+    """The user's sign-ins, those that were refused and those that ended, newest first."""
+    about = EventTarget.objects.filter(kind=TargetKind.USER, key=str(user.pk)).values("event_id")
+    return Event.objects.filter(kind__in=SIGN_INS, pk__in=about).order_by("-id")
+
+
+SIGN_INS = (
+    AuditKind.SESSION_SIGNED_IN,
+    AuditKind.SESSION_SIGN_IN_FAILED,
+    AuditKind.SESSION_LOCKED_OUT,
+    AuditKind.SESSION_SIGNED_OUT,
+    AuditKind.SESSION_ENDED,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
@@ -9,6 +10,7 @@ from rest_framework import serializers
 
 from portal.accounts.models import ApiToken, Membership, Role, Team
 from portal.common.api import StrictSerializer
+from portal.common.representation import stamp
 from portal.common.scopes import Scope
 
 
@@ -63,6 +65,17 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
         fields = ["id", "name", "prefix", "scopes", "created_at", "expires_at", "last_used_at"]
         read_only_fields = fields
 
+    def to_representation(self, token: ApiToken) -> dict[str, Any]:
+        return {
+            "id": str(token.pk),
+            "name": token.name,
+            "prefix": token.prefix,
+            "scopes": list(token.scopes),
+            "created_at": stamp(token.created_at),
+            "expires_at": stamp(token.expires_at),
+            "last_used_at": stamp(token.last_used_at),
+        }
+
 
 class NewTokenSerializer(TokenSerializer):
     """A token just made; `secret` is shown this once."""
@@ -72,6 +85,9 @@ class NewTokenSerializer(TokenSerializer):
     class Meta(TokenSerializer.Meta):
         fields = [*TokenSerializer.Meta.fields, "secret"]
         read_only_fields = fields
+
+    def to_representation(self, token: ApiToken) -> dict[str, Any]:
+        return {**super().to_representation(token), "secret": self.get_secret(token)}
 
     def get_secret(self, token: ApiToken) -> str:
         return str(self.context["secret"])
@@ -104,3 +120,17 @@ class MeSerializer(serializers.Serializer[Any]):
     teams = OwnTeamSerializer(many=True)
     scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
     token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")
+
+    def to_representation(self, seen: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "username": seen["username"],
+            "email": seen["email"],
+            "is_operator": seen["is_operator"],
+            "is_approver": seen["is_approver"],
+            "teams": [
+                {"slug": place.team.slug, "name": place.team.name, "role": place.role}
+                for place in seen["teams"]
+            ],
+            "scopes": list(seen["scopes"]),
+            "token": TokenSerializer().to_representation(seen["token"]) if seen["token"] else None,
+        }

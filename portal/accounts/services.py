@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts import policies
+from portal.accounts import changes, policies
 from portal.accounts.domain_events import TeamsChanged
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
+from portal.accounts.token_lookup import TOKEN_PREFIX, digest_of
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
@@ -26,9 +26,6 @@ from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 
-TOKEN_PREFIX = "berth_"  # noqa: S105  (the public beginning of every token)
-LAST_USED_RESOLUTION = timedelta(minutes=1)
-
 
 @dataclass(frozen=True, slots=True)
 class NewToken:
@@ -36,10 +33,6 @@ class NewToken:
 
     token: ApiToken
     secret: str = field(repr=False)
-
-
-def digest_of(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 @transaction.atomic
@@ -128,25 +121,13 @@ def revoke_token(*, actor: User, token_id: UUID) -> None:
     if token is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
     if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
+        changes.announce()
         events.record(
             actor=actor,
             kind=AuditKind.TOKEN_REVOKED,
             message=f"revoked the token “{token.name}”",
             data={"token": str(token.pk)},
         )
-
-
-def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
-    """The owner of a valid token, or None: unknown, revoked, expired, or the user is not active."""
-    if not secret.startswith(TOKEN_PREFIX):
-        return None
-    now = timezone.now()
-    token = ApiToken.objects.select_related("user").filter(digest=digest_of(secret), revoked_at=None).first()
-    if token is None or not token.user.is_active or (token.expires_at and token.expires_at <= now):
-        return None
-    if token.last_used_at is None or now - token.last_used_at > LAST_USED_RESOLUTION:
-        ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
-    return token.user, token
 
 
 @transaction.atomic

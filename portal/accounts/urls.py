@@ -2,17 +2,31 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.accounts import views
+from portal.accounts import user_views, views
 
 app_name = "accounts"
 urlpatterns = [
     path("sign-in/", views.sign_in, name="sign-in"),
+    path("sign-in/forgotten/", views.forgotten, name="forgotten"),
+    path("welcome/<uuid:user_id>/<str:link>/", views.welcome, name="welcome"),
     path("sign-out/", views.sign_out, name="sign-out"),
     path("theme/", views.theme, name="theme"),
     path("account/", views.account, name="account"),
+    path("account/email/", views.email, name="email"),
+    path("account/sessions/end/", views.sessions_end, name="sessions-end"),
+    path("account/sessions/<uuid:session_id>/end/", views.session_end, name="session-end"),
     path("account/notices/", views.notices, name="notices"),
     path("account/tokens/", views.tokens, name="tokens"),
     path("account/tokens/<uuid:token_id>/revoke/", views.token_revoke, name="token-revoke"),
+    path("users/", user_views.people, name="users"),
+    path("users/<str:username>/", user_views.person, name="user"),
+    path("users/<str:username>/team/", user_views.user_team, name="user-team"),
+    path("users/<str:username>/invite/", user_views.user_invite, name="user-invite"),
+    path("users/<str:username>/deactivate/", user_views.user_deactivate, name="user-deactivate"),
+    path("users/<str:username>/reactivate/", user_views.user_reactivate, name="user-reactivate"),
+    path("users/<str:username>/reset-password/", user_views.user_reset, name="user-reset"),
+    path("users/<str:username>/end-sessions/", user_views.user_end_sessions, name="user-end-sessions"),
+    path("users/<str:username>/delete/", user_views.user_delete, name="user-delete"),
     path("teams/", views.teams, name="teams"),
     path("teams/<slug:slug>/members/<str:username>/role/", views.member_role, name="member-role"),
     path("teams/<slug:slug>/members/<str:username>/remove/", views.member_remove, name="member-remove"),

@@ -8,27 +8,37 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.auth import login, logout, update_session_auth_hash
+from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_not_required
-from django.contrib.auth.forms import PasswordChangeForm
 from django.core.paginator import Paginator
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
-from portal.accounts import policies, presenters, selectors, services
-from portal.accounts.domain_events import SignedOut
-from portal.accounts.forms import SignInForm, TeamForm, TokenForm, add_problems, form_status
+from portal.accounts import links, policies, presenters, selectors, services, sessions, user_presenters, users
+from portal.accounts.forms import (
+    ChangePasswordForm,
+    EmailForm,
+    ForgottenForm,
+    NewPasswordForm,
+    SignInForm,
+    TeamForm,
+    TokenForm,
+    add_problems,
+    form_status,
+)
 from portal.accounts.models import Role
-from portal.common.domain_events import emit
-from portal.common.errors import PortalError
+from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.htmx import local_path, public_url
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
 
@@ -51,10 +61,55 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     if request.user.is_authenticated:
         return redirect(wanted)
     form = SignInForm(request, data=request.POST or None)
+    if request.method == "POST":
+        if form.is_valid():
+            sessions.sign_in(request, form.get_user(), how="password")
+            return redirect(wanted)
+        if request.POST.get("username"):
+            sessions.sign_in_failed(
+                username=request.POST["username"], locked_out=getattr(request, "axes_locked_out", False)
+            )
+    context = {"form": form, "next": wanted, "mail": settings.BERTH_MAIL}
+    return render(request, "accounts/sign_in.html", context)
+
+
+@login_not_required
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
+    """Where a link leads: its user chooses a password and is signed in. A spent link says so."""
+    opened = links.opened(user_id, link)
+    if opened is None:
+        raise StateConflict(Reason(AccountCode.LINK_SPENT), code=AccountCode.LINK_SPENT.value)
+    user, kind = opened
+    form = NewPasswordForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        login(request, form.get_user())
-        return redirect(wanted)
-    return render(request, "accounts/sign_in.html", {"form": form, "next": wanted})
+        try:
+            users.join(request, user=user, kind=kind, link=link, password=form.cleaned_data["password"])
+        except InvalidInput as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            messages.success(request, _("Your password is set. You are signed in."))
+            return redirect("home:home")
+    teams = selectors.memberships_of(user)
+    context = {"form": form, "username": user.username, "kind": kind.value, "memberships": teams}
+    return render(request, "accounts/welcome.html", context, status=form_status(form))
+
+
+@login_not_required
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def forgotten(request: HttpRequest) -> HttpResponse:
+    """Ask for a link by mail. The answer is the same whoever there is, and without a mail server 404."""
+    if not settings.BERTH_MAIL:
+        raise Http404
+    form = ForgottenForm(request.POST or None)
+    asked = request.method == "POST" and form.is_valid()
+    if asked:
+        users.forgot_password(form.cleaned_data["name"])
+    context = {"form": form, "asked": asked, "hours": settings.BERTH_FORGOTTEN_HOURS}
+    return render(request, "accounts/forgotten.html", context, status=form_status(form))
 
 
 def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
@@ -63,7 +118,8 @@ def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
     context = {
         "message": _(
             "There were %(count)d wrong passwords for this name from here. "
-            "Wait %(minutes)d minutes, then try again. Forgotten it? An operator can set a new one."
+            "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
+            "for a new one."
         )
         % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes},
         "retry_url": reverse("accounts:sign-in"),
@@ -79,8 +135,9 @@ def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
 def sign_out(request: HttpRequest) -> HttpResponse:
     """End this session, and with it the user's entry to every workspace."""
     if request.user.is_authenticated:
-        emit(SignedOut(request.user.pk))
-    logout(request)
+        sessions.sign_out(request, request.user)
+    else:
+        logout(request)
     return redirect("accounts:sign-in")
 
 
@@ -103,24 +160,84 @@ def theme(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def account(request: SignedInRequest) -> HttpResponse:
-    """Who one is, and a new password."""
-    form = PasswordChangeForm(request.user, request.POST or None)
-    # The page has its own order of fields; the focus stays where the reader is.
-    form.fields["old_password"].widget.attrs.pop("autofocus", None)
-    form.fields["new_password1"].help_text = ""
-    form.fields["new_password2"].help_text = ""
+    """Who one is, where one is signed in, and a new password."""
+    form = ChangePasswordForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
-        form.save()
-        update_session_auth_hash(request, form.user)
-        messages.success(request, _("The password is changed. Other browsers are signed out."))
+        given = form.cleaned_data
+        try:
+            users.change_password(
+                request,
+                user=request.user,
+                old=given["old_password"],
+                password=given["new_password"],
+                end_tokens=given["end_tokens"],
+            )
+        except InvalidInput as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            messages.success(request, _("The password is changed. Other browsers are signed out."))
+            return redirect("accounts:account")
+    return _account(request, form)
+
+
+@sensitive_post_parameters()
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def email(request: SignedInRequest) -> HttpResponse:
+    """Another address. A GET, as after signing in anew, only shows the account."""
+    if request.method != "POST":
         return redirect("accounts:account")
+    form = EmailForm(request.POST)
+    if form.is_valid():
+        given = form.cleaned_data
+        try:
+            users.change_email(user=request.user, email=given["email"], password=given["password"])
+        except InvalidInput as error:
+            add_problems(form, error.field_errors, error.message)
+        else:
+            messages.success(request, _("The address is changed."))
+            return redirect("accounts:account")
+    return _account(request, ChangePasswordForm(), email_form=form)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def session_end(request: SignedInRequest, session_id: UUID) -> HttpResponse:
+    """End one of one's sessions. A GET, as after signing in anew, only shows the account."""
+    if request.method == "POST":
+        sessions.end_one(actor=request.user, session_id=session_id)
+        messages.success(request, _("The session has ended."))
+    return redirect("accounts:account")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def sessions_end(request: SignedInRequest) -> HttpResponse:
+    """End all of one's sessions but this one. A GET only shows the account."""
+    if request.method == "POST":
+        count = sessions.end_others(request, request.user)
+        messages.success(
+            request,
+            ngettext("%(count)d other session has ended.", "%(count)d other sessions have ended.", count)
+            % {"count": count},
+        )
+    return redirect("accounts:account")
+
+
+def _account(
+    request: SignedInRequest, form: ChangePasswordForm, *, email_form: EmailForm | None = None
+) -> HttpResponse:
+    status = form_status(email_form if email_form is not None else form)
+    rows = user_presenters.session_rows(request.user, request.session.session_key or "")
     context = {
         "form": form,
+        "email_form": email_form or EmailForm(initial={"email": request.user.email}),
+        "sessions": rows,
+        "others": any(not row["current"] for row in rows),
+        "token_count": selectors.tokens_of(request.user).count(),
         "memberships": selectors.memberships_of(request.user),
         "roles": presenters.rights(request.user),
         "mail": settings.BERTH_MAIL,
     }
-    return render(request, "accounts/account.html", context, status=form_status(form))
+    return render(request, "accounts/account.html", context, status=status)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -74,7 +74,8 @@ class BerthClient:
         return self._object("POST", "/admission/preview", json=_given(request))
 
     def create_workspace(self, *, idempotency_key: str = "", **request: Any) -> dict[str, Any]:
-        """Create one: `template`, `flavor`, and where wanted `team`, `name` and `expected_hours`."""
+        """Create one: `template`, `flavor`, and where wanted `team`, `name`, `expected_hours` and
+        `checkpointed`."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._object("POST", "/workspaces", json=_given(request), headers=headers)
 
@@ -121,6 +122,24 @@ class BerthClient:
                     return
                 if line.startswith("data: "):
                     yield json.loads(line[6:])
+
+    def users(self, **filters: str) -> Iterator[dict[str, Any]]:
+        """Accounts that pass the filters (`q`, `status`, `role`, `team`); for administrators."""
+        return self._rows("/users", filters)
+
+    def invite(self, **account: Any) -> dict[str, Any]:
+        """Make an account: `username`, where wanted `email`, `teams`, `roles`. The answer has the link."""
+        return self._object("POST", "/users", json=_given(account))
+
+    def deactivate(self, username: str, *, reason: str = "") -> dict[str, Any]:
+        return self._object("POST", f"{_user(username)}/deactivate", json=_given({"reason": reason}))
+
+    def reactivate(self, username: str) -> dict[str, Any]:
+        return self._object("POST", f"{_user(username)}/reactivate")
+
+    def delete_user(self, username: str, *, workspaces: bool = False) -> None:
+        """Delete an account for good; with `workspaces` what the user has, too."""
+        self._request("DELETE", _user(username), params={"workspaces": "delete"} if workspaces else {})
 
     def connect(self, workspace: Mapping[str, Any]) -> Connection:
         """The workspace's own origin, for HTTP and WebSockets; the token needs `workspaces:connect`."""
@@ -233,6 +252,10 @@ class BerthClient:
 
 def _path(workspace_id: str) -> str:
     return f"/workspaces/{quote(str(workspace_id), safe='')}"
+
+
+def _user(username: str) -> str:
+    return f"/users/{quote(username, safe='')}"
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def login(arguments: argparse.Namespace) -> int:
     if url.startswith("http://") and not _is_local(url):
         print("Note: this address is not encrypted; others on the way can read the token.", file=sys.stderr)
     if arguments.json:
-        return _print_json({"url": url, "username": me["username"], "config": str(path)})
+        return print_json({"url": url, "username": me["username"], "config": str(path)})
     print(f"Signed in at {url} as {me['username']}.")
     return 0
 
@@ -68,6 +68,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "team": arguments.team,
         "name": arguments.name,
         "expected_hours": arguments.hours,
+        "checkpointed": arguments.checkpointed,
         "idempotency_key": str(uuid.uuid4()),
     }
     try:
@@ -97,7 +98,7 @@ def _started(client: BerthClient, workspace: Workspace, arguments: argparse.Name
         workspace = wait_ready(client, workspace, timeout_s=arguments.timeout, show=show)
     failed = arguments.wait and workspace["state"] != "running"
     if arguments.json:
-        _print_json(workspace)
+        print_json(workspace)
     elif failed:
         raise CliError(_why(workspace), f"`berth logs {workspace['id']}` shows what it wrote.")
     else:
@@ -153,7 +154,7 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         filters["owner"] = client.me()["username"]
     rows = list(client.workspaces(**filters))
     if arguments.json:
-        return _print_json(rows)
+        return print_json(rows)
     if not rows:
         print("No workspaces. `berth up` starts one.", file=sys.stderr)
         return 0
@@ -163,10 +164,10 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
         table.append(
             (row["name"], state, row["template"], row["flavor"], row["team"], row["owner"], row["id"])
         )
-    return _print_table(table)
+    return print_table(table)
 
 
-def _print_table(table: list[tuple[str, ...]], *, numbers_from: int = 1000) -> int:
+def print_table(table: list[tuple[str, ...]], *, numbers_from: int = 1000) -> int:
     """Columns as wide as they have to be; those from `numbers_from` on stand at the right."""
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     for line in table:
@@ -182,7 +183,7 @@ def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
     teams = [arguments.team] if arguments.team else [row["slug"] for row in client.me()["teams"]]
     found = [client.usage(team) for team in teams]
     if arguments.json:
-        return _print_json(found[0] if arguments.team else found)
+        return print_json(found[0] if arguments.team else found)
     if not teams:
         print("You are in no team. Ask a team's owner to add you.", file=sys.stderr)
         return 0
@@ -194,7 +195,7 @@ def quota(client: BerthClient, arguments: argparse.Namespace) -> int:
             table.append((each["team"], row["label"], *(_amount(row, name) for name in AMOUNTS)))
         if not each["resources"]:
             print(f"{each['team']} has no quota: it may use all there is.", file=sys.stderr)
-    return _print_table(table, numbers_from=2) if len(table) > 1 else 0
+    return print_table(table, numbers_from=2) if len(table) > 1 else 0
 
 
 AMOUNTS = ("used", "nominal", "limit", "borrowed", "queued", "mine", "cap")
@@ -211,7 +212,7 @@ def _amount(row: dict[str, Any], name: str) -> str:
 def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     if arguments.json:
-        _print_json({"id": workspace["id"], "state": workspace["state"], "url": workspace["url"]})
+        print_json({"id": workspace["id"], "state": workspace["state"], "url": workspace["url"]})
     else:
         if workspace["state"] != "running":
             print(f"Note: {_line(workspace)}", file=sys.stderr)
@@ -227,7 +228,7 @@ def open_(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def stop(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = client.stop(find(client, arguments)["id"])
-    return _print_json(workspace) if arguments.json else _print_line(_line(workspace))
+    return print_json(workspace) if arguments.json else print_line(_line(workspace))
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
@@ -241,15 +242,15 @@ def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
             raise CliError("Nothing was deleted.")
     client.delete(workspace["id"])
     if arguments.json:
-        return _print_json({"id": workspace["id"], "deleted": True})
-    return _print_line(f"{workspace['name']} is being deleted.")
+        return print_json({"id": workspace["id"], "deleted": True})
+    return print_line(f"{workspace['name']} is being deleted.")
 
 
 def logs(client: BerthClient, arguments: argparse.Namespace) -> int:
     workspace = find(client, arguments)
     text = client.logs(workspace["id"], tail=arguments.tail)
     if arguments.json and not arguments.follow:
-        return _print_json({"text": text})
+        return print_json({"text": text})
     _write(text)
     seen = text.splitlines()
     while arguments.follow:
@@ -328,7 +329,7 @@ def _silent(text: str) -> None:
     """With --json nothing but the result is printed."""
 
 
-def _print_line(text: str) -> int:
+def print_line(text: str) -> int:
     print(text)
     return 0
 
@@ -338,6 +339,6 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _print_json(value: Any) -> int:
+def print_json(value: Any) -> int:
     print(json.dumps(value, indent=2, ensure_ascii=False))
     return 0

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from portal.cli import config
 from portal.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, CliError
@@ -64,9 +64,15 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import gpu
 
         return gpu.check(arguments)
-    from portal.cli import commands
+    run: Callable[..., int]
+    if arguments.function.startswith("user_"):
+        from portal.cli import users
 
-    run: Callable[..., int] = getattr(commands, arguments.function)
+        run = getattr(users, arguments.function.removeprefix("user_"))
+    else:
+        from portal.cli import commands
+
+        run = getattr(commands, arguments.function)
     if arguments.function == "login":
         return run(arguments)
     from portal.cli.client import BerthClient
@@ -122,6 +128,12 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--hours", type=_hours, default=None, metavar="H", help="how long you need it: estimates rest on it"
     )
+    up.add_argument(
+        "--checkpointed",
+        action="store_true",
+        default=None,
+        help="its work goes on from a checkpoint if it has to make room",
+    )
     _wait(up)
 
     listed = command("ls", "ls", "List workspaces.")
@@ -150,8 +162,41 @@ def parser() -> argparse.ArgumentParser:
     _one(logs)
     logs.add_argument("-n", "--tail", type=_positive, default=200, metavar="LINES", help="default: 200")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
+    _user(commands, common)
     _gpu(commands, common)
     return top
+
+
+def _user(commands: Any, common: argparse.ArgumentParser) -> None:
+    user = commands.add_parser(
+        "user", help="Manage people.", description="Manage people. For administrators."
+    )
+    verbs = user.add_subparsers(metavar="COMMAND", required=True)
+
+    def verb(name: str, words: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=words, description=words, parents=[common])
+        made.set_defaults(function=f"user_{name}")
+        if named:
+            made.add_argument("username", metavar="NAME")
+        if asks:
+            made.add_argument("-y", "--yes", action="store_true", help="do not ask")
+        return cast(argparse.ArgumentParser, made)
+
+    listed = verb("ls", "List accounts.", named=False)
+    listed.add_argument("search", nargs="?", default="", help="words in name or address")
+    listed.add_argument("--status", default="", choices=("invited", "active", "deactivated"))
+    invite = verb("invite", "Make an account and print the link by which its user chooses a password.")
+    invite.add_argument("--email", default="", metavar="ADDRESS")
+    invite.add_argument("--team", action="append", default=[], metavar="SLUG", help="may be repeated")
+    invite.add_argument("--owner", action="store_true", help="as owner of these teams")
+    invite.add_argument(
+        "--role", action="append", default=[], choices=("administrator", "operator", "approver")
+    )
+    leave = verb("deactivate", "End all that somebody may do; workspaces stop, files stay.", asks=True)
+    leave.add_argument("--reason", default="", help="for the audit log")
+    verb("reactivate", "Give an account back.")
+    gone = verb("rm", "Delete an account for good; home folders stay.", asks=True)
+    gone.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
 
 
 def _gpu(commands: Any, common: argparse.ArgumentParser) -> None:

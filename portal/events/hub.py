@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 class Subscription:
     """One reader's place in the hub. A context manager: it is left at the end of the block."""
 
-    def __init__(self, hub: EventHub, channel: str) -> None:
-        self.channel = channel
+    def __init__(self, hub: EventHub, channels: tuple[str, ...]) -> None:
+        self.channels = channels
+        # Those on which there was a message; a hint alone may also come from a lost connection.
+        self.heard: set[str] = set()
         self._hub = hub
         self._hint = asyncio.Event()
 
@@ -51,8 +53,10 @@ class Subscription:
         self._hint.clear()
         return True
 
-    def wake(self) -> None:
-        """Note a hint for the reader."""
+    def wake(self, channel: str = "") -> None:
+        """Note a hint for the reader; with `channel`, a message on it."""
+        if channel:
+            self.heard.add(channel)
         self._hint.set()
 
     def __enter__(self) -> Subscription:
@@ -77,25 +81,27 @@ class EventHub:
         self._channels_changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def subscribe(self, channel: str) -> Subscription:
-        """A place for a reader of `channel`.
+    def subscribe(self, *channels: str) -> Subscription:
+        """A place for a reader of these channels.
 
         The first reader of a channel also gets a hint once Redis has confirmed it, as what happened before
         that was not heard; so does every reader each time the connection has been lost or is back.
         """
-        subscription = Subscription(self, channel)
-        self._readers.setdefault(channel, set()).add(subscription)
+        subscription = Subscription(self, channels)
+        for channel in channels:
+            self._readers.setdefault(channel, set()).add(subscription)
         self._channels_changed.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=CLIENT_NAME)
         return subscription
 
     def leave(self, subscription: Subscription) -> None:
-        """Forget a reader; its channel with the last one, the connection with the last channel."""
-        readers = self._readers.get(subscription.channel, set())
-        readers.discard(subscription)
-        if not readers and self._readers.pop(subscription.channel, None) is not None:
-            self._channels_changed.set()
+        """Forget a reader; a channel with its last one, the connection with the last channel."""
+        for channel in subscription.channels:
+            readers = self._readers.get(channel, set())
+            readers.discard(subscription)
+            if not readers and self._readers.pop(channel, None) is not None:
+                self._channels_changed.set()
 
     async def _run(self) -> None:
         delay_s = RETRY_MIN_S
@@ -163,8 +169,9 @@ class EventHub:
             if message["type"] == "subscribe":
                 self.connected = True
             if message["type"] in ("subscribe", "message"):
-                for subscription in self._readers.get(message["channel"].decode(), ()):
-                    subscription.wake()
+                channel = message["channel"].decode()
+                for subscription in self._readers.get(channel, ()):
+                    subscription.wake(channel if message["type"] == "message" else "")
 
     def _lost(self) -> None:
         self.connected = False

@@ -8,11 +8,34 @@ from enum import StrEnum
 class AuditKind(StrEnum):
     """What an entry tells of: `<subject>.<what happened>`. Stored and sent as its value, so values stay."""
 
+    # Signing in and out: of whom it tells is its target.
+    SESSION_SIGNED_IN = "session.signed_in"
+    SESSION_SIGN_IN_FAILED = "session.sign_in_failed"
+    SESSION_LOCKED_OUT = "session.locked_out"
+    SESSION_SIGNED_OUT = "session.signed_out"
+    SESSION_ENDED = "session.ended"
+
+    # People, what becomes of their accounts, and what they change of their own.
+    USER_INVITED = "user.invited"
+    USER_JOINED = "user.joined"
+    USER_CHANGED = "user.changed"
+    USER_DEACTIVATED = "user.deactivated"
+    USER_REACTIVATED = "user.reactivated"
+    USER_DELETED = "user.deleted"
+    USER_PASSWORD_CHANGED = "user.password_changed"  # noqa: S105
+    USER_PASSWORD_RESET = "user.password_reset"  # noqa: S105
+    USER_PASSWORD_FORGOTTEN = "user.password_forgotten"  # noqa: S105
+    USER_EMAIL_CHANGED = "user.email_changed"
+
+    # The audit log itself.
+    AUDIT_EXPORTED = "audit.exported"
+
     # Accounts, teams and tokens.
     ACCOUNT_MAIL_NOTICES = "account.mail_notices"
     TEAM_CREATED = "team.created"
     TEAM_MEMBER_SET = "team.member_set"
     TEAM_MEMBER_REMOVED = "team.member_removed"
+    TEAM_OWNER_PASSED = "team.owner_passed"
     TOKEN_CREATED = "token.created"  # noqa: S105
     TOKEN_REVOKED = "token.revoked"  # noqa: S105
 
@@ -53,6 +76,10 @@ class AuditKind(StrEnum):
     DEVICE_CHECK_HUNG = "device.check_hung"
     DEVICE_CHECK_INCONCLUSIVE = "device.check_inconclusive"
     DEVICE_CHECK_LOST = "device.check_lost"
+    DEVICE_REPARTITION_ASKED = "device.repartition_asked"
+    DEVICE_REPARTITION_PASSED = "device.repartition_passed"
+    DEVICE_REPARTITION_FAILED = "device.repartition_failed"
+    DEVICE_REPARTITION_LOST = "device.repartition_lost"
     DEVICE_SCRUB_ASKED = "device.scrub_asked"
     DEVICE_SCRUB_CANCELLED = "device.scrub_cancelled"
     DEVICE_SCRUB_PASSED = "device.scrub_passed"

@@ -29,6 +29,11 @@ def check_channel(run_id: UUID) -> str:
     return f"berth:ev:check:{run_id}"
 
 
+def account_channel(user_id: UUID) -> str:
+    """On which it is told that streams of this user have to prove anew that they may go on."""
+    return f"berth:ev:account:{user_id}"
+
+
 @lru_cache(maxsize=1)
 def connection() -> redis.Redis:
     """The control plane's connection pool; commands time out fast, callers go on without."""
@@ -67,15 +72,26 @@ def publish_check(run_id: UUID) -> None:
         log.warning("live hint not sent: %s", error)
 
 
-async def hints(channel: str) -> AsyncGenerator[bool, None]:
+def publish_account(user_id: UUID) -> None:
+    """End the event streams of this user: whoever may still look connects anew."""
+    try:
+        connection().publish(account_channel(user_id), "account")
+    except redis.RedisError as error:
+        log.warning("live hint not sent: %s", error)
+
+
+async def hints(channel: str, *, ends_with: str = "") -> AsyncGenerator[bool, None]:
     """Yield True when something may have changed, False every `IDLE_S` seconds when nothing has.
 
-    The first item is True. Without Redis every item is True, one each `POLL_S` seconds, so that the caller
-    polls the database. All readers of an event loop share one connection. Close it with `aclose`: only then
-    is the channel left at once.
+    Ends at a message on the channel `ends_with`. The first item is True. Without Redis every item is True,
+    one each `POLL_S` seconds, so that the caller polls the database. All readers of an event loop share one
+    connection. Close it with `aclose`: only then is the channel left at once.
     """
-    with hub.current(settings.BERTH_REDIS_URL).subscribe(channel) as subscription:
+    channels = [channel, ends_with] if ends_with else [channel]
+    with hub.current(settings.BERTH_REDIS_URL).subscribe(*channels) as subscription:
         yield True
         while True:
             hinted = await subscription.wait(IDLE_S if subscription.connected else POLL_S)
+            if ends_with in subscription.heard:
+                return
             yield hinted or not subscription.connected

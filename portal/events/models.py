@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from portal.common.origins import MAX_USER_AGENT
+from portal.common.reasons.wording import reason_of, sentence_of
+
 
 class Event(models.Model):
-    """One entry, written in the same transaction as the change it tells of, and never changed."""
+    """One entry, written in the same transaction as the change it tells of, and never changed.
+
+    Why it was done is `reason` in the actor's own words, or `cause`, the portal's reason (`code`, `params`).
+    """
 
     at = models.DateTimeField(db_index=True)
     actor = models.ForeignKey(
@@ -23,7 +31,13 @@ class Event(models.Model):
     pool = models.ForeignKey("inventory.Pool", null=True, on_delete=models.SET_NULL, related_name="events")
     message = models.TextField()
     reason = models.TextField(blank=True)
+    cause = models.JSONField(default=dict, blank=True)
     data = models.JSONField(default=dict)
+    # Where the request came from that did it; empty for what the portal did by itself.
+    address = models.GenericIPAddressField(null=True, blank=True)
+    user_agent = models.CharField(max_length=MAX_USER_AGENT, blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+    token = models.CharField(max_length=16, blank=True)
 
     class Meta:
         ordering = ["-id"]
@@ -31,10 +45,22 @@ class Event(models.Model):
     def __str__(self) -> str:
         return f"{self.actor_label} {self.sentence}"
 
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Write a new entry. Raises `TypeError` for one that has been written: none is ever changed."""
+        if not self._state.adding:
+            raise TypeError("an entry of the audit log is never changed")
+        super().save(*args, **kwargs)
+
     @property
     def sentence(self) -> str:
         """What was done, and why where that is known."""
-        return f"{self.message}: {self.reason}" if self.reason else self.message
+        return f"{self.message}: {self.why}" if self.why else self.message
+
+    @property
+    def why(self) -> str:
+        """Why it was done, as text in the present language; empty where nothing is known."""
+        cause = reason_of(self.cause) if self.cause else None
+        return self.reason or (sentence_of(cause) if cause is not None else "")
 
 
 class TargetKind(models.TextChoices):
@@ -43,13 +69,14 @@ class TargetKind(models.TextChoices):
     DEVICE = "device", "Device"
     NODE = "node", "Node"
     QUOTA_REQUEST = "quota_request", "Quota request"
+    USER = "user", "User"
 
 
 class EventTarget(models.Model):
     """One thing that an entry is about; an entry about several devices has one row for each.
 
     `key` is the UUID of a device as the driver gives it, the name of a node within the entry's pool, or
-    the id of a request. It is no foreign key, for an entry outlives what it is about.
+    the id of a request or user. It is no foreign key, for an entry outlives what it is about.
     """
 
     event = models.ForeignKey(Event, on_delete=models.CASCADE, related_name="targets")
@@ -61,6 +88,30 @@ class EventTarget(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key}"
+
+
+class AuditSeal(models.Model):
+    """A seal over the entries up to `last_id` that none before it covers: each holds the one before it.
+
+    `entries_digest` is of the entries, `digest` of the seal, keyed with the portal's secret key. Entries
+    that were deleted when their time was over leave their seal, with `pruned_at`.
+    """
+
+    number = models.PositiveBigIntegerField(primary_key=True)
+    first_id = models.PositiveBigIntegerField()
+    last_id = models.PositiveBigIntegerField()
+    count = models.PositiveIntegerField()
+    entries_digest = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64)
+    newest_at = models.DateTimeField(help_text=_("When the youngest of its entries was written."))
+    sealed_at = models.DateTimeField()
+    pruned_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-number"]
+
+    def __str__(self) -> str:
+        return f"seal {self.number}"
 
 
 class Notification(models.Model):

@@ -1,4 +1,4 @@
-"""Reads of one's own notices."""
+"""Reads of one's own notices, and of the audit log."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from django.db.models import QuerySet
 
-from portal.common.errors import NotFound
-from portal.common.reasons.codes import CommonCode
+from portal.common.errors import NotAllowed, NotFound
+from portal.common.reasons.codes import AccountCode, CommonCode
 from portal.common.reasons.reason import Reason
-from portal.events.models import Notification
+from portal.events.models import Event, Notification
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import _User as User
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 def notifications_of(actor: User) -> QuerySet[Notification]:
     """The actor's notices, newest first; nobody sees those of others."""
     return Notification.objects.filter(user=actor).order_by("-id")
+
+
+def unread_of(user: User, kind: str) -> QuerySet[Notification]:
+    """The notices of a kind that the user has not read."""
+    return Notification.objects.filter(user=user, kind=kind, read_at=None)
 
 
 def unread_count(actor: User) -> int:
@@ -31,3 +36,10 @@ def notification_by_id(actor: User, notification_id: int) -> Notification:
     if found is None:
         raise NotFound(Reason(CommonCode.NO_SUCH_NOTICE))
     return found
+
+
+def entries_for(actor: User) -> QuerySet[Event]:
+    """The whole audit log, newest first; administrators only."""
+    if not actor.administers:
+        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+    return Event.objects.select_related("team", "workspace").order_by("-id")

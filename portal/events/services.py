@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from portal.common import origins
 from portal.common.actors import SystemActor, label_of
 from portal.common.texts import strip_nul
 from portal.events import live
@@ -49,6 +50,7 @@ def record(
     kind: AuditKind,
     message: str,
     reason: str = "",
+    cause: Mapping[str, Any] | None = None,
     workspace: WorkspaceRow | None = None,
     team: Model | None = None,
     pool: Model | None = None,
@@ -57,11 +59,12 @@ def record(
 ) -> Event:
     """Add one entry. `message` reads after the actor's name: “ada” + “asked for a workspace”.
 
-    `reason` says why, where that is known. `targets` are the devices, nodes and requests on whose pages
-    the entry is shown.
+    Why is said in `reason`, in words, or in `cause`, a `Reason` in its JSON form. `targets` are the devices,
+    nodes and requests on whose pages the entry is shown.
     """
     kind = AuditKind(kind)
     event = Event.objects.create(
+        **_origin(),
         at=timezone.now(),
         actor=None if isinstance(actor, SystemActor) else actor,
         actor_label=label_of(actor),
@@ -71,6 +74,7 @@ def record(
         pool_id=pool.pk if pool is not None else None,
         message=message,
         reason=reason,
+        cause=dict(cause or {}),
         data=data or {},
     )
     EventTarget.objects.bulk_create(
@@ -87,12 +91,15 @@ def record_all(
     kind: AuditKind,
     entries: Sequence[tuple[WorkspaceRow, str]],
     reason: str = "",
+    cause: Mapping[str, Any] | None = None,
     data: dict[str, Any] | None = None,
 ) -> None:
     """Add an entry of one kind for each of several workspaces, with a message for each, in few statements."""
     now = timezone.now()
+    origin = _origin()
     Event.objects.bulk_create(
         Event(
+            **origin,
             at=now,
             actor=None if isinstance(actor, SystemActor) else actor,
             actor_label=label_of(actor),
@@ -101,12 +108,24 @@ def record_all(
             team_id=workspace.team_id,
             message=message,
             reason=reason,
+            cause=dict(cause or {}),
             data=data or {},
         )
         for workspace, message in entries
     )
     for workspace, _ in entries:
         transaction.on_commit(partial(live.publish, workspace.pk, workspace.owner_id, kind))
+
+
+def _origin() -> dict[str, str | None]:
+    """The columns of an entry that say where the request came from."""
+    origin = origins.present()
+    return {
+        "address": origin.address or None,
+        "user_agent": origin.user_agent,
+        "request_id": origin.request_id,
+        "token": origin.token,
+    }
 
 
 def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: str = "") -> list[Notification]:

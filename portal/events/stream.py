@@ -191,7 +191,8 @@ async def _written(channel: str, source: _Source, user_id: UUID) -> AsyncIterato
     with _counted(user_id):
         # Sent at once, so that proxies and clients see an open stream before anything happens.
         yield _PRELUDE
-        async with aclosing(live.hints(channel)) as hints:
+        ended = live.account_channel(user_id)
+        async with aclosing(live.hints(channel, ends_with=ended)) as hints:
             async for hinted in hints:
                 sent, more = 0, True
                 while more:

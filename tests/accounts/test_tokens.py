@@ -8,9 +8,10 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.utils import timezone
 
-from portal.accounts import selectors, services
+from portal.accounts import selectors, services, token_lookup, token_uses
 from portal.accounts.models import ApiToken
 from portal.common.actors import SYSTEM
 from portal.common.errors import InvalidInput, NotAllowed, NotFound
@@ -37,7 +38,7 @@ def test_a_tokens_secret_is_nowhere_but_in_the_answer(alice):
 
 def test_a_genuine_token_names_its_user(alice):
     token, secret = make_token(alice)
-    assert services.user_of_token(secret) == (alice, token)
+    assert token_lookup.user_of_token(secret) == (alice, token)
 
 
 def test_no_two_tokens_are_alike(alice):
@@ -47,35 +48,35 @@ def test_no_two_tokens_are_alike(alice):
 @pytest.mark.parametrize("change", ["", "x", "berth_", "berth_x", "BERTH_", "berth_\N{SNOWMAN}"])
 def test_anything_else_names_nobody(alice, change):
     make_token(alice)
-    assert services.user_of_token(change) is None
+    assert token_lookup.user_of_token(change) is None
 
 
 def test_a_cut_or_longer_secret_names_nobody(alice):
     _, secret = make_token(alice)
-    assert services.user_of_token(secret[:-1]) is None
-    assert services.user_of_token(secret + "x") is None
-    assert services.user_of_token(secret.swapcase()) is None
+    assert token_lookup.user_of_token(secret[:-1]) is None
+    assert token_lookup.user_of_token(secret + "x") is None
+    assert token_lookup.user_of_token(secret.swapcase()) is None
 
 
 def test_an_expired_token_names_nobody(alice, clock):
     _, secret = make_token(alice, expires_at=timezone.now() + HOUR)
     clock.shift(3599)
-    assert services.user_of_token(secret) is not None
+    assert token_lookup.user_of_token(secret) is not None
     clock.shift(1)
-    assert services.user_of_token(secret) is None
+    assert token_lookup.user_of_token(secret) is None
 
 
 def test_a_token_of_somebody_switched_off_names_nobody(alice):
     _, secret = make_token(alice)
     alice.is_active = False
     alice.save()
-    assert services.user_of_token(secret) is None
+    assert token_lookup.user_of_token(secret) is None
 
 
 def test_a_revoked_token_names_nobody_from_now_on(alice):
     token, secret = make_token(alice)
     services.revoke_token(actor=alice, token_id=token.pk)
-    assert services.user_of_token(secret) is None
+    assert token_lookup.user_of_token(secret) is None
     services.revoke_token(actor=alice, token_id=token.pk)
     assert Event.objects.filter(kind="token.revoked").count() == 1
 
@@ -87,7 +88,7 @@ def test_nobody_revokes_anothers_token(alice, request, who):
         services.revoke_token(actor=request.getfixturevalue(who), token_id=token.pk)
     with pytest.raises(NotFound):
         services.revoke_token(actor=alice, token_id=uuid.uuid4())
-    assert services.user_of_token(secret) is not None
+    assert token_lookup.user_of_token(secret) is not None
 
 
 @pytest.mark.parametrize("who", ["bob", "olga"])
@@ -131,18 +132,127 @@ def test_a_token_makes_none_that_may_do_more_or_live_longer(alice):
     assert make(scopes=[Scope.CATALOG_READ], expires_at=timezone.now() + HOUR / 2)
 
 
-def test_use_is_noted_once_a_minute(alice, clock, django_assert_num_queries):
+class UsesInMemory:
+    """The hash in which uses are noted, as Redis would keep it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, bytes] = {}
+        self.writes = 0
+        self.changes = 0
+
+    def incr(self, _key: str) -> None:
+        self.changes += 1
+
+    def hset(self, _key: str, name: str, value: str) -> None:
+        self.writes += 1
+        self.kept[name.encode()] = value.encode()
+
+    def hgetall(self, _key: str) -> dict[bytes, bytes]:
+        return dict(self.kept)
+
+    def hdel(self, _key: str, *names: bytes) -> None:
+        for name in names:
+            del self.kept[name]
+
+
+@pytest.fixture
+def uses(monkeypatch):
+    kept = UsesInMemory()
+    monkeypatch.setattr(token_uses.live, "connection", lambda: kept)
+    return kept
+
+
+def test_use_is_noted_once_a_minute_and_written_by_another_process(alice, clock, uses):
     token, secret = make_token(alice)
-    services.user_of_token(secret)
-    token.refresh_from_db()
-    assert token.last_used_at == timezone.now()
+    first = timezone.now()
+    token_lookup.user_of_token(secret)
     clock.shift(30)
-    with django_assert_num_queries(1):
-        services.user_of_token(secret)
+    token_lookup.user_of_token(secret)
+    assert uses.writes == 1
     clock.shift(31)
-    services.user_of_token(secret)
+    token_lookup.user_of_token(secret)
+    assert uses.writes == 2
     token.refresh_from_db()
-    assert token.last_used_at == timezone.now()
+    assert token.last_used_at is None
+    assert token_uses.store() == 1
+    token.refresh_from_db()
+    assert token.last_used_at == timezone.now() > first
+    assert token_uses.store() == 0
+
+
+def test_a_late_note_does_not_put_the_last_use_back(alice, clock, uses):
+    token, secret = make_token(alice)
+    token_lookup.user_of_token(secret)
+    later = timezone.now() + HOUR
+    ApiToken.objects.filter(pk=token.pk).update(last_used_at=later)
+    token_uses.store()
+    token.refresh_from_db()
+    assert token.last_used_at == later
+
+
+def test_a_look_up_writes_nothing_and_is_one_statement(alice, uses, django_assert_num_queries):
+    _token, secret = make_token(alice)
+    token_lookup.user_of_token(secret)
+    with django_assert_num_queries(1) as seen:
+        token_lookup.user_of_token(secret)
+    assert seen.captured_queries[0]["sql"].startswith("SELECT")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda token: services.revoke_token(actor=token.user, token_id=token.pk), id="revoked"),
+        pytest.param(
+            lambda token: ApiToken.objects.filter(pk=token.pk).update(expires_at=timezone.now()), id="expired"
+        ),
+        pytest.param(lambda token: type(token.user).objects.update(is_active=False), id="deactivated"),
+        pytest.param(lambda token: ApiToken.objects.filter(pk=token.pk).delete(), id="deleted"),
+        pytest.param(
+            lambda token: ApiToken.objects.filter(pk=token.pk).update(digest="0" * 64), id="changed"
+        ),
+    ],
+)
+def test_what_ends_a_token_ends_it_for_a_process_that_knows_it(alice, uses, harm):
+    """The rows are changed past the look-up, as another process changes them."""
+    token, secret = make_token(alice)
+    assert token_lookup.user_of_token(secret) == (alice, token)
+    harm(token)
+    assert token_lookup.user_of_token(secret) is None
+
+
+def test_the_gateway_is_told_of_what_ends_a_token_and_of_no_sign_in(alice, uses):
+    token, _secret = make_token(alice)
+    other, _secret = make_token(alice)
+    with transaction.atomic():
+        alice.save(update_fields=["last_login"])
+    assert uses.changes == 0
+    services.revoke_token(actor=alice, token_id=token.pk)
+    assert uses.changes == 1
+    with transaction.atomic():
+        other.delete()
+    assert uses.changes == 2
+    alice.is_active = False
+    with transaction.atomic():
+        alice.save()
+    assert uses.changes == 3
+
+
+def test_a_right_taken_away_is_gone_at_the_next_request(alice, uses):
+    _token, secret = make_token(alice)
+    type(alice).objects.update(is_operator=True)
+    assert token_lookup.user_of_token(secret)[0].operates
+    type(alice).objects.update(is_operator=False)
+    assert not token_lookup.user_of_token(secret)[0].operates
+
+
+def test_what_a_request_does_to_its_user_stays_in_that_request(alice, uses):
+    _token, secret = make_token(alice)
+    user, token = token_lookup.user_of_token(secret)
+    user.is_operator = True
+    token.scopes = []
+    user, token = token_lookup.user_of_token(secret)
+    assert not user.is_operator
+    assert token.scopes != []
 
 
 def test_the_list_has_expired_ones_and_no_revoked_ones(alice, bob, clock):
@@ -167,13 +277,13 @@ def run(*arguments: str) -> str:
 def test_the_command_prints_the_token_and_nothing_else(alice):
     printed = run("alice")
     assert printed.count("\n") == 1
-    user, token = services.user_of_token(printed.strip())
+    user, token = token_lookup.user_of_token(printed.strip())
     assert (user, token.scopes, token.expires_at) == (alice, ["all"], None)
 
 
 def test_the_command_takes_scopes_name_and_days(alice, clock):
     printed = run("alice", "--scopes", "catalog:read,pools:read", "--name", "ci", "--days", "7")
-    _, token = services.user_of_token(printed.strip())
+    _, token = token_lookup.user_of_token(printed.strip())
     assert (token.name, token.scopes) == ("ci", ["catalog:read", "pools:read"])
     assert token.expires_at == timezone.now() + dt.timedelta(days=7)
 

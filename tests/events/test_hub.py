@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,27 @@ def test_each_event_loop_has_its_own(redis_url: str, redis: Redis) -> None:
         assert not any(loop.is_closed() for loop, _ in hub._hubs), "loops that have ended are forgotten"
 
     asyncio.run(later())
+
+
+async def test_a_stream_ends_when_its_users_account_is_told_to_have_changed(
+    redis_url: str, redis: Redis, settings: Any
+) -> None:
+    """By a message alone: a channel that is subscribed or a connection that is lost ends no stream."""
+    settings.BERTH_REDIS_URL = redis_url
+    user = uuid.uuid4()
+    ended = live.account_channel(user)
+    seen: list[bool] = []
+
+    async def read() -> None:
+        async for hinted in live.hints("a", ends_with=ended):
+            seen.append(hinted)
+
+    reading = asyncio.create_task(read())
+    await until(lambda: channels(redis) == {"a", ended} and len(seen) > 1)
+    redis.publish("a", "x")
+    before = len(seen)
+    await until(lambda: len(seen) > before)
+    assert not reading.done()
+    redis.publish(ended, "account")
+    await asyncio.wait_for(reading, 5)
+    await until(lambda: connections(redis) == 0)

@@ -1,0 +1,247 @@
+"""People over REST: for administrators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from portal.accounts import deactivation, policies, selectors, users
+from portal.accounts.authentication import HasScope
+from portal.accounts.models import AccountStatus, SiteRole, User, UserQuerySet
+from portal.accounts.user_serializers import (
+    EndedSerializer,
+    EndSessionsSerializer,
+    InvitedUserSerializer,
+    LinkSerializer,
+    ReasonGivenSerializer,
+    SignInSerializer,
+    UserChangeSerializer,
+    UserCreateSerializer,
+    UserSerializer,
+)
+from portal.common.api import (
+    ListViewSet,
+    ReadViewSet,
+    Router,
+    UserRequest,
+    body_of,
+    documented,
+    filters,
+    operation,
+)
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+from portal.common.scopes import Scope
+from portal.events.models import Event
+
+SCOPES = {"GET": Scope.USERS_READ, "*": Scope.USERS_WRITE}
+NO_STORE = {"Cache-Control": "no-store"}
+
+
+class Administrates(HasScope):
+    """Refused before the body is read, which names people and teams."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        if not super().has_permission(request, view):
+            return False
+        if view.action is not None:
+            actor: Any = request.user
+            policies.require_administrator(actor)
+        return True
+
+
+class UserFilter(filters.FilterSet):
+    q = filters.CharFilter(method="search", label="Words in name or address.", max_length=100)
+    status = filters.ChoiceFilter(
+        choices=[choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED],
+        method="of_status",
+        label="How the account stands.",
+    )
+    role = filters.ChoiceFilter(choices=SiteRole.choices, method="of_role", label="Who has this role.")
+    team = filters.CharFilter(field_name="memberships__team__slug", label="Short name of a team of theirs.")
+
+    def search(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return selectors.search_users(found, value)
+
+    def of_status(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return found.with_status(value)
+
+    def of_role(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return found.with_role(value)
+
+
+@documented(list="List users", retrieve="Read a user", of="For administrators.")
+class UserViewSet(ReadViewSet):
+    queryset = User.objects.none()
+    serializer_class = UserSerializer
+    permission_classes = [Administrates]
+    filterset_class = UserFilter
+    scopes = SCOPES
+    ordering = ("username",)
+    lookup_field = "username"
+    lookup_value_converter = "username"
+
+    def get_queryset(self) -> QuerySet[User]:
+        return selectors.users_for(self.request.user)
+
+    def get_object(self) -> User:
+        return selectors.user_by_name(self.request.user, self.kwargs["username"])
+
+    @property
+    def query_params(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"workspaces"}) if self.action == "destroy" else frozenset()
+
+    def shown(self, user: User, *, status: int = 200, **headers: str) -> Response:
+        return self.answer(self.get_queryset().get(pk=user.pk), status=status, **headers)
+
+    def _invited(self, link: users.Link, *, status: int, **headers: str) -> Response:
+        row = self.get_queryset().get(pk=link.user.pk)
+        data = InvitedUserSerializer(row, context={"link": link}).data
+        return Response(data, status=status, headers={**NO_STORE, **headers})
+
+    @operation(
+        "Invite a user",
+        description="The answer holds a link, this once, by which the user sets a password and is signed in. "
+        "Where the portal has a mail server and the user an address, the link is sent there too.",
+        request=UserCreateSerializer,
+        responses={201: InvitedUserSerializer},
+        errors=[400, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, UserCreateSerializer)
+        link = users.invite(
+            actor=request.user,
+            username=given["username"],
+            email=given.get("email", ""),
+            teams=_places(given.get("teams", [])),
+            roles=given.get("roles", []),
+        )
+        location = reverse("api:user-detail", args=[link.user.username])
+        return self._invited(link, status=201, Location=location)
+
+    @operation(
+        "Change a user",
+        description="The address, the site roles, the places in teams: each that is given replaces what was.",
+        request=UserChangeSerializer,
+        responses={200: UserSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    def partial_update(self, request: UserRequest, username: str) -> Response:
+        given = body_of(request, UserChangeSerializer)
+        user = users.change(
+            actor=request.user,
+            user=self.get_object(),
+            email=given.get("email"),
+            roles=given.get("roles"),
+            teams=_places(given["teams"]) if "teams" in given else None,
+        )
+        return self.shown(user)
+
+    @operation(
+        "Delete a user's account for good",
+        description="Roles, teams, tokens and address go, home folders stay, and so does the name, which "
+        "nobody else can get. Workspaces keep it from being deleted unless `workspaces=delete`.",
+        responses={204: None},
+        parameters=[OpenApiParameter("workspaces", str, enum=["delete"], description="Delete them too.")],
+        errors=[400, 404, 409],
+    )
+    def destroy(self, request: UserRequest, username: str) -> Response:
+        choice = request.query_params.get("workspaces", "")
+        if choice not in {"", "delete"}:
+            reason = Reason(AccountCode.WORKSPACES_CHOICE)
+            raise InvalidInput(reason, errors={"workspaces": [reason]})
+        users.delete(actor=request.user, user=self.get_object(), delete_workspaces=choice == "delete")
+        return Response(status=204)
+
+    @operation(
+        "Deactivate a user",
+        description="Sessions, tokens, tickets, open connections and delegations end within seconds, "
+        "workspaces stop with their files kept, waiting requests are withdrawn, and teams that had "
+        "no other owner get one. Twice is success.",
+        request=ReasonGivenSerializer,
+        responses={200: UserSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    @action(detail=True, methods=["post"])
+    def deactivate(self, request: UserRequest, username: str) -> Response:
+        reason = body_of(request, ReasonGivenSerializer).get("reason", "")
+        found = deactivation.deactivate(actor=request.user, user=self.get_object(), reason=reason)
+        return self.shown(found)
+
+    @operation(
+        "Reactivate a user",
+        description="Gives the account back with its password and its places in teams, and nothing else of "
+        "what ended. Twice is success.",
+        responses={200: UserSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def reactivate(self, request: UserRequest, username: str) -> Response:
+        return self.shown(deactivation.reactivate(actor=request.user, user=self.get_object()))
+
+    @operation(
+        "Invite a user again",
+        description="Another link for somebody who has not joined yet; those before it are worthless.",
+        responses={200: InvitedUserSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"])
+    def invite(self, request: UserRequest, username: str) -> Response:
+        return self._invited(users.invite_again(actor=request.user, user=self.get_object()), status=200)
+
+    @operation(
+        "End a user's password",
+        description="At once, and all sessions with it. The answer holds a link, this once, by which the "
+        "user chooses another one. Tokens stay.",
+        responses={200: LinkSerializer},
+        errors=[404, 409],
+    )
+    @action(detail=True, methods=["post"], url_path="reset-password")
+    def reset_password(self, request: UserRequest, username: str) -> Response:
+        link = users.reset_password(actor=request.user, user=self.get_object())
+        return Response(LinkSerializer(link).data, headers=NO_STORE)
+
+    @operation(
+        "Sign a user out everywhere",
+        request=EndSessionsSerializer,
+        responses={200: EndedSerializer},
+        errors=[400, 404, 415],
+    )
+    @action(detail=True, methods=["post"], url_path="end-sessions")
+    def end_sessions(self, request: UserRequest, username: str) -> Response:
+        tokens = body_of(request, EndSessionsSerializer)["tokens"]
+        ended = users.end_sessions(actor=request.user, user=self.get_object(), tokens=tokens)
+        return Response({"ended": ended})
+
+
+def _places(given: list[dict[str, Any]]) -> dict[str, str]:
+    return {place["team"]: place["role"] for place in given}
+
+
+@documented(
+    list="List a user's sign-ins",
+    of="Good and refused ones, and the ends of sessions, newest first. For administrators.",
+    errors=[404],
+)
+class SignInViewSet(ListViewSet):
+    queryset = Event.objects.none()
+    serializer_class = SignInSerializer
+    permission_classes = [Administrates]
+    scopes = SCOPES
+    ordering = ("-id",)
+
+    def get_queryset(self) -> QuerySet[Event]:
+        return selectors.sign_ins_of(selectors.user_by_name(self.request.user, self.kwargs["username"]))
+
+
+router = Router()
+router.register("users", UserViewSet)
+router.register("users/<username:username>/sign-ins", SignInViewSet, basename="sign-in")
+urlpatterns = router.urls

@@ -1,0 +1,145 @@
+"""What the pages about people say: above all, what will happen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts import deactivation, sessions
+from portal.accounts.models import AccountStatus, User
+
+LOOKS = {
+    AccountStatus.INVITED: ("mail", "wait"),
+    AccountStatus.ACTIVE: ("circle-check", "ok"),
+    AccountStatus.DEACTIVATED: ("circle-off", ""),
+    AccountStatus.DELETED: ("trash", ""),
+}
+
+
+def question(action: str, actor: User, user: User) -> dict[str, Any]:
+    """The context of the confirmation page for an action of `user_views.ACTIONS` that asks."""
+    asked: dict[str, Any] = {
+        "deactivate": _deactivate,
+        "delete": _delete,
+        "reset-password": _reset,
+        "end-sessions": _end_sessions,
+    }[action](actor, user)
+    return asked
+
+
+def _deactivate(actor: User, user: User) -> dict[str, Any]:
+    named = {"username": user.username}
+    return {
+        "title": _("Deactivate %(username)s?") % named,
+        "loses": [
+            _("all sessions, open notebooks and links, within seconds"),
+            *_tokens(user),
+            *_workspaces_stop(user),
+            _("requests that wait for a decision are withdrawn"),
+            *_ownership(actor, user),
+        ],
+        "stays": [
+            _("all files in home folders"),
+            _("the places in teams, as a member"),
+            _("the record of what happened"),
+            _("the account: it can be reactivated, and nothing that ended comes back"),
+        ],
+        "reason": _("For the audit log."),
+        "yes": _("Deactivate %(username)s") % named,
+    }
+
+
+def _delete(actor: User, user: User) -> dict[str, Any]:
+    named = {"username": user.username}
+    left = list(user.workspaces.live().order_by("name").values_list("name", flat=True))
+    asked: dict[str, Any] = {
+        "title": _("Delete the account of %(username)s?") % named,
+        "loses": [
+            _("the account, for good: roles, places in teams, tokens, address and notices"),
+            _("all sessions, open notebooks and links, within seconds"),
+            *_ownership(actor, user),
+        ],
+        "stays": [
+            _("all files in home folders"),
+            _("the name, which nobody else can get, as the home folders carry it"),
+            _("the record of what happened"),
+        ],
+        "yes": _("Delete the account"),
+    }
+    if left:
+        asked["choice"] = {
+            "name": "workspaces",
+            "value": "delete",
+            "label": ngettext(
+                "Delete %(count)d workspace too: %(names)s",
+                "Delete %(count)d workspaces too: %(names)s",
+                len(left),
+            )
+            % {"count": len(left), "names": ", ".join(left[:20])},
+            "hint": _("Without it the account is not deleted. Files in home folders stay."),
+        }
+    return asked
+
+
+def _reset(_actor: User, user: User) -> dict[str, Any]:
+    named = {"username": user.username}
+    return {
+        "title": _("Reset the password of %(username)s?") % named,
+        "loses": [_("the present password, at once"), _("all sessions")],
+        "stays": [_("API tokens"), _("workspaces, which go on"), _("all files")],
+        "yes": _("Reset the password"),
+    }
+
+
+def _end_sessions(_actor: User, user: User) -> dict[str, Any]:
+    named = {"username": user.username}
+    count = user.tokens.filter(revoked_at=None).count()
+    asked: dict[str, Any] = {
+        "title": _("Sign %(username)s out everywhere?") % named,
+        "loses": [_("all sessions, in the portal and in open notebooks")],
+        "stays": [_("the password: signing in anew is possible"), _("workspaces, which go on")],
+        "yes": _("End all sessions"),
+    }
+    if count:
+        asked["choice"] = {
+            "name": "tokens",
+            "value": "on",
+            "label": ngettext("Revoke %(count)d API token too", "Revoke %(count)d API tokens too", count)
+            % {"count": count},
+            "hint": "",
+        }
+    return asked
+
+
+def _tokens(user: User) -> list[str]:
+    count = user.tokens.filter(revoked_at=None).count()
+    words = ngettext("%(count)d API token", "%(count)d API tokens", count)
+    return [words % {"count": count}] if count else []
+
+
+def _workspaces_stop(user: User) -> list[str]:
+    names = list(user.workspaces.running_or_waiting().order_by("name").values_list("name", flat=True))
+    if not names:
+        return []
+    words = ngettext("the workspace %(names)s stops", "the workspaces %(names)s stop", len(names))
+    shown = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+    return [words % {"names": shown}]
+
+
+def _ownership(actor: User, user: User) -> list[str]:
+    found = []
+    for membership, heir in deactivation.heirs_of(actor, user):
+        named = {"team": membership.team.name, "heir": heir.username if heir else ""}
+        found.append(
+            _("ownership of %(team)s, which passes to %(heir)s") % named
+            if heir
+            else _("ownership of %(team)s, which has another owner") % named
+        )
+    return found
+
+
+def session_rows(user: User, key: str = "") -> list[dict[str, Any]]:
+    """The user's sessions; `current` is the one of this key."""
+    return [{"session": row, "current": row.key == key} for row in sessions.sessions_of(user)]

@@ -1,0 +1,66 @@
+"""What `berth user …` does: people, for administrators."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_line, print_table
+from portal.cli.errors import CliError, Usage
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.users(q=arguments.search, status=arguments.status))
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("NAME", "STATUS", "E-MAIL", "ROLES", "TEAMS")]
+    for row in rows:
+        teams = ", ".join(f"{place['team']} ({place['role']})" for place in row["teams"])
+        table.append((row["username"], row["status"], row["email"], ", ".join(row["roles"]), teams))
+    return print_table(table)
+
+
+def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Make an account; its link is all that is printed, so that a script can pass it on."""
+    teams = [{"team": slug, "role": "owner" if arguments.owner else "member"} for slug in arguments.team]
+    made = client.invite(
+        username=arguments.username, email=arguments.email, teams=teams, roles=arguments.role
+    )
+    return print_json(made) if arguments.json else print_line(made["invite_url"])
+
+
+def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
+    _ask(
+        arguments,
+        f"Deactivate {arguments.username}? Sessions and tokens end, workspaces stop, their files stay.",
+    )
+    return _changed(client.deactivate(arguments.username, reason=arguments.reason), arguments)
+
+
+def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
+    return _changed(client.reactivate(arguments.username), arguments)
+
+
+def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
+    _ask(arguments, f"Delete the account of {arguments.username} for good? Home folders stay.")
+    client.delete_user(arguments.username, workspaces=arguments.workspaces)
+    if arguments.json:
+        return print_json({"username": arguments.username, "deleted": True})
+    return print_line(f"The account of {arguments.username} is deleted.")
+
+
+def _changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
+    return print_json(user) if arguments.json else print_line(f"{user['username']} is {user['status']}.")
+
+
+def _ask(arguments: argparse.Namespace, question: str) -> None:
+    """Raises `CliError` for a no, and `Usage` where nobody is there to answer."""
+    if arguments.yes:
+        return
+    if not sys.stdin.isatty():
+        raise Usage("Nobody is there to be asked.", "Add --yes to do it without a question.")
+    print(question, end=" [y/N] ", flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CliError("Nothing was changed.")

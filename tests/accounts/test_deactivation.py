@@ -1,0 +1,293 @@
+"""The one way to switch an account off: whatever it could do or was doing ends, and what comes back of it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+
+from portal.accounts import approvers, deactivation, links, services, token_lookup, users
+from portal.accounts.links import LinkKind
+from portal.accounts.models import AccountStatus, Delegation, User
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotAllowed, StateConflict
+from portal.events import live
+from portal.events.models import Event, Notification
+from portal.quota_requests.models import RequestStatus
+from portal.quota_requests.services import requests
+from portal.reservations.models import Reservation, ReservationStatus
+from portal.workspaces import services as workspaces
+from portal.workspaces.gateway import publishing, tickets, workspace_views
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from tests.factories import (
+    PASSWORD,
+    MembershipFactory,
+    TeamFactory,
+    UserFactory,
+    WorkspaceFactory,
+    make_token,
+)
+from tests.workspaces.helpers import run_until_ready
+
+pytestmark = pytest.mark.django_db
+SOON = timedelta(hours=1)
+
+
+@pytest.fixture
+def told(monkeypatch) -> list[tuple[str, object]]:
+    """What reaches the gateway and the event streams, in order."""
+    calls: list[tuple[str, object]] = []
+    monkeypatch.setattr(live, "connection", lambda: "store")
+    monkeypatch.setattr(live, "publish", lambda *_: None)
+    monkeypatch.setattr(live, "publish_to", lambda *_: None)
+    monkeypatch.setattr(live, "publish_account", lambda user_id: calls.append(("streams end", user_id)))
+    monkeypatch.setattr(tickets, "revoke_user", lambda _, user_id: calls.append(("tickets end", user_id)))
+    monkeypatch.setattr(publishing, "routes_connection", lambda: "routes")
+    monkeypatch.setattr(publishing.routes, "publish", lambda *_: None)
+    monkeypatch.setattr(publishing.routes, "withdraw", lambda *_: None)
+    monkeypatch.setattr(
+        workspace_views, "put", lambda _, view: calls.append(("may enter", set(view.user_ids)))
+    )
+    monkeypatch.setattr("portal.accounts.changes._announce", lambda: calls.append(("tokens end", None)))
+    return calls
+
+
+def again(user: User) -> User:
+    return User.objects.get(pk=user.pk)
+
+
+# --- what ends ------------------------------------------------------------------------------------
+
+
+def test_sessions_tokens_and_links_end_at_once_and_do_not_come_back(ada, bob):
+    browser = Client()
+    browser.post("/sign-in/", {"username": "bob", "password": PASSWORD})
+    assert browser.get("/api/v1/me").status_code == 200
+    _, secret = make_token(bob)
+    stale = dict(browser.cookies)
+    link = links.make(bob, LinkKind.FORGOTTEN).split("/", 3)[3]
+
+    deactivation.deactivate(actor=ada, user=bob)
+    for _ in range(2):  # before and after it is given back
+        assert browser.get("/api/v1/me").status_code == 401
+        other = Client()
+        other.cookies.update(stale)
+        assert other.get("/").status_code == 302
+        assert token_lookup.user_of_token(secret) is None
+        assert Client().get(f"/{link}").status_code == 409
+        deactivation.reactivate(actor=ada, user=bob)
+    assert Client().post("/sign-in/", {"username": "bob", "password": PASSWORD}).status_code == 302
+
+
+def test_nobody_signs_in_to_it_and_is_not_told_whether_the_password_was_right(ada, bob):
+    deactivation.deactivate(actor=ada, user=bob)
+    texts = set()
+    for name, password in (("bob", PASSWORD), ("bob", "wrong"), ("nobody", "wrong")):
+        page = Client().post("/sign-in/", {"username": name, "password": password}).content.decode()
+        texts.add("Name and password do not match" in page)
+    assert texts == {True}
+
+
+def test_an_invitation_ends_and_a_new_one_is_needed_afterwards(ada):
+    link = users.invite(actor=ada, username="gina")
+    path = "/" + link.url.split("/", 3)[3]
+    deactivation.deactivate(actor=ada, user=link.user)
+    assert Client().get(path).status_code == 409
+    deactivation.reactivate(actor=ada, user=link.user)
+    assert Client().get(path).status_code == 409
+    assert again(link.user).status == AccountStatus.INVITED
+
+
+def test_the_gateway_is_told_and_lets_nobody_in_for_the_account(ada, bob, make, local_pool, sent, told):
+    workspace = make(bob)
+    run_until_ready(sent, workspace, "http://127.0.0.1:18001")
+    told.clear()
+    deactivation.deactivate(actor=ada, user=bob)
+    assert ("tickets end", str(bob.pk)) in told
+    assert ("streams end", bob.pk) in told
+    assert ("tokens end", None) in told
+    # Also one who has got a ticket in the same moment: the views, written last, name nobody.
+    assert [value for what, value in told if what == "may enter"][-1] == set()
+    workspace.refresh_from_db()
+    assert publishing.view_of(workspace).user_ids == frozenset()
+    with pytest.raises(NotAllowed):
+        publishing.issue_ticket(actor=again(bob), workspace=workspace)
+
+
+def test_workspaces_stop_and_their_files_stay(ada, bob, team, make, local_pool, sent):
+    running = make(bob, name="running")
+    run_until_ready(sent, running)
+    WorkspaceFactory(owner=bob, team=team, name="waiting", state=State.STOPPED, desired_state="running")
+    deactivation.deactivate(actor=ada, user=bob)
+    assert [command.op for command in sent.commands if command.ref.workspace_id == str(running.pk)] == [
+        "stop"
+    ]
+    left = {row.name: row for row in Workspace.objects.filter(owner=bob)}
+    assert (left["running"].state, left["running"].desired_state) == (State.STOPPING, "stopped")
+    # Nor does one come back that had to make room.
+    assert (left["waiting"].state, left["waiting"].desired_state) == (State.STOPPED, "stopped")
+    deactivation.reactivate(actor=ada, user=bob)
+    assert not Workspace.objects.filter(owner=bob, desired_state="running").exists()
+
+
+def test_requests_are_withdrawn_and_booked_time_stays_the_teams(ada, alice, bob, team, eight):
+    asked = requests.ask(
+        actor=bob, team=team, kind="quota", resource="gpu:h100", amount=1000, until=None, why="More"
+    )
+    now = timezone.now()
+    booked, wished = (
+        Reservation.objects.create(
+            team=team,
+            title="Paper",
+            amounts={"gpu": 1000},
+            starts_at=now + SOON,
+            ends_at=now + 2 * SOON,
+            status=status,
+            created_by=bob,
+        )
+        for status in (ReservationStatus.BOOKED, ReservationStatus.REQUESTED)
+    )
+    deactivation.deactivate(actor=ada, user=bob)
+    for row in (asked, booked, wished):
+        row.refresh_from_db()
+    assert asked.status == RequestStatus.WITHDRAWN
+    assert wished.status == ReservationStatus.CANCELLED
+    assert (booked.status, booked.created_by) == (ReservationStatus.BOOKED, alice)
+
+
+def test_delegations_end_and_stay_ended(ada, bob, petra):
+    now = timezone.now()
+    Delegation.objects.create(approver=petra, delegate=bob, starts_at=now - SOON, ends_at=now + SOON)
+    Delegation.objects.create(approver=petra, delegate=bob, starts_at=now + SOON, ends_at=now + 2 * SOON)
+    assert approvers.may_decide_all(bob)
+    deactivation.deactivate(actor=ada, user=bob)
+    deactivation.reactivate(actor=ada, user=bob)
+    assert not approvers.may_decide_all(again(bob))
+    assert Delegation.objects.count() == 1
+
+
+# --- teams ----------------------------------------------------------------------------------------
+
+
+def roles(team) -> dict[str, str]:
+    return dict(team.memberships.values_list("user__username", "role"))
+
+
+def test_the_longest_member_becomes_owner_in_place_of_the_only_one(ada, team, alice, bob):
+    MembershipFactory(team=team, user=UserFactory(username="carla"))
+    deactivation.deactivate(actor=ada, user=alice)
+    assert roles(team) == {"alice": "member", "bob": "owner", "carla": "member"}
+    assert Notification.objects.get(user=bob).title == "You own the team Vision now"
+    deactivation.reactivate(actor=ada, user=alice)
+    assert roles(team)["alice"] == "member"
+
+
+def test_another_owner_stays_and_an_empty_team_goes_to_who_deactivates(ada, team, alice, bob):
+    services.set_member(actor=SYSTEM, team=team, username="bob", role="owner")
+    own = MembershipFactory(team=TeamFactory(slug="own"), user=alice, role="owner").team
+    gone = UserFactory(username="gone", is_active=False)
+    MembershipFactory(team=own, user=gone)
+    deactivation.deactivate(actor=ada, user=alice)
+    assert roles(team) == {"alice": "member", "bob": "owner"}
+    assert roles(own) == {"alice": "member", "gone": "member", "ada": "owner"}
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["alice", "bob", "olga"])
+def test_only_administrators_do_it(request, team, bob, who):
+    for act in (deactivation.deactivate, deactivation.reactivate):
+        with pytest.raises(NotAllowed):
+            act(actor=request.getfixturevalue(who), user=bob)
+    assert again(bob).is_active
+
+
+def test_the_last_administrator_cannot_switch_themselves_off(ada, with_token):
+    with pytest.raises(StateConflict, match="last administrator who can sign in"):
+        deactivation.deactivate(actor=ada, user=ada)
+    answer = with_token(ada).post("/api/v1/users/ada/deactivate", {}, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (409, "last_administrator")
+    assert answer.json()["next_action"]
+    other = UserFactory(username="other", is_superuser=True)
+    deactivation.deactivate(actor=ada, user=ada)
+    with pytest.raises(StateConflict):
+        deactivation.deactivate(actor=other, user=other)
+
+
+def test_twice_is_success_and_leaves_one_entry(ada, bob):
+    for _ in range(2):
+        deactivation.deactivate(actor=ada, user=bob, reason="left the company")
+    entry = Event.objects.get(kind="user.deactivated")
+    assert (entry.actor, entry.reason, entry.data["user"]) == (ada, "left the company", "bob")
+    for _ in range(2):
+        deactivation.reactivate(actor=ada, user=bob)
+    assert Event.objects.filter(kind="user.reactivated").count() == 1
+
+
+def test_a_deleted_account_is_not_given_back(ada, bob):
+    users.delete(actor=ada, user=bob)
+    with pytest.raises(StateConflict):
+        deactivation.reactivate(actor=ada, user=bob)
+
+
+def test_what_cannot_end_keeps_the_account_as_it_was(ada, bob, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise StateConflict(deactivation.Reason(deactivation.AccountCode.USER_DELETED, {"username": "x"}))
+
+    monkeypatch.setattr(deactivation, "revoke_tokens", broken)
+    with pytest.raises(StateConflict):
+        deactivation.deactivate(actor=ada, user=bob)
+    assert again(bob).is_active
+    assert not Event.objects.filter(kind="user.deactivated").exists()
+
+
+def test_nothing_begins_for_an_account_that_was_switched_off_meanwhile(
+    ada, bob, olga, team, make, local_pool
+):
+    """As by a request that was let in before: it still holds the user as active."""
+    stopped = WorkspaceFactory(owner=bob, team=team, state=State.STOPPED, desired_state="stopped")
+    deactivation.deactivate(actor=ada, user=bob)
+    assert bob.is_active  # the stale row of that request
+    with pytest.raises(StateConflict, match="deactivated"):
+        make(bob)
+    for actor in (bob, olga):
+        with pytest.raises(StateConflict, match="deactivated"):
+            workspaces.start(actor=actor, workspace_id=stopped.pk)
+    assert not Workspace.objects.exclude(pk=stopped.pk).exists()
+
+
+def test_workspaces_of_others_go_on(ada, alice, bob, team):
+    hers = WorkspaceFactory(owner=alice, team=team, state=State.PENDING)
+    deactivation.deactivate(actor=ada, user=bob)
+    hers.refresh_from_db()
+    assert hers.desired_state == "running"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_administrators_at_once_cannot_switch_each_other_off():
+    pair = [UserFactory(username=name, is_superuser=True) for name in ("ada", "abe")]
+    barrier = threading.Barrier(2)
+    refused: list[Exception] = []
+
+    def act(actor: User, user: User) -> None:
+        try:
+            barrier.wait(10)
+            deactivation.deactivate(actor=actor, user=user)
+        except StateConflict as error:
+            refused.append(error)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=act, args=(one, other)) for one, other in (pair, pair[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(refused) == 1
+    assert User.objects.filter(is_superuser=True, is_active=True).count() == 1

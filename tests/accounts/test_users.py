@@ -1,0 +1,335 @@
+"""People: invited by a link that works once, changed, given another password, deleted."""
+
+from __future__ import annotations
+
+import datetime as dt
+from io import StringIO
+
+import pytest
+from django.core import mail
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from portal.accounts import links, sessions, token_lookup, users
+from portal.accounts.links import LinkKind
+from portal.accounts.models import AccountStatus, ApiToken, User
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Event
+from portal.workspaces.lifecycle import State
+from tests.factories import PASSWORD, MembershipFactory, UserFactory, WorkspaceFactory, make_token
+
+pytestmark = pytest.mark.django_db
+NEW = "another-long-password"
+
+
+def path_of(url: str) -> str:
+    return "/" + url.split("/", 3)[3]
+
+
+def choose(url: str, password: str = NEW, repeated: str = "") -> tuple[Client, int]:
+    """A fresh browser that follows a link and chooses a password there; what it was answered."""
+    browser = Client()
+    answer = browser.post(path_of(url), {"password": password, "repeated": repeated or password})
+    return browser, answer.status_code
+
+
+def signed_in_as(browser: Client) -> str:
+    answer = browser.get("/api/v1/me")
+    return answer.json()["username"] if answer.status_code == 200 else ""
+
+
+# --- invited --------------------------------------------------------------------------------------
+
+
+def test_a_guest_sets_a_password_is_signed_in_and_in_the_teams(ada, team):
+    link = users.invite(
+        actor=ada, username="gina", email="gina@example.org", teams={"vision": "owner"}, roles=["operator"]
+    )
+    gina = link.user
+    assert gina.status == AccountStatus.INVITED
+    assert "gina" in Client().get(path_of(link.url)).content.decode()
+    browser, status = choose(link.url)
+    assert (status, signed_in_as(browser)) == (302, "gina")
+    gina.refresh_from_db()
+    assert (gina.status, gina.roles) == (AccountStatus.ACTIVE, ["operator"])
+    assert gina.memberships.get(team=team).role == "owner"
+    kinds = set(Event.objects.filter(targets__key=str(gina.pk)).values_list("kind", flat=True))
+    assert {"user.invited", "user.joined", "session.signed_in"} <= kinds
+
+
+def test_a_link_works_once(ada):
+    link = users.invite(actor=ada, username="gina")
+    choose(link.url)
+    browser, status = choose(link.url, "yet-another-password")
+    assert (status, signed_in_as(browser)) == (409, "")
+    assert User.objects.get(username="gina").check_password(NEW)
+    assert Client().get(path_of(link.url)).status_code == 409
+
+
+def test_a_link_expires(ada, clock, settings):
+    link = users.invite(actor=ada, username="gina")
+    clock.shift(settings.BERTH_INVITATION_HOURS * 3600 - 1)
+    assert Client().get(path_of(link.url)).status_code == 200
+    clock.shift(2)
+    assert choose(link.url)[1] == 409
+    assert link.expires_at <= dt.datetime.now(dt.UTC)
+
+
+def test_another_invitation_replaces_the_first(ada):
+    first = users.invite(actor=ada, username="gina")
+    second = users.invite_again(actor=ada, user=first.user)
+    assert choose(first.url)[1] == 409
+    assert choose(second.url)[1] == 302
+    with pytest.raises(StateConflict):
+        users.invite_again(actor=ada, user=first.user)
+
+
+@pytest.mark.parametrize("change", ["user", "kind", "text", "signature"])
+def test_a_link_that_was_tampered_with_opens_nothing(ada, alice, change):
+    link = users.invite(actor=ada, username="gina")
+    before, user_id, text = link.url.rstrip("/").rsplit("/", 2)
+    changed = {
+        "user": f"{before}/{alice.pk}/{text}/",
+        "kind": f"{before}/{user_id}/r{text[1:]}/",
+        "text": f"{before}/{user_id}/i0{text[2:]}/"
+        if text[1] != "0"
+        else f"{before}/{user_id}/i1{text[2:]}/",
+        "signature": f"{before}/{user_id}/{text[:-1]}{'a' if text[-1] != 'a' else 'b'}/",
+    }[change]
+    assert choose(changed)[1] == 409
+
+
+@pytest.mark.parametrize("password", ["short", "password123", "gina-gina-gina", "1234567890"])
+def test_a_weak_password_is_refused_and_the_link_still_works(ada, password):
+    link = users.invite(actor=ada, username="gina-gina")
+    assert choose(link.url, password)[1] == 400
+    assert choose(link.url, NEW, "something-else-entirely")[1] == 400
+    assert choose(link.url)[1] == 302
+
+
+def test_a_browser_of_somebody_else_becomes_the_guests(ada, as_user, alice):
+    link = users.invite(actor=ada, username="gina")
+    browser = as_user(alice)
+    before = browser.session.session_key
+    browser.post(path_of(link.url), {"password": NEW, "repeated": NEW})
+    assert signed_in_as(browser) == "gina"
+    assert browser.session.session_key != before
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"username": "Gina"}, "username"),
+        ({"username": "../x"}, "username"),
+        ({"username": "alice"}, "username"),
+        ({"username": "g\x00ina", "email": "not an address"}, "email"),
+        ({"email": "ALICE@example.org"}, "email"),
+        ({"teams": {"nowhere": "member"}}, "teams"),
+        ({"teams": {"vision": "king"}}, "teams"),
+        ({"roles": ["king"]}, "roles"),
+    ],
+)
+def test_what_is_wrong_is_named(ada, team, fields, field):
+    with pytest.raises(InvalidInput) as refused:
+        users.invite(actor=ada, **{"username": "gina", **fields})
+    assert list(refused.value.field_errors) == [field]
+    assert refused.value.field_errors[field][0]
+    assert not User.objects.filter(username="gina").exists()
+
+
+@pytest.mark.parametrize("who", ["alice", "olga"])
+def test_only_administrators_manage_people(request, team, bob, who):
+    actor = request.getfixturevalue(who)
+    for act in (
+        lambda: users.invite(actor=actor, username="gina"),
+        lambda: users.change(actor=actor, user=actor, roles=["administrator"]),
+        lambda: users.reset_password(actor=actor, user=bob),
+        lambda: users.end_sessions(actor=actor, user=bob),
+        lambda: users.delete(actor=actor, user=bob),
+    ):
+        with pytest.raises(NotAllowed):
+            act()
+
+
+# --- mail -----------------------------------------------------------------------------------------
+
+
+def test_with_a_mail_server_the_link_is_mailed_too(ada, settings, sent):
+    settings.BERTH_MAIL = True
+    assert users.invite(actor=ada, username="hal").mailed is False
+    link = users.invite(actor=ada, username="gina", email="gina@example.org")
+    assert link.mailed
+    assert "welcome" not in str(sent.messages)  # no queue holds a link
+    sent.run()
+    (message,) = mail.outbox
+    assert message.to == ["gina@example.org"]
+    address = next(word for word in message.body.split() if "/welcome/" in word)
+    assert choose(address)[1] == 302
+
+
+def test_a_forgotten_password_is_answered_alike_whoever_there_is(alice, settings, sent, clock):
+    settings.BERTH_MAIL = True
+    answers = set()
+    for name in ("alice", "ALICE@example.org", "nobody", "nobody@example.org"):
+        page = Client().post("/sign-in/forgotten/", {"name": name})
+        html = page.content.decode()
+        answers.add((page.status_code, html[html.index("<main") : html.index("</main>")]))
+    assert len(answers) == 1
+    assert "on its way" in answers.pop()[1]
+    sent.run()
+    (message,) = mail.outbox  # asked for twice within five minutes: one mail
+    address = next(word for word in message.body.split() if "/welcome/" in word)
+    clock.shift(settings.BERTH_FORGOTTEN_HOURS * 3600 + 1)
+    assert choose(address)[1] == 409
+
+
+def test_a_forgotten_password_is_replaced_and_all_sessions_end(alice, settings, sent, as_user):
+    settings.BERTH_MAIL = True
+    other = as_user(alice)
+    users.forgot_password("alice")
+    sent.run()
+    address = next(word for word in mail.outbox[0].body.split() if "/welcome/" in word)
+    browser, status = choose(address)
+    assert (status, signed_in_as(browser), signed_in_as(other)) == (302, "alice", "")
+
+
+def test_without_a_mail_server_there_is_no_such_page(alice):
+    assert Client().get("/sign-in/forgotten/").status_code == 404
+
+
+# --- changed --------------------------------------------------------------------------------------
+
+
+def test_roles_teams_and_address_are_set_as_they_are_given(ada, team, bob):
+    users.change(actor=ada, user=bob, email="b@example.org", roles=["approver"], teams={"vision": "owner"})
+    bob.refresh_from_db()
+    assert (bob.email, bob.roles) == ("b@example.org", ["approver"])
+    assert bob.memberships.get().role == "owner"
+    users.change(actor=ada, user=bob, teams={})
+    assert not bob.memberships.exists()
+    assert bob.roles == ["approver"]
+
+
+def test_the_last_administrator_stays_one(ada):
+    # Neither somebody who has not joined yet nor somebody deactivated could take over.
+    users.invite(actor=ada, username="gina", roles=["administrator"])
+    UserFactory(username="dea", is_superuser=True, is_active=False)
+    for act in (
+        lambda: users.change(actor=ada, user=ada, roles=["operator"]),
+        lambda: users.reset_password(actor=ada, user=ada),
+        lambda: users.delete(actor=SYSTEM, user=ada),
+    ):
+        with pytest.raises(StateConflict, match="last administrator"):
+            act()
+    UserFactory(username="other", is_superuser=True)
+    users.change(actor=ada, user=ada, roles=[])
+    assert not User.objects.get(username="ada").administers
+
+
+def test_a_reset_ends_the_password_and_the_sessions_and_leaves_tokens(ada, alice, as_user):
+    browser = as_user(alice)
+    _, secret = make_token(alice)
+    link = users.reset_password(actor=ada, user=alice)
+    assert signed_in_as(browser) == ""
+    assert Client().post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 200
+    assert token_lookup.user_of_token(secret) is not None
+    assert choose(link.url)[1] == 302
+    assert choose(link.url)[1] == 409
+
+
+def test_sessions_end_at_once_and_tokens_where_it_is_said(ada, alice):
+    browser = Client()
+    browser.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    _, secret = make_token(alice)
+    assert users.end_sessions(actor=ada, user=alice) == 1
+    assert signed_in_as(browser) == ""
+    assert not sessions.sessions_of(alice).exists()
+    assert token_lookup.user_of_token(secret) is not None
+    assert users.end_sessions(actor=alice, user=alice, tokens=True) == 0
+    assert token_lookup.user_of_token(secret) is None
+
+
+# --- deleted --------------------------------------------------------------------------------------
+
+
+def test_a_deleted_account_leaves_its_name_and_nothing_to_enter_by(ada, team, bob, as_user):
+    browser = as_user(bob)
+    make_token(bob)
+    users.delete(actor=ada, user=bob)
+    bob.refresh_from_db()
+    assert (bob.status, bob.email, bob.roles, bob.is_active) == (AccountStatus.DELETED, "", [], False)
+    assert not bob.memberships.exists()
+    assert not ApiToken.objects.filter(user=bob).exists()
+    assert signed_in_as(browser) == ""
+    with pytest.raises(InvalidInput) as refused:
+        users.invite(actor=ada, username="bob")
+    assert "home folders" in refused.value.field_errors["username"][0]
+    with pytest.raises(StateConflict):
+        users.change(actor=ada, user=bob, roles=["operator"])
+    users.delete(actor=ada, user=bob)
+    assert Event.objects.filter(kind="user.deleted").count() == 1
+
+
+def test_workspaces_are_named_before_they_are_deleted(ada, team, bob):
+    workspace = WorkspaceFactory(owner=bob, team=team, name="paper", state=State.STOPPED)
+    with pytest.raises(StateConflict, match="paper"):
+        users.delete(actor=ada, user=bob)
+    assert User.objects.get(pk=bob.pk).is_active
+    users.delete(actor=ada, user=bob, delete_workspaces=True)
+    workspace.refresh_from_db()
+    assert workspace.desired_state == "deleted" or workspace.state == State.TERMINATED
+
+
+# --- from a shell ---------------------------------------------------------------------------------
+
+
+def shell(name: str, *arguments: str) -> str:
+    out = StringIO()
+    call_command(name, *arguments, stdout=out)
+    return out.getvalue().strip()
+
+
+def test_create_user_prints_a_link(team):
+    url = shell("create_user", "gina", "--team", "vision", "--role", "owner", "--role", "approver")
+    assert choose(url)[1] == 302
+    gina = User.objects.get(username="gina")
+    assert gina.roles == ["approver"]
+    assert gina.memberships.get().role == "owner"
+
+
+def test_create_user_takes_a_password_from_the_environment(team, monkeypatch):
+    monkeypatch.setenv("BERTH_USER_PASSWORD", NEW)
+    assert shell("create_user", "gina", "--team", "vision") == ""
+    assert Client().post("/sign-in/", {"username": "gina", "password": NEW}).status_code == 302
+    assert shell("create_token", "gina").startswith("berth_")
+    monkeypatch.setenv("BERTH_USER_PASSWORD", "short")
+    with pytest.raises(CommandError, match="password"):
+        shell("create_user", "hal")
+    assert not User.objects.filter(username="hal").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["alice"], ["x y"], ["gina", "--team", "nowhere"], ["gina", "--role", "owner"]]
+)
+def test_create_user_says_what_is_wrong(alice, arguments):
+    with pytest.raises(CommandError):
+        shell("create_user", *arguments)
+    assert not User.objects.filter(username="gina").exists()
+
+
+def test_a_membership_of_another_team_is_not_touched(ada, team):
+    link = users.invite(actor=ada, username="gina", teams={"vision": "member"})
+    other = MembershipFactory(user=link.user).team
+    users.change(actor=ada, user=link.user, email="g@example.org")
+    assert set(link.user.memberships.values_list("team__slug", flat=True)) == {"vision", other.slug}
+
+
+def test_links_of_each_kind_say_what_they_are_for(alice):
+    for kind in (LinkKind.RESET, LinkKind.FORGOTTEN):
+        user_id, text = links.make(alice, kind).rstrip("/").rsplit("/", 2)[1:]
+        assert links.opened(alice.pk, text) == (alice, kind)
+        assert user_id == str(alice.pk)
+    assert (
+        links.opened(alice.pk, links.make(alice, LinkKind.INVITATION).rstrip("/").rpartition("/")[2]) is None
+    )

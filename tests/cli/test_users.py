@@ -1,0 +1,49 @@
+"""`berth user …`."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.accounts.models import User
+from tests.factories import UserFactory, make_token
+
+
+@pytest.fixture
+def as_ada(as_bob, monkeypatch):
+    """`berth …` signed in as an administrator; bob is there, too."""
+    ada = UserFactory(username="ada", is_superuser=True)
+    monkeypatch.setenv("BERTH_TOKEN", make_token(ada)[1])
+    return as_bob
+
+
+def test_from_invitation_to_deletion(as_ada):
+    ran = as_ada(
+        "user", "invite", "gina", "--email", "g@example.org", "--team", "vision", "--role", "operator"
+    )
+    assert ran.code == 0, ran.err
+    assert "/welcome/" in ran.out and len(ran.out.split()) == 1
+    gina = User.objects.get(username="gina")
+    assert (gina.roles, gina.memberships.get().role) == (["operator"], "member")
+    listed = as_ada("user", "ls", "gin")
+    assert listed.out.splitlines()[1].split() == [
+        *("gina", "invited", "g@example.org", "operator", "vision", "(member)")
+    ]
+
+    refused = as_ada("user", "deactivate", "gina")
+    assert refused.code == 2 and User.objects.get(username="gina").is_active
+    assert as_ada("user", "deactivate", "gina", "--yes").out == "gina is deactivated.\n"
+    assert not User.objects.get(username="gina").is_active
+    assert as_ada("user", "reactivate", "gina").out == "gina is invited.\n"
+    assert as_ada("user", "rm", "gina", "--yes").code == 0
+    assert as_ada("user", "ls", "gin").out.splitlines()[1:] == []
+    assert as_ada("user", "reactivate", "gina").code == 5
+
+
+def test_it_is_for_administrators(as_bob):
+    ran = as_bob("user", "ls")
+    assert ran.code == 1 and "Only an administrator" in ran.err
+
+
+def test_the_last_administrator_is_told_why_not(as_ada):
+    ran = as_ada("user", "deactivate", "ada", "--yes", "--json")
+    assert ran.code == 1 and "last administrator" in ran.err

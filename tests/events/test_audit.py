@@ -1,0 +1,236 @@
+"""The audit log: its seals and what they show, its page, and what is taken from it."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+import json
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.events import sealing, services
+from portal.events.kinds import AuditKind
+from portal.events.models import AuditSeal, Event, EventTarget, TargetKind
+from portal.events.sealing import Flaw
+from tests.factories import UserFactory
+
+pytestmark = pytest.mark.django_db
+LATER = dt.timedelta(minutes=6)
+
+
+def write(count: int, **more) -> list[Event]:
+    kind = more.pop("kind", AuditKind.USER_CHANGED)
+    return [
+        services.record(actor=SYSTEM, kind=kind, message=f"did thing {n}", data={"n": n}, **more)
+        for n in range(count)
+    ]
+
+
+def seal(**more) -> int:
+    return sealing.seal(now=timezone.now() + LATER, **more)
+
+
+def flaws() -> list[Flaw]:
+    return [finding.flaw for finding in sealing.verify().findings]
+
+
+@pytest.fixture
+def sealed(monkeypatch) -> list[Event]:
+    """Seven entries under three seals."""
+    monkeypatch.setattr(sealing, "ENTRIES_IN_A_SEAL", 3)
+    entries = write(7, targets=[services.Target(TargetKind.DEVICE, "GPU-1")])
+    assert [seal(), seal(), seal(), seal()] == [3, 3, 1, 0]
+    return entries
+
+
+# --- Seals ------------------------------------------------------------------------------------------
+
+
+def test_what_is_young_is_not_sealed_yet():
+    write(2)
+    assert sealing.seal() == 0
+    assert seal() == 2
+    found = sealing.verify()
+    assert (found.seals, found.entries, found.open_entries, found.findings) == (1, 2, 0, ())
+    assert found.head == AuditSeal.objects.get().digest
+
+
+def test_an_entry_is_never_changed_by_the_portal():
+    (entry,) = write(1)
+    entry.message = "did something else"
+    with pytest.raises(TypeError):
+        entry.save()
+
+
+@pytest.mark.parametrize(
+    ("harm", "flaw"),
+    [
+        (lambda e: Event.objects.filter(pk=e.pk).update(message="nothing"), Flaw.ENTRIES_CHANGED),
+        (lambda e: Event.objects.filter(pk=e.pk).update(data={"n": 99}), Flaw.ENTRIES_CHANGED),
+        (lambda e: Event.objects.filter(pk=e.pk).update(at=e.at - LATER), Flaw.ENTRIES_CHANGED),
+        (lambda e: Event.objects.filter(pk=e.pk).update(address="192.0.2.1"), Flaw.ENTRIES_CHANGED),
+        (lambda e: EventTarget.objects.filter(event=e).update(key="GPU-2"), Flaw.ENTRIES_CHANGED),
+        (lambda e: Event.objects.filter(pk=e.pk).delete(), Flaw.ENTRIES_MISSING),
+    ],
+)  # fmt: skip
+def test_whoever_changes_an_entry_in_the_database_is_found_out(sealed, harm, flaw):
+    harm(sealed[4])
+    (finding,) = sealing.verify().findings
+    assert (finding.flaw, finding.number) == (flaw, 2)
+    assert finding.first_id <= sealed[4].pk <= finding.last_id
+
+
+def test_an_entry_put_in_between_is_found_out(sealed):
+    gap = sealed[4].pk
+    Event.objects.filter(pk=gap).delete()
+    write(2)
+    newest = Event.objects.first()
+    Event.objects.filter(pk=newest.pk).update(id=gap)
+    EventTarget.objects.create(event_id=gap, kind=TargetKind.DEVICE, key="GPU-1")
+    assert flaws() == [Flaw.ENTRIES_CHANGED]
+
+
+def test_a_seal_cannot_be_made_anew_without_the_key(sealed, settings):
+    Event.objects.filter(pk=sealed[4].pk).update(message="nothing")
+    second = AuditSeal.objects.get(number=2)
+    key, settings.SECRET_KEY = settings.SECRET_KEY, "of whoever has only the database"
+    second.entries_digest = sealing._digest_of(second.first_id, second.last_id)[0]
+    first = AuditSeal.objects.get(number=1)
+    second.digest = sealing._seal_digest(second, first.digest, settings.SECRET_KEY)
+    second.save()
+    settings.SECRET_KEY = key
+    # The one after it stood on the true one.
+    assert flaws() == [Flaw.SEAL_CHANGED, Flaw.SEAL_CHANGED]
+
+
+def test_a_key_that_was_replaced_still_counts(sealed, settings):
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "the new one"
+    assert flaws() == []
+
+
+def test_a_seal_taken_out_is_found_out_and_those_cut_off_by_a_head(sealed, capsys):
+    head = sealing.verify().head
+    call_command("verify_audit", "--head", head)
+    assert "7 entries under 3 seals, 0 not sealed yet." in capsys.readouterr().out
+    last = AuditSeal.objects.get(number=3)
+    Event.objects.filter(pk__gte=last.first_id).delete()
+    last.delete()
+    call_command("verify_audit")
+    with pytest.raises(CommandError, match="the newest seals were cut off"):
+        call_command("verify_audit", "--head", head)
+    AuditSeal.objects.get(number=1).delete()
+    assert flaws() == [Flaw.SEAL_MISSING]
+    with pytest.raises(CommandError, match="Seal 2: the seal before it"):
+        call_command("verify_audit")
+
+
+def test_what_goes_with_what_it_points_to_breaks_no_seal(team, pool):
+    user = UserFactory()
+    services.record(actor=user, kind=AuditKind.USER_CHANGED, message="x", team=team, pool=pool)
+    seal()
+    user.delete()
+    Event.objects.update(team=None, pool=None)
+    assert flaws() == []
+
+
+def test_entries_whose_time_is_over_leave_their_seal(sealed, settings):
+    later = timezone.now() + dt.timedelta(days=31)
+    assert sealing.prune(now=later) == 0
+    settings.BERTH_AUDIT_KEEP_DAYS = 30
+    assert [sealing.prune(now=later - dt.timedelta(days=2)), sealing.prune(now=later)] == [0, 3]
+    found = sealing.verify()
+    assert (found.findings, found.seals, found.entries) == ((), 3, 4)
+    # What comes back in their place is found out.
+    (late,) = write(1)
+    Event.objects.filter(pk=late.pk).update(id=sealed[0].pk)
+    assert flaws() == [Flaw.ENTRIES_ADDED]
+
+
+# --- The page and what is taken from it -------------------------------------------------------------
+
+
+@pytest.fixture
+def admin():
+    return UserFactory(username="root", is_superuser=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "seen"),
+    [
+        ("", {"first", "second", "third"}),
+        ("?actor=ada", {"first"}),
+        ("?action=user.", {"first", "second"}),
+        ("?action=user.invited", {"second"}),
+        ("?object=GPU-7", {"third"}),
+        ("?object=vision", {"second"}),
+        ("?actor=nobody", set()),
+    ],
+)
+def test_the_page_shows_what_its_filters_choose(admin, team, as_user, query, seen):
+    ada = UserFactory(username="ada")
+    services.record(actor=ada, kind=AuditKind.USER_CHANGED, message="did the first")
+    services.record(actor=SYSTEM, kind=AuditKind.USER_INVITED, message="did the second", team=team)
+    gpu = services.Target(TargetKind.DEVICE, "GPU-7")
+    services.record(actor=SYSTEM, kind=AuditKind.DEVICE_CORDONED, message="did the third", targets=[gpu])
+    page = as_user(admin).get(f"/audit/{query}").content.decode()
+    assert {word for word in ("first", "second", "third") if f"did the {word}" in page} == seen
+    assert ("No entry matches" in page) == (not seen)
+
+
+def test_days_choose_too_and_what_is_no_day_is_said(admin, as_user):
+    write(1)
+    browser = as_user(admin)
+    today = timezone.localdate()
+    for query, there in (
+        (f"since={today}", True),
+        (f"since={today + dt.timedelta(days=1)}", False),
+        (f"until={today}", False),
+        (f"until={today + dt.timedelta(days=1)}", True),
+    ):
+        assert ("did thing 0" in browser.get(f"/audit/?{query}").content.decode()) == there, query
+    wrong = browser.get("/audit/?since=yesterday")
+    assert wrong.status_code == 400 and "since" in wrong.content.decode()
+
+
+def test_many_entries_cost_the_page_no_more_statements(admin, as_user, django_assert_max_num_queries):
+    write(120)
+    browser = as_user(admin)
+    browser.get("/audit/")
+    with django_assert_max_num_queries(12):
+        page = browser.get("/audit/?page=2").content.decode()
+    assert "did thing 50" in page and "51–100" in page
+
+
+def test_a_copy_holds_what_the_filters_choose_and_is_an_entry_itself(admin, as_user):
+    write(3)
+    services.record(actor=SYSTEM, kind=AuditKind.USER_INVITED, message="=HYPERLINK(1)", reason="+1")
+    browser = as_user(admin)
+    answer = browser.get("/audit/export/csv/?action=user.")
+    assert answer["Content-Type"].startswith("text/csv")
+    assert 'filename="berth-audit-' in answer["Content-Disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.getvalue().decode())))
+    assert [row["message"] for row in rows] == [*(f"did thing {n}" for n in range(3)), "'=HYPERLINK(1)"]
+    assert rows[3]["reason"] == "'+1" and json.loads(rows[1]["data"]) == {"n": 1}
+    taken = Event.objects.get(kind=AuditKind.AUDIT_EXPORTED)
+    assert (taken.actor, taken.data) == (admin, {"format": "csv", "filters": {"action": "user."}})
+    lines = browser.get("/audit/export/jsonl/").getvalue().decode().splitlines()
+    entries = [json.loads(line) for line in lines]
+    # The second copy is an entry as well, and the answer may hold it.
+    ids = [entry["id"] for entry in entries]
+    before = Event.objects.filter(pk__lte=taken.pk).order_by("pk")
+    assert ids[: before.count()] == list(before.values_list("pk", flat=True))
+    assert entries[3]["message"] == "=HYPERLINK(1)"
+    assert browser.get("/audit/export/xml/").status_code == 404
+
+
+def test_nobody_else_reads_it(alice, olga, petra, as_user):
+    for user in (alice, olga, petra):
+        browser = as_user(user)
+        for url in ("/audit/", "/audit/export/csv/", "/audit/export/jsonl/"):
+            assert browser.get(url).status_code == 403, (user, url)
+    assert not Event.objects.filter(kind=AuditKind.AUDIT_EXPORTED).exists()

@@ -1,0 +1,72 @@
+"""People by pages alone: invited, let in, switched off; and that each of these pages is fit to be used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.factories import PASSWORD, WorkspaceFactory, make_token
+from tests.ui.test_browser import COLOUR_RULES, DESKTOP, NARROW, PHONE, overflows, too_small, violations
+
+if TYPE_CHECKING:
+    from portal.accounts.models import Team, User
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
+]
+
+
+def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, team: Team) -> None:
+    WorkspaceFactory(owner=alice, team=team, name="paper", state="pending")
+    make_token(alice)
+    page = visit(ada, color_scheme="light")
+    page.goto("/users/")
+    page.get_by_role("link", name="Invite").click()
+    page.get_by_label("Name", exact=True).fill("gina")
+    page.locator("#id_team").select_option("vision")
+    page.get_by_role("button", name="Invite").click()
+    link = page.get_by_label("The link").input_value()
+    looked_at(page, "invited")
+
+    guest = visit(None)
+    guest.goto("/welcome/" + link.split("/welcome/")[1])
+    looked_at(guest, "welcome")
+    guest.get_by_label("Password", exact=True).fill(PASSWORD)
+    guest.get_by_label("The same again").fill(PASSWORD)
+    guest.get_by_role("button", name="Set the password").click()
+    guest.wait_for_url("**/")
+    guest.goto("/teams/vision/")
+    guest.get_by_role("heading", name="Vision").wait_for()
+    guest.goto("/account/")
+    guest.get_by_text("(this one)").wait_for()
+    looked_at(guest, "account")
+
+    for name in ("alice", "gina"):
+        page.goto(f"/users/{name}/")
+        looked_at(page, f"user {name}")
+        page.get_by_role("link", name="Deactivate").click()
+        looked_at(page, f"deactivate {name}")
+    page.get_by_label("Why").fill("left")
+    page.get_by_role("button", name="Deactivate gina").click()
+    page.get_by_text("gina is deactivated.").wait_for()
+    looked_at(page, "deactivated")
+    guest.reload()
+    guest.get_by_role("button", name="Sign in").wait_for()
+    page.goto("/audit/?action=session.")
+    looked_at(page, "audit")
+    page.emulate_media(color_scheme="dark")
+    for path in ("/users/", "/users/gina/", "/users/alice/delete/", "/audit/"):
+        page.goto(path)
+        assert not violations(page, COLOUR_RULES), path
+
+
+def looked_at(page: Any, name: str) -> None:
+    wrong = violations(page) + too_small(page)
+    if page.locator(".btn.primary:visible").count() > 1:
+        wrong.append("more than one primary button")
+    for size in (PHONE, NARROW, DESKTOP):
+        page.set_viewport_size(size)
+        wrong += [f"wider than {size['width']} px, {font} font" for font in overflows(page)]
+    assert not wrong, name + "\n" + "\n".join(wrong)
