@@ -1,10 +1,12 @@
 """Previews with a full site, and admissions in a row, beside the same decisions in memory.
 
     DATABASE_URL=… python -m bench.admission [--devices N] [--workspaces N] [--waiting N] [--json OUT]
+    DATABASE_URL=… python -m bench.admission --workspaces 30000 --waiting 20000 --queue 20
     DATABASE_URL=… python -m bench.admission --data DIR [--workload default] [--bursts 100,1000]
 
-The second form sends the openb request stream of DIR (laid out as for `bench.placement`) through the
-database until the cluster is full, beside the placement engine alone on the same stream.
+The second form measures a cycle, a creation and a preview with many waiting, in CPU time. The third sends
+the openb request stream of DIR (laid out as for `bench.placement`) through the database until the cluster is
+full, beside the placement engine alone on the same stream.
 
 Works on a new, empty database: an SQLite file or a PostgreSQL database that it makes and removes.
 Nothing is started: nodes and devices are rows only, and no worker runs.
@@ -53,7 +55,7 @@ def previews(count: int) -> dict[str, Any]:
     from portal.common.domain_events import emit
     from portal.quotas.domain_events import LimitsChanged
     from portal.scheduling import admission
-    from portal.workspaces.domain_events import WorkspacesChanged
+    from portal.workspaces.domain_events import RequestChanged
     from portal.workspaces.lifecycle import State
     from portal.workspaces.models import Workspace
 
@@ -78,7 +80,7 @@ def previews(count: int) -> dict[str, Any]:
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
 
     def workspace(number: int) -> None:
-        emit(WorkspacesChanged((running[number % len(running)].pk,)))
+        emit(RequestChanged(running[number % len(running)]))
 
     def limit(_: int) -> None:
         emit(LimitsChanged())
@@ -152,11 +154,13 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
     from django.db import connection
 
     from bench.admission import site
+    from portal.scheduling import cycle
 
-    site.build(args.devices, args.workspaces, args.waiting, spare=args.admissions)
+    spare = max(args.admissions, 8 * args.queue)
+    site.build(args.devices, args.workspaces, args.waiting, spare=spare)
     result: dict[str, Any] = {
         "database": connection.vendor,
-        "devices": args.devices + args.admissions,
+        "devices": args.devices + spare,
         "workspaces": args.workspaces,
         "waiting": args.waiting,
     }
@@ -165,9 +169,19 @@ def full_site(args: argparse.Namespace) -> dict[str, Any]:
         profile.runcall(previews, 3)
         pstats.Stats(profile, stream=sys.stderr).sort_stats("cumulative").print_stats(45)
     silence()
+    # A site that stands has been decided on: what can start has.
+    began = time.perf_counter()
+    cycle.run()
+    result["first cycle_s"] = round(time.perf_counter() - began, 1)
+    if args.queue:
+        from bench.admission import queue
+
+        result["queue"] = queue.measure(args.queue)
+        return result
     result["previews"] = previews(args.previews)
     result["new form, 12 flavors at once"] = form(max(5, args.previews // 4))
-    result["admissions"] = admissions(args.admissions, args.batch)
+    if args.admissions:
+        result["admissions"] = admissions(args.admissions, args.batch)
     return result
 
 
@@ -177,7 +191,7 @@ def form(count: int) -> dict[str, Any]:
     from portal.catalog.models import Flavor, Template
     from portal.common.domain_events import emit
     from portal.scheduling import admission
-    from portal.workspaces.domain_events import WorkspacesChanged
+    from portal.workspaces.domain_events import RequestChanged
     from portal.workspaces.lifecycle import State
     from portal.workspaces.models import Workspace
 
@@ -187,7 +201,7 @@ def form(count: int) -> dict[str, Any]:
     running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
     times = []
     for number, changed in enumerate(running):
-        emit(WorkspacesChanged((changed.pk,)))
+        emit(RequestChanged(changed))
         team = teams[number % len(teams)]
         times.append(
             timed(
@@ -229,6 +243,9 @@ def main() -> int:
     parser.add_argument("--workspaces", type=int, default=10_000)
     parser.add_argument("--waiting", type=int, default=200)
     parser.add_argument("--previews", type=int, default=40)
+    parser.add_argument(
+        "--queue", type=int, default=0, metavar="N", help="what a long queue costs, N times each"
+    )
     parser.add_argument("--admissions", type=int, default=400)
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--profile", action="store_true", help="show where the time of a preview goes")

@@ -15,7 +15,7 @@ from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, P
 from portal.quotas import resources
 from portal.quotas.models import Cohort, Quota, TeamShare
 from portal.scheduling.placement_request import request_of
-from portal.workspaces.domain_events import WorkspacesChanged
+from portal.workspaces.domain_events import RequestChanged
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 
@@ -180,4 +180,5 @@ def _write(rows: Iterable[Workspace]) -> list[Workspace]:
 
 
 def _changed(rows: Iterable[Workspace]) -> None:
-    emit(WorkspacesChanged(tuple(row.pk for row in rows)))
+    for row in rows:
+        emit(RequestChanged(row))

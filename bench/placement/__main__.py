@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.placement.chart import draw
-from bench.placement.replay import Curve, replay
+from bench.placement.replay import MIXES, Curve, replay
 from bench.placement.traces import (
     Published,
     TraceError,
@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         nodes = read_nodes(options.data)
         published = read_published(options.data)
+        print(f"policy {options.policy}; mix {options.mix}: {MIXES[options.mix]}")
         rows = []
         for workload in read_workloads(options.data):
             if options.workload and workload.name not in options.workload:
@@ -55,6 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     report = {
         "policy": options.policy,
+        "mix": options.mix,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
         "workloads": rows,
@@ -71,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _row(
     nodes: list[NodeCapacity], workload: Workload, published: Published, options: argparse.Namespace
 ) -> dict[str, Any]:
-    curve = replay(nodes, workload, options.policy)
+    curve = replay(nodes, workload, options.policy, mix=options.mix)
     row: dict[str, Any] = {"workload": workload.name, "seed": workload.seed}
     row |= {f"alloc_{mark}": _at(curve.allocation, mark) for mark in _MARKS}
     row |= {f"frag_{mark}": _at(curve.fragmentation, mark) for mark in _MARKS}
@@ -116,7 +118,7 @@ def _chart(nodes: list[NodeCapacity], rows: list[dict[str, Any]], published: Pub
 def _renamings(nodes: list[NodeCapacity], workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
     """The same replay with the nodes renamed and listed in another order, several times."""
     curves: list[Curve] = [
-        replay(renamed(nodes, seed), workload, options.policy, measure=False)
+        replay(renamed(nodes, seed), workload, options.policy, measure=False, mix=options.mix)
         for seed in range(options.renamings)
     ]
     found: dict[str, Any] = {"count": len(curves)}
@@ -193,6 +195,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, help="where to write the results")
     parser.add_argument("--chart", type=Path, help="where to draw the result, as SVG")
     parser.add_argument("--policy", default=DEFAULT_POLICY, choices=sorted(POLICIES))
+    parser.add_argument(
+        "--mix",
+        default="learnt",
+        choices=sorted(MIXES),
+        help="the requests that are expected; learnt (default) is what the portal does",
+    )
     parser.add_argument("--workload", action="append", help="only this workload (may be repeated)")
     parser.add_argument("--seed", action="append", type=int, help="only this seed (may be repeated)")
     parser.add_argument(

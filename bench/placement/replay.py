@@ -1,4 +1,8 @@
-"""Replays one workload: requests arrive one by one, are placed or dropped, and never leave."""
+"""Replays one workload: requests arrive one by one, are placed or dropped, and never leave.
+
+Decisions run through the portal's own `PoolNodes`, and by default its mix is learnt while requests arrive, as
+the portal learns it: the functions are the same, and called after as many requests.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.placement.traces import Workload
-from portal.scheduling.engine.placement.engine import Cluster, RequestMix
-from portal.scheduling.engine.placement.mix import Shape
+from portal.catalog.initial_catalog import FLAVORS
+from portal.catalog.services import accelerator_sizes
+from portal.inventory.models import Pool
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix
+from portal.scheduling.engine.placement.mix import LEARN_AFTER_AT_MOST, WINDOW, Shape, learn_again
 from portal.scheduling.engine.placement.scoring.tables import FragmentationTable
 from portal.scheduling.engine.placement.types import NodeCapacity
-from provisioning.types import ResourceRequest
+from provisioning.types import AcceleratorRequest, ResourceRequest
+
+MIXES = {
+    "learnt": "as in the portal: the catalog of the cluster, then learnt from the requests as they arrive",
+    "catalog": "what the portal's catalog of the cluster offers, never learnt",
+    "default": "the built-in one, never learnt",
+    "known": "all requests of the workload, known beforehand",
+}
 
 
 @dataclass(slots=True)
@@ -67,22 +82,71 @@ class FragmentationMeter:
         return self._table.loss(kind, self._cpu[rows], memory, free, uniform=True)
 
 
-def replay(nodes: Sequence[NodeCapacity], workload: Workload, policy: str, *, measure: bool = True) -> Curve:
-    """Replay through the engine that the portal uses; times each decision with its bookkeeping."""
-    cluster = Cluster(nodes, policy=policy, mix=RequestMix.of(workload.past))
+class Learner:
+    """The mix of one replay, kept as `portal.scheduling.request_mix` keeps a pool's."""
+
+    def __init__(self, nodes: Sequence[NodeCapacity], workload: Workload, kind: str = "learnt") -> None:
+        self._offered = offered(nodes)
+        self._learns = kind == "learnt"
+        self._known = self._fresh = 0
+        if kind == "known":
+            self.mix = RequestMix.of(workload.past)
+        elif kind == "default":
+            self.mix = DEFAULT_MIX
+        else:
+            self.mix = RequestMix.learnt((), self._offered)
+
+    def arrived(self, until: Sequence[ResourceRequest], pool: PoolNodes) -> None:
+        """The last of `until` has arrived and been decided on."""
+        self._fresh += 1
+        if self._learns and learn_again(self._known, self._fresh):
+            self._known, self._fresh = len(until), 0
+            pool.expect(pool.weigh(RequestMix.learnt(until, self._offered)))
+        elif not self._learns and self._fresh >= LEARN_AFTER_AT_MOST:
+            self._fresh = 0
+            pool.expect(pool.weigh(self.mix))
+
+
+def offered(nodes: Sequence[NodeCapacity]) -> list[ResourceRequest]:
+    """What the portal's catalog offers by itself on these nodes."""
+    found = [ResourceRequest(item["cpu_milli"], item["memory_mib"]) for item in FLAVORS]
+    largest: dict[str, NodeCapacity] = {}
+    for node in sorted(nodes, key=lambda node: (-len(node.devices), -node.cpu_milli, -node.memory_mib)):
+        if node.devices:
+            largest.setdefault(node.devices[0].model, node)
+    for model, node in sorted(largest.items()):
+        for count, cpu, memory in accelerator_sizes(len(node.devices), node.cpu_milli, node.memory_mib):
+            wanted = AcceleratorRequest(count=count, model=model)
+            found.append(ResourceRequest(cpu, memory, accelerators=wanted))
+    return found
+
+
+def replay(
+    nodes: Sequence[NodeCapacity],
+    workload: Workload,
+    policy: str,
+    *,
+    measure: bool = True,
+    mix: str = "learnt",
+) -> Curve:
+    """Replay as the portal decides, with one of `MIXES`; times each decision with its bookkeeping."""
+    learner = Learner(nodes, workload, mix)
+    pool = PoolNodes(Pool(slug="replay", placement_policy=policy), tuple(nodes), learner.mix)
+    pool.expect(pool.weigh(pool.mix))
     meter = FragmentationMeter(nodes, workload.past) if measure else None
     capacity = sum(device.free_milli for node in nodes for device in node.devices)
     arrived = granted = 0
     curve = Curve()
     allocation: dict[int, list[float]] = defaultdict(list)
     fragmentation: dict[int, list[float]] = defaultdict(list)
-    for request in workload.arrivals:
+    for place, request in enumerate(workload.arrivals, 1):
         wanted = request.accelerators
         begun = time.perf_counter()
-        placement = cluster.find(request)
+        placement = pool.cluster.find(request)
         if placement is not None:
-            cluster.commit(placement, request)
+            pool.cluster.commit(placement, request)
         curve.decision_s.append(time.perf_counter() - begun)
+        learner.arrived(workload.arrivals[max(0, place - WINDOW) : place], pool)
         arrived += wanted.count * wanted.share_milli
         if placement is not None:
             curve.placed += 1

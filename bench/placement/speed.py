@@ -8,6 +8,7 @@ lets the oldest leave once 90 % of the GPUs are given, so that nearly every requ
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import sys
@@ -50,7 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
     gpus = sum(len(node.devices) for node in nodes)
     report = {"nodes": len(nodes), "gpus": gpus, "requests": len(requests), "policy": options.policy}
     for way, percent in (("fill", 0), ("churn", _CHURN_PERCENT)):
-        cluster = Cluster(nodes, policy=options.policy, mix=RequestMix.of(past))
+        # As the portal learns it, from the last requests.
+        cluster = Cluster(nodes, policy=options.policy, mix=RequestMix.learnt(requests, ()))
+        # As the portal does with what it has read (`snapshot_cache`): full collections leave it out.
+        gc.freeze()
         report[way] = measure(cluster, requests, gpus * 10 * percent)
         print(way, json.dumps(report[way]), flush=True)
     if options.json:

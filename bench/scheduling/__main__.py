@@ -1,9 +1,11 @@
 """`python -m bench.scheduling --data DIR --json OUT`: the Philly half-trace, its groups as teams.
 
-DIR is laid out as `philly/philly_first_half.csv.gz`. Compared are FIFO, EASY back-fill, and Berth's
-engine without and with preemption, and with durations only guessed from history. Since waits in a queue
-this long hang on chance, preemption is compared once more with all submissions moved by some minutes.
-Exits with 1 where a quota was over-run or a reserved start delayed by back-fill.
+DIR is laid out as `philly/philly_first_half.csv.gz`; `--trace FILE` (with `--part`) names another file, and
+`--synthetic SEED` draws jobs. Compared are FIFO, EASY back-fill, Tiresias and SRSF (`peers`), and Berth's
+engine without and with preemption, with durations known and only guessed from history. Since waits in a
+queue this long hang on chance, preemption is compared once more with all submissions moved by some minutes.
+Berth decides by `Policy()`, which is what the portal decides by. Exits with 1 where a quota was over-run or
+a reserved start delayed by back-fill.
 """
 
 from __future__ import annotations
@@ -12,16 +14,22 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.scheduling.peers import srsf, tiresias
 from bench.scheduling.replay import Outcome, quotas, replay
-from bench.scheduling.trace import Job, load, shifted
+from bench.scheduling.trace import Job, load, shifted, synthetic
 from portal.scheduling.engine.model import Policy
 
 DEFAULT_GPUS = 650
 NEVER_S = 1 << 40
+SIZES = (("1", 1), ("2-8", 8), ("9-32", 32), (">32", 1 << 30))
+"""Classes of jobs by GPUs: name, and the most that one may ask for."""
+PEERS = {"tiresias_2d_las": tiresias, "srsf": srsf}
+SYNTHETIC_JOBS = 20_000
 
 
 def at(values: Sequence[float], percent: int) -> float | None:
@@ -29,16 +37,29 @@ def at(values: Sequence[float], percent: int) -> float | None:
     return ranked[min(len(ranked) - 1, len(ranked) * percent // 100)] if ranked else None
 
 
+def of_waits(waits: Mapping[str, float], jobs: Sequence[Job]) -> dict[str, Any]:
+    """Mean, percentiles and most of the waits, and the mean by size of the job."""
+    by_size: dict[str, list[float]] = {name: [] for name, _ in SIZES}
+    for job in jobs:
+        if job.id in waits:
+            by_size[next(name for name, most in SIZES if job.gpus <= most)].append(waits[job.id])
+    every = list(waits.values())
+    return {
+        "jobs_started": len(every),
+        "wait_p50_s": at(every, 50),
+        "wait_p95_s": at(every, 95),
+        "wait_max_s": max(every, default=None),
+        "wait_mean_s": int(sum(every) // max(1, len(every))),
+        "wait_mean_s_by_gpus": {name: int(sum(some) // len(some)) for name, some in by_size.items() if some},
+    }
+
+
 def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> dict[str, Any]:
     span_s = max(1, jobs[-1].submit_s - jobs[0].submit_s)
-    waits = list(outcome.waits.values())
     errors = [abs(error) for error, _ in outcome.eta_errors]
     eta_waits = [wait for _, wait in outcome.eta_errors]
     return {
-        "jobs_started": len(waits),
-        "wait_p50_s": at(waits, 50),
-        "wait_p95_s": at(waits, 95),
-        "wait_mean_s": sum(waits) // max(1, len(waits)),
+        **of_waits(outcome.waits, jobs),
         "utilisation_pct": round(100 * outcome.busy_gpu_s / span_s / gpus, 2),
         "events": outcome.events,
         "backfilled": outcome.backfilled,
@@ -63,17 +84,27 @@ def summary(outcome: Outcome, jobs: Sequence[Job], gpus: int, wall_s: float) -> 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scheduling", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, help="the folder that holds philly/philly_first_half.csv.gz")
+    source.add_argument("--trace", type=Path, help="a file with the columns of the trace")
+    source.add_argument("--synthetic", type=int, metavar="SEED", help="draw the jobs")
+    parser.add_argument("--part", choices=("all", "first", "second"), default="all", help="which half of it")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--gpus", type=int, default=DEFAULT_GPUS)
-    parser.add_argument("--jobs", type=int, default=None, help="only the first so many")
+    parser.add_argument("--jobs", type=int, default=None, help="only the first so many, or draw so many")
+    parser.add_argument("--load", type=float, default=0.95, help="part of the GPUs that drawn jobs ask for")
     parser.add_argument("--quick", action="store_true", help="only the first tenth of the trace")
     parser.add_argument("--shifted", type=int, default=None, help="replays with moved submissions (3)")
     parser.add_argument("--eta-every", type=int, default=100, help="forecast every so manieth that waits")
     parser.add_argument("--only", nargs="*", default=None, help="names of the runs wanted")
     options = parser.parse_args()
     try:
-        jobs = load(options.data, options.jobs)
+        if options.synthetic is not None:
+            count = options.jobs or SYNTHETIC_JOBS
+            jobs = synthetic(options.synthetic, count, options.gpus, options.load)
+        else:
+            path = options.trace or options.data / "philly" / "philly_first_half.csv.gz"
+            jobs = load(path, options.jobs, options.part)
     except FileNotFoundError as error:
         parser.error(f"no trace at {error.filename}; give the folder that holds philly/ as --data")
     jobs = [job for job in jobs if job.gpus <= options.gpus]
@@ -83,9 +114,9 @@ def main() -> int:
     if not jobs:
         parser.error("the trace has no job that fits on so few GPUs")
     teams = quotas(jobs, options.gpus)
-    plain = Policy(preemption=False, max_wait_s=NEVER_S)
+    plain = Policy(preemption=False, max_wait_s=NEVER_S, due_after=0)
     runs: dict[str, dict[str, Any]] = {
-        "fifo": {"policy": Policy(preemption=False, backfill=False, max_wait_s=NEVER_S)},
+        "fifo": {"policy": replace(plain, backfill=False)},
         "easy": {"policy": plain},
         "berth": {"policy": Policy(preemption=False), "teams": teams, "eta_every": options.eta_every},
         "berth_guessed_durations": {
@@ -95,18 +126,28 @@ def main() -> int:
             "known_durations": False,
         },
         "berth_preemption": {"policy": Policy(), "teams": teams},
+        "berth_preemption_guessed_durations": {"policy": Policy(), "teams": teams, "known_durations": False},
     }
     for seed in range(1, times + 1):
         moved = shifted(jobs, seed)
         runs[f"berth_shifted_{seed}"] = {"policy": Policy(preemption=False), "teams": teams, "jobs": moved}
         runs[f"berth_preemption_shifted_{seed}"] = {"policy": Policy(), "teams": teams, "jobs": moved}
     result: dict[str, Any] = {
-        "trace": "philly_first_half",
+        "trace": f"synthetic {options.synthetic}"
+        if options.synthetic is not None
+        else f"{path.name} {options.part}",
         "jobs": len(jobs),
         "gpus": options.gpus,
         "teams": {team.name: team.limits["gpu"].nominal for team in teams},
         "runs": {},
     }
+    for name, peer in PEERS.items():
+        if options.only and name not in options.only:
+            continue
+        found = peer(jobs, options.gpus)
+        row = {**of_waits(found.waits, jobs), "preempted": found.preempted, "lost_gpu_hours": 0}
+        result["runs"][name] = row
+        print(line(name, row), flush=True)
     failed = False
     for name, settings in runs.items():
         if options.only and name not in options.only:
@@ -125,6 +166,7 @@ def main() -> int:
 COLUMNS = (
     ("wait p50", "wait_p50_s", 3600, " h"),
     ("p95", "wait_p95_s", 3600, " h"),
+    ("most", "wait_max_s", 3600, " h"),
     ("mean", "wait_mean_s", 3600, " h"),
     ("utilisation", "utilisation_pct", 1, " %"),
     ("quota violations", "quota_violations", 1, ""),
@@ -141,11 +183,14 @@ def line(name: str, row: dict[str, Any]) -> str:
     """The row as people read it."""
     cells = []
     for title, key, unit, unit_name in COLUMNS:
-        value = row[key]
+        value = row.get(key)
         if value is not None and unit > 1:
             value = f"{value / unit:.2f}"
         cells.append(f"{title} –" if value is None else f"{title} {value}{unit_name}")
-    return f"{name:30} " + " | ".join(cells)
+        if key == "wait_mean_s":
+            sizes = row["wait_mean_s_by_gpus"].items()
+            cells.append("mean by GPUs " + ", ".join(f"{size}: {wait / 3600:.1f} h" for size, wait in sizes))
+    return f"{name:34} " + " | ".join(cells)
 
 
 if __name__ == "__main__":

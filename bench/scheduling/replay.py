@@ -16,9 +16,12 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.engine.verdicts import forecast
 
 GPU = "gpu"
+ONE = 1000
+"""Amounts are in milli-GPU, as in the portal: whole GPUs are too coarse for the decayed use of an hour."""
 HISTORY = 50
 USAGE_EVERY_S = 3600
-HALF_LIFE_S = 7 * 86400
+HALF_LIFE_S = 86400
+"""The default of `BERTH_SHARE_HALF_LIFE_S`."""
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ def quotas(jobs: Sequence[Job], gpus: int) -> tuple[Team, ...]:
         nominal[team] += 1
     return tuple(
         # Weight follows what the team brings in; one GPU at least, so that none borrows at infinite cost.
-        Team(team, "site", {GPU: Limit(nominal[team])}, weight_milli=1000 * max(1, nominal[team]))
+        Team(team, "site", {GPU: Limit(nominal[team] * ONE)}, weight_milli=1000 * max(1, nominal[team]))
         for team in sorted(demand)
     )
 
@@ -95,7 +98,7 @@ def replay(
     shared = tuple(teams) or (Team("all"),)
     cohorts = (Cohort("site"),) if teams else ()
     first_s = jobs[0].submit_s
-    snapshot = Snapshot(first_s, shared, cohorts, capacity={GPU: gpus}, policy=policy)
+    snapshot = Snapshot(first_s, shared, cohorts, capacity={GPU: gpus * ONE}, policy=policy)
     scheduler = Scheduler(snapshot)
     expect, learn = (_duration, _nothing) if known_durations else history_estimates()
     by_id = {job.id: job for job in jobs}
@@ -138,7 +141,7 @@ def replay(
                 Workload(
                     job.id,
                     team,
-                    {GPU: job.gpus},
+                    {GPU: job.gpus * ONE},
                     created_s=job.submit_s,
                     duration_s=expect(job),
                     loses_work=True,
@@ -168,7 +171,7 @@ def replay(
         started_head = reserved is not None and reserved[0] in cycle.starts
         if reserved is not None and known_durations:
             if started_head and now_s > reserved[1]:
-                outcome.late_starts.append(f"{reserved[0]} at {now_s}, reservedd {reserved[1]}")
+                outcome.late_starts.append(f"{reserved[0]} at {now_s}, reserved {reserved[1]}")
             head = _first(cycle)
             # Only requests that come before it by the order, or a preemption, may move the head back.
             if head and head.workload == reserved[0] and not usual and not cycle.victims:

@@ -1,4 +1,4 @@
-"""The first half of the Philly trace: jobs with their group, GPUs and duration."""
+"""The Philly trace, or a half of it: jobs with their group, GPUs and duration."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ class Job:
     duration_s: int
 
 
-def load(data: Path, limit: int | None = None) -> list[Job]:
-    """Jobs in order of submission. Raises FileNotFoundError where `data` lacks the trace."""
-    path = data / "philly" / "philly_first_half.csv.gz"
+def load(path: Path, limit: int | None = None, part: str = "all") -> list[Job]:
+    """Jobs in order of submission: all, or the `first` or `second` half of them.
+
+    The file has the columns timestamp, duration (seconds), num_gpus and cluster (the group), with gzip or
+    without. Raises FileNotFoundError where it is missing.
+    """
     jobs = []
-    with gzip.open(path, "rt", newline="") as lines:
+    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
         for number, row in enumerate(csv.DictReader(lines)):
             submitted = datetime.strptime(row["timestamp"], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
             jobs.append(
@@ -37,7 +40,31 @@ def load(data: Path, limit: int | None = None) -> list[Job]:
                 )
             )
     jobs.sort(key=lambda job: (job.submit_s, job.id))
+    if part != "all":
+        half = len(jobs) // 2
+        jobs = jobs[:half] if part == "first" else jobs[half:]
     return jobs[:limit]
+
+
+def synthetic(seed: int, count: int, gpus: int, load: float = 0.95) -> list[Job]:
+    """Jobs as no trace has them, that ask for `load` of so many GPUs on average.
+
+    Durations are log-normal (median 20 minutes, with a long tail); sizes are powers of two up to an eighth of
+    the GPUs; eight groups of unequal size come in bursts, which leave hours without any of theirs.
+    """
+    chance = Random(seed)
+    drawn = []
+    for _ in range(count):
+        size = 1 << min(chance.choices(range(7), (50, 10, 10, 15, 8, 5, 2))[0], (gpus // 8).bit_length() - 1)
+        duration_s = min(7 * 86400, 30 + int(chance.lognormvariate(7.1, 1.9)))
+        drawn.append((size, duration_s, chance.choices(range(8), (1, 2, 3, 5, 8, 13, 21, 34))[0]))
+    span_s = int(sum(size * duration_s for size, duration_s, _ in drawn) / (load * gpus))
+    bursts = [[chance.randrange(span_s) for _ in range(40)] for _ in range(8)]
+    jobs = []
+    for number, (size, duration_s, group) in enumerate(drawn):
+        at_s = chance.choice(bursts[group]) + int(chance.expovariate(1 / 14_400))
+        jobs.append(Job(f"j{number:05d}", f"g{group}", size, at_s, duration_s))
+    return sorted(jobs, key=lambda job: (job.submit_s, job.id))
 
 
 def shifted(jobs: Sequence[Job], seed: int, most_s: int = 600) -> list[Job]:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# The server starts in half the time without rfc3987_syntax, which compiles a grammar when it is
-# imported (0.7 of 1.35 s of CPU). jsonschema does without it: event schemas are then not checked for
-# the format "iri", which none of them uses. Only the server is meant; kernels import what they like.
-JUPYTER_MAIN = (
-    "import sys; sys.modules['rfc3987_syntax'] = None; from jupyterlab.labapp import main; sys.exit(main())"
-)
+from provisioning.preloading import JUPYTER_MAIN
+
 JUPYTER_ARGV = [
     "python3",
     "-c",
@@ -42,6 +38,7 @@ TEMPLATES: list[dict[str, Any]] = [
         "open_path": "/lab",
         "upstream_auth": "bearer",
         "activity": "jupyter",
+        "work_lost": "accelerated",
         "position": 10,
     },
     {
@@ -69,6 +66,7 @@ TEMPLATES: list[dict[str, Any]] = [
         "open_path": "/",
         "upstream_auth": "bearer",
         "activity": "marimo",
+        "work_lost": "accelerated",
         "position": 20,
     },
     {
@@ -91,6 +89,7 @@ TEMPLATES: list[dict[str, Any]] = [
         "open_path": "/",
         "upstream_auth": "code-server",
         "activity": "code-server",
+        "work_lost": "accelerated",
         "position": 30,
     },
 ]

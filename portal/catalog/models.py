@@ -10,6 +10,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
+from provisioning.types import Within
 
 
 class UpstreamAuth(models.TextChoices):
@@ -20,9 +21,25 @@ class UpstreamAuth(models.TextChoices):
     CODE_SERVER = "code-server", _("Cookie of code-server")
 
 
+class WorkLost(models.TextChoices):
+    """When what a workspace has done is lost if it has to leave and comes back. Its files always stay."""
+
+    ALWAYS = "always", _("Always: it begins anew, as a batch command does")
+    ACCELERATED = "accelerated", _("With accelerators: what computes on them begins anew")
+    NEVER = "never", _("Never: it goes on from its files")
+
+
 COMPUTE_CAPABILITIES = (
     "7.0", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1",
 )  # fmt: skip
+
+
+class Bond(models.TextChoices):
+    """What the accelerators of a flavor must have in common; the values are those of `Within`."""
+
+    NODE = Within.NODE.value, _("The node")
+    NUMA = Within.NUMA.value, _("One NUMA node")
+    ISLAND = Within.ISLAND.value, _("One NVLink island")
 
 
 class Template(models.Model):
@@ -65,6 +82,12 @@ class Template(models.Model):
     )
     start_timeout_s = models.PositiveIntegerField(default=120, validators=[MinValueValidator(5)])
     stop_timeout_s = models.PositiveIntegerField(default=10, validators=[MaxValueValidator(300)])
+    work_lost = models.CharField(
+        max_length=12,
+        choices=WorkLost,
+        default=WorkLost.ALWAYS,
+        help_text=_("When its work is lost if it has to make room. Users may know better and say so."),
+    )
     enabled = models.BooleanField(default=True)
     position = models.PositiveIntegerField(default=100)
 
@@ -73,6 +96,11 @@ class Template(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def loses_work_on(self, flavor: Flavor) -> bool:
+        """Whether its work is lost when it has to leave, by the flavor where that says so, else by itself."""
+        rule = flavor.work_lost or self.work_lost
+        return rule == WorkLost.ALWAYS or (rule == WorkLost.ACCELERATED and flavor.accelerator_count > 0)
 
 
 class Flavor(models.Model):
@@ -94,8 +122,20 @@ class Flavor(models.Model):
     mig_profile = models.CharField(
         max_length=40, blank=True, help_text=_("MIG instances of this profile, e.g. 1g.10gb.")
     )
+    within = models.CharField(
+        max_length=10,
+        choices=Bond,
+        default=Bond.NODE,
+        help_text=_("What several accelerators must share. A tighter bond is preferred in any case."),
+    )
     preemptible = models.BooleanField(
         default=True, help_text=_("Others may take its place back after the least run time, with notice.")
+    )
+    work_lost = models.CharField(
+        max_length=12,
+        choices=WorkLost,
+        blank=True,
+        help_text=_("When work of this size is lost if it has to make room; empty is as the template says."),
     )
     expected_s = models.PositiveIntegerField(
         default=28_800,
@@ -109,6 +149,13 @@ class Flavor(models.Model):
 
     class Meta:
         ordering = ["position", "name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(mig_profile="") | models.Q(within=Bond.NODE),
+                name="flavor_mig_has_no_bond",
+                violation_error_message=_("MIG instances have no bond between them."),
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -130,5 +177,6 @@ class Flavor(models.Model):
                 "share_milli": self.accelerator_milli,
                 "memory_mib": 0,
                 "mig_profile": self.mig_profile,
+                "within": self.within,
             },
         }

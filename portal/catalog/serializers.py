@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.catalog.models import Flavor, Template
+from portal.catalog.models import Bond, Flavor, Template, WorkLost
 
 
 class AcceleratorsSerializer(serializers.Serializer[Any]):
-    """Accelerators on each node; `share_milli` is 1000 for whole ones."""
+    """Accelerators on each node; `share_milli` is 1000 for whole ones, `within` what several must share."""
 
     count = serializers.IntegerField()
     model = serializers.CharField(allow_blank=True)
     share_milli = serializers.IntegerField()
     memory_mib = serializers.IntegerField()
+    mig_profile = serializers.CharField(default="", allow_blank=True)
+    within = serializers.ChoiceField(Bond.choices, default=Bond.NODE)
 
 
 class ResourcesSerializer(serializers.Serializer[Any]):
@@ -27,6 +30,24 @@ class ResourcesSerializer(serializers.Serializer[Any]):
     disk_mib = serializers.IntegerField()
     nodes = serializers.IntegerField()
     accelerators = AcceleratorsSerializer()
+
+    def to_representation(self, held: Mapping[str, Any]) -> dict[str, Any]:
+        accelerators = held["accelerators"]
+        return {
+            "cpu_milli": held["cpu_milli"],
+            "memory_mib": held["memory_mib"],
+            "disk_mib": held["disk_mib"],
+            "nodes": held["nodes"],
+            "accelerators": {
+                "count": accelerators["count"],
+                "model": accelerators["model"],
+                "share_milli": accelerators["share_milli"],
+                "memory_mib": accelerators["memory_mib"],
+                # Kept only where they say more than this.
+                "mig_profile": accelerators.get("mig_profile", ""),
+                "within": accelerators.get("within", Bond.NODE.value),
+            },
+        }
 
 
 class TemplateSerializer(serializers.ModelSerializer[Template]):
@@ -51,7 +72,7 @@ class TemplateSerializer(serializers.ModelSerializer[Template]):
         fields = [
             *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
             *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
-            *("stop_timeout_s", "available", "reason", "next_action"),
+            *("stop_timeout_s", "work_lost", "available", "reason", "next_action"),
         ]
         read_only_fields = fields
 
@@ -75,10 +96,15 @@ class FlavorSerializer(serializers.ModelSerializer[Flavor]):
     resources = serializers.SerializerMethodField()
     pool = serializers.CharField(source="pool.slug", allow_null=True, default=None)
     simulated = serializers.BooleanField(help_text="Whether nothing real runs behind it.")
+    work_lost = serializers.ChoiceField(
+        WorkLost.choices,
+        allow_blank=True,
+        help_text="When work of this size is lost if it has to make room; empty is as the template says.",
+    )
 
     class Meta:
         model = Flavor
-        fields = ["slug", "name", "description", "resources", "pool", "simulated"]
+        fields = ["slug", "name", "description", "resources", "pool", "simulated", "work_lost"]
         read_only_fields = fields
 
     @extend_schema_field(ResourcesSerializer)

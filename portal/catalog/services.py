@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from django.db import transaction
 
@@ -37,12 +38,12 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
     are bound to it, and it gets one without accelerators too: nothing else may be placed there.
     """
     for model, (most, cpu_milli, memory_mib) in _models(pool).items():
-        for count in (n for n in GPU_COUNTS if n <= most):
+        for count, cpu, memory in accelerator_sizes(most, cpu_milli, memory_mib):
             _ensure(
                 slug=f"{_slug(pool)}{_word(model)}-x{count}",
                 name=f"{count} × {model}",
-                cpu_milli=max(cpu_milli * count * 9 // (most * 10) // 1000 * 1000, 1000),
-                memory_mib=max(memory_mib * count * 9 // (most * 10) // 1024 * 1024, 1024),
+                cpu_milli=cpu,
+                memory_mib=memory,
                 accelerator_count=count,
                 accelerator_model=model,
                 pool=pool if pool.simulated else None,
@@ -70,6 +71,16 @@ def ensure_accelerator_flavors(pool: Pool) -> None:
             accelerator_model="",
             pool=pool,
             position=300,
+        )
+
+
+def accelerator_sizes(most: int, cpu_milli: int, memory_mib: int) -> Iterator[tuple[int, int, int]]:
+    """Counts of whole devices that are offered where a node has `most`, each with its part of the node."""
+    for count in (n for n in GPU_COUNTS if n <= most):
+        yield (
+            count,
+            max(cpu_milli * count * 9 // (most * 10) // 1000 * 1000, 1000),
+            max(memory_mib * count * 9 // (most * 10) // 1024 * 1024, 1024),
         )
 
 

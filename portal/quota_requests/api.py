@@ -133,6 +133,8 @@ class RequestViewSet(ReadViewSet):
                 template=catalog.template_by_slug(start["template"]),
                 flavor=catalog.flavor_by_slug(start["flavor"]),
                 name=start.get("name", ""),
+                expected_s=round(hours * 3600) if (hours := start.get("expected_hours")) else None,
+                checkpointed=start["checkpointed"],
                 **wanted,
             )
         else:

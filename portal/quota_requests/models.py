@@ -46,6 +46,13 @@ class AutoApproveRule(models.Model):
         settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
     )
     created_at = models.DateTimeField(auto_now_add=True)
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text=_("Whose word the rule is now: who made it or changed it last."),
+    )
 
     class Meta:
         ordering = ["resource", "created_at"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from django.db.models import Q
 from django.utils import timezone
 
-from portal.accounts.approvers import approvers, delegations_at, may_decide_all
+from portal.accounts.approvers import approvers, decides_only_for, delegations_at, may_decide_all
 from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_owner
 from portal.common.errors import NotAllowed
@@ -28,7 +28,8 @@ def decidable_by(actor: User) -> Q:
     """Requests that the actor may decide, but for their own."""
     kinds = Q(pk__in=[])
     if may_decide_all(actor):
-        kinds |= ~Q(kind=RequestKind.MEMBER_CAP)
+        # Nobody's own request is decided by the power that they have lent.
+        kinds |= ~Q(kind=RequestKind.MEMBER_CAP) & ~Q(requester=decides_only_for(actor))
     if actor.operates:
         kinds |= Q(kind=RequestKind.MEMBER_CAP)
     else:
@@ -58,6 +59,8 @@ def require_decide(actor: User, request: QuotaRequest) -> None:
             raise NotAllowed(Reason(RequestCode.ONLY_OWNERS_DECIDE_CAPS, {"team": request.team.name}))
     elif not may_decide_all(actor):
         raise NotAllowed(Reason(RequestCode.ONLY_APPROVERS_DECIDE_REQUEST))
+    elif decides_only_for(actor) == request.requester:
+        raise NotAllowed(Reason(RequestCode.DELEGATE_OF_REQUESTER, {"username": request.requester.username}))
     if request.requester_id == actor.pk and not is_only_superuser(actor):
         raise NotAllowed(Reason(RequestCode.NOBODY_DECIDES_OWN))
 
@@ -87,7 +90,8 @@ def approvers_of(request: QuotaRequest) -> Iterable[User]:
             found = {user.pk: user for user in operators}
     else:
         found = {user.pk: user for user in approvers()}
-        for delegation in delegations_at(timezone.now()).select_related("delegate"):
+        lent = delegations_at(timezone.now()).exclude(approver=request.requester)
+        for delegation in lent.select_related("delegate"):
             found[delegation.delegate_id] = delegation.delegate
     found.pop(request.requester_id, None)
     return found.values()

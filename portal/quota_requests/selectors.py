@@ -139,11 +139,11 @@ class AtOnce:
     hours: int
 
 
-def at_once(team: Team, resource: str) -> AtOnce | None:
-    """The most that a rule still grants the team of the resource without anybody, or None."""
+def at_once(actor: User, team: Team, resource: str) -> AtOnce | None:
+    """The most that a rule still grants the actor's team of the resource without anybody, or None."""
     now = timezone.now()
     best: AtOnce | None = None
-    for rule in rules_for(team, resource):
+    for rule in rules_for(team, resource, actor):
         left = left_of(rule, team, now)
         if left and (best is None or (left, rule.hours_at_most) > (best.amount, best.hours)):
             best = AtOnce(resource, left, rule.hours_at_most)

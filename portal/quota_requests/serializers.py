@@ -146,6 +146,21 @@ class StartSerializer(StrictSerializer):
     template = serializers.CharField(max_length=40)
     flavor = serializers.CharField(max_length=60)
     name = serializers.CharField(max_length=60, required=False, allow_blank=True)
+    expected_hours = serializers.FloatField(
+        required=False,
+        min_value=1 / 60,
+        max_value=720,
+        help_text="How long you will need it: estimates rest on it, and short ones may overtake.",
+    )
+    checkpointed = serializers.BooleanField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text=(
+            "Whether its work goes on from a checkpoint if it has to make room and comes back. "
+            "Without it, what the template and flavor say is taken."
+        ),
+    )
 
 
 class AskSerializer(StrictSerializer):

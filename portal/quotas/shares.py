@@ -11,7 +11,19 @@ from portal.quotas.types import WEIGHT_ONE, Amounts
 SHARE_ONE = 10**9
 """A share that takes all that is lendable, at weight one."""
 MAX_SHARE = 1 << 80
-"""The share of who borrows with weight zero."""
+"""Above all shares at a weight: who borrows with weight zero has this and what it would be at weight one."""
+
+
+def share_of(taken: int, lendable: int, weight_milli: int) -> int:
+    """The share of who has taken so much of the lendable, as an integer (`SHARE_ONE`).
+
+    As in Kueue nothing counts where nobody lends: then it is held because a limit was lowered.
+    """
+    if taken <= 0 or lendable <= 0:
+        return 0
+    if weight_milli == 0:
+        return MAX_SHARE + taken * SHARE_ONE // lendable
+    return taken * SHARE_ONE * WEIGHT_ONE // (lendable * weight_milli)
 
 
 def dominant_share(node: Node, averages: Amounts | None = None) -> int:
@@ -24,20 +36,26 @@ def dominant_share(node: Node, averages: Amounts | None = None) -> int:
     share = 0
     for resource in node.root_names:
         taken = node.borrowed(resource) + (averages.get(resource, 0) if averages else 0)
-        if taken <= 0:
-            continue
-        if node.weight_milli == 0:
-            return MAX_SHARE
-        lendable = max(1, node.parent.potential(resource))
-        share = max(share, taken * SHARE_ONE * WEIGHT_ONE // (lendable * node.weight_milli))
+        if taken > 0:
+            share = max(share, share_of(taken, node.parent.potential(resource), node.weight_milli))
     return share
 
 
-def share_path(node: Node, averages: Amounts | None = None) -> tuple[int, ...]:
-    """Shares from the child of the root down to the node: compares teams across nested cohorts."""
-    path = node.path()
-    upper = [dominant_share(each) for each in reversed(path[1:-1])]
-    return (*upper, dominant_share(node, averages))
+def fair_parts(share: int, node: Node) -> int:
+    """A share of the node in fair parts: `SHARE_ONE` where it takes of the lendable what its weight says.
+
+    The fair part is its weight over the sum of all weights in its cohort, so it hangs neither on how many
+    there are nor on the scale of the weights.
+    """
+    if not share or node.parent is None:
+        return 0
+    # Where nobody has a weight all are alike.
+    return share * (node.parent.children_weight_milli or WEIGHT_ONE) // WEIGHT_ONE
+
+
+def fair_parts_above(node: Node) -> int:
+    """The fair parts that the cohorts above the node take of those above them, summed up."""
+    return sum(fair_parts(dominant_share(each), each) for each in node.path()[1:-1])
 
 
 def decayed(average: Amounts, borrowed: Amounts, elapsed_s: int, half_life_s: int) -> dict[str, int]:

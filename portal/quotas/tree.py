@@ -19,6 +19,7 @@ class Node:
 
     __slots__ = (
         "children",
+        "children_weight_milli",
         "limits",
         "local",
         "name",
@@ -35,6 +36,7 @@ class Node:
         self.limits = limits
         self.parent: Node | None = None
         self.children: list[Node] = []
+        self.children_weight_milli = 0
         self.quota: dict[str, int] = {}
         self.local: dict[str, int] = {}
         self.usage: dict[str, int] = {}
@@ -117,6 +119,7 @@ class QuotaTree:
                     raise ValueError(f"{node.name!r} belongs to the unknown cohort {parent!r}")
                 node.parent = self.cohorts[parent]
                 node.parent.children.append(node)
+                node.parent.children_weight_milli += node.weight_milli
         roots = [node for node, parent in parents if not parent]
         seen = 0
         for root in roots:
@@ -138,6 +141,7 @@ class QuotaTree:
             copy = Node(node.name, node.weight_milli, node.limits)
             copy.quota, copy.local, copy.usage = node.quota, node.local, dict(node.usage)
             copy.root_names = node.root_names
+            copy.children_weight_milli = node.children_weight_milli
             copies[id(node)] = copy
         for node in (*self.cohorts.values(), *self.teams.values()):
             copy = copies[id(node)]

@@ -1,9 +1,9 @@
-"""The verdict on a request. The form's preview and the creation itself run the same code."""
+"""The verdict on a request: what a creation at this moment would get, since both run the same decision."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -18,20 +18,21 @@ from portal.inventory.models import Pool, PoolState
 from portal.quotas import resources
 from portal.scheduling import (
     blockers,
+    decision,
     queue_status,
     snapshot_cache,
-    software_requirements,
 )
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
-from portal.scheduling.engine.verdicts import verdict as queue_verdict
+from portal.scheduling.engine.outlook import blocker_of
+from portal.scheduling.engine.placement.types import SoftwareRequirements
+from portal.scheduling.engine.usage import Shortfall
+from portal.scheduling.engine.verdicts import refusal
 from portal.scheduling.placement_request import PlacementRequest, candidate_pools
 from portal.scheduling.snapshot import (
     ClusterSnapshot,
     PendingWorkload,
-    place_key,
-    possible,
-    without_preemption,
+    choose_variant,
 )
 from portal.workspaces.domain_events import WorkspaceRequested
 from provisioning.types import Placement
@@ -58,7 +59,7 @@ class Verdict:
 
     `eta_at` with its `basis` and `position` (from 1) are set where it queues. `blocker` is the rule in
     the way with its numbers and holders. `ask` is set where asking for more would help. `pool` and
-    `placement` say where it would go now.
+    `placement` say where it would go now. `makes_room` are the workspaces that would be asked to make room.
     """
 
     outcome: Outcome
@@ -71,6 +72,7 @@ class Verdict:
     basis: Reason | None = None
     blocker: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
+    makes_room: tuple[str, ...] = ()
 
     @property
     def message(self) -> str:
@@ -104,105 +106,131 @@ def assess(
     actor: User | None = None,
     resources: Mapping[str, Any] | None = None,
     priority: int = 0,
+    expected_s: int | None = None,
 ) -> Verdict:
     """What would happen to this request now. Raises nothing: a refusal is a verdict too.
 
     Without a team only the pools are looked at, as an operator does. `resources` is what a workspace
     keeps of its flavor as it was.
     """
+    wanted = Wanted(template, flavor, team, actor, resources, priority, expected_s)
     with snapshot_cache.previews.use() as snapshot:
-        return assess_on(
-            snapshot,
-            template=template,
-            flavor=flavor,
-            team=team,
-            actor=actor,
-            data=resources,
-            priority=priority,
-        )
+        return assess_on(snapshot, wanted)
 
 
 def assess_many(
-    *, template: Template, flavors: Iterable[Flavor], team: Team | None = None, actor: User | None = None
+    *,
+    template: Template,
+    flavors: Iterable[Flavor],
+    team: Team | None = None,
+    actor: User | None = None,
+    expected_s: int | None = None,
 ) -> list[Verdict]:
     """The verdicts of several flavors on one and the same state."""
     with snapshot_cache.previews.use() as snapshot:
+        if team is not None:
+            decision.foresee(snapshot)
         return [
-            assess_on(snapshot, template=template, flavor=flavor, team=team, actor=actor)
+            assess_on(snapshot, Wanted(template, flavor, team, actor, expected_s=expected_s))
             for flavor in flavors
         ]
 
 
-def assess_on(
-    snapshot: ClusterSnapshot,
-    *,
-    template: Template,
-    flavor: Flavor,
-    team: Team | None,
-    actor: User | None,
-    data: Mapping[str, Any] | None = None,
-    priority: int = 0,
-) -> Verdict:
-    """The verdict on a state that has been read; it is left as it was."""
-    candidates = candidate_pools(flavor, snapshot.pools)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A request for a workspace. Without `expected_s` it takes as long as its flavor says."""
+
+    template: Template
+    flavor: Flavor
+    team: Team | None
+    actor: User | None
+    resources: Mapping[str, Any] | None = None
+    priority: int = 0
+    expected_s: int | None = None
+
+    def workload(self, team: Team, now: datetime, placement_request: PlacementRequest) -> model.Workload:
+        """The workload of the workspace that is made of it, but for its id and amounts."""
+        return model.Workload(
+            id=REQUEST,
+            team=team.slug,
+            amounts={},
+            user=str(self.actor.pk) if self.actor is not None else "",
+            priority=self.priority,
+            created_s=int(now.timestamp()),
+            created_ms=now.microsecond // 1000,
+            duration_s=max(1, self.expected_s or self.flavor.expected_s),
+            preemptible=self.flavor.preemptible,
+            place=placement_request.place_key,
+        )
+
+
+def assess_on(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict:
+    """The verdict on a state that has been read; it is left as it was.
+
+    The request is put into the queue of a copy, and the copy decided on as a cycle does.
+    """
+    placement_request = _placement_request(snapshot, wanted)
+    if isinstance(placement_request, Verdict):
+        return placement_request
+    if wanted.team is None:
+        return _by_capacity(placement_request)
+    workload = wanted.workload(wanted.team, snapshot.now, placement_request)
+    foreseen = snapshot.foreseen
+    with snapshot.trial() as trial:
+        asked = PendingWorkload(REQUEST, placement_request, workload)
+        pending = choose_variant(trial.scheduler, trial.placer, asked)
+        if (found := refusal(trial.scheduler, pending.workload)) is not None and _refuses(*found):
+            return _refused(trial, pending, *found)
+        trial.pending_workloads[REQUEST] = pending
+        trial.scheduler.submit(pending.workload)
+        decided = decision.decide(trial)
+        if any(REQUEST in each.starts for each in decided.passes):
+            pool, placement = trial.placer.place_of(REQUEST)
+            return _fits_now(pool.pool, placement)
+        outlook = decision.outlook_with(foreseen, trial, decided)
+        status = queue_status.status_of(trial, trial.pending_workloads[REQUEST], outlook)
+        return Verdict(
+            status.outcome,
+            status.reason,
+            reasons=blockers.node_reasons(placement_request) if status.rule in blockers.OF_NODES else (),
+            position=status.position,
+            eta_at=status.eta_at,
+            basis=status.basis,
+            blocker=status.blocker or {},
+            makes_room=tuple(
+                victim.workload
+                for each in decided.passes
+                for victim in each.victims
+                if victim.beneficiary == REQUEST
+            ),
+        )
+
+
+def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRequest | Verdict:
+    """Where it may go, or the verdict that it can go nowhere."""
+    candidates = candidate_pools(wanted.flavor, snapshot.pools)
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
-    placement_request = snapshot.placement_requests.of(template, flavor, data)
-    if not possible(placement_request):
-        return _impossible(placement_request, candidates)
-    if team is None:
-        return _by_capacity(placement_request)
-    workload = model.Workload(
-        id=REQUEST,
-        team=team.slug,
-        amounts={},
-        user=str(actor.pk) if actor is not None else "",
-        priority=priority,
-        # Behind everybody who asked before: the youngest of its second.
-        created_s=snapshot.now_s + 1,
-        duration_s=max(1, flavor.expected_s),
-        preemptible=flavor.preemptible,
-        place=place_key(placement_request),
-    )
-    verdicts = []
-    for variant in placement_request.variants:
-        pending = PendingWorkload(REQUEST, placement_request, replace(workload, amounts=variant.amounts))
-        snapshot.placer.expect(REQUEST, placement_request, variant)
-        found = _of_variant(snapshot, pending)
-        snapshot.placer.undo()
-        if found.outcome is Outcome.FITS_NOW:
-            return found
-        verdicts.append(found)
-    return min(verdicts, key=_preference)
+    found = snapshot.placement_requests.of(wanted.template, wanted.flavor, wanted.resources)
+    if not found.possible:
+        return _impossible(found, candidates)
+    return found
 
 
-_ORDER = {Outcome.QUEUED: 0, Outcome.NEEDS_APPROVAL: 1, Outcome.IMPOSSIBLE: 2}
+def _refuses(outcome: Outcome, shortfall: Shortfall) -> bool:
+    """Whether it is not let into the queue. What lacks capacity for ever waits for a node that is out."""
+    return outcome is not Outcome.IMPOSSIBLE or shortfall[0] is Rule.SITE_LIMIT
 
 
-def _preference(verdict: Verdict) -> tuple[int, bool, float]:
-    eta = verdict.eta_at.timestamp() if verdict.eta_at else 0.0
-    return (_ORDER[verdict.outcome], verdict.eta_at is None, eta)
-
-
-def _of_variant(snapshot: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
-    with without_preemption(snapshot.scheduler):
-        found = queue_verdict(snapshot.scheduler, pending.workload)
-    if found.outcome is Outcome.FITS_NOW:
-        pool, placement = snapshot.placer.place_of(REQUEST)
-        return _fits_now(pool.pool, placement)
-    blocker = found.blocker
-    assert blocker is not None  # only what fits has none
-    outcome = _outcome(found.outcome, blocker)
-    queues = outcome is Outcome.QUEUED
+def _refused(
+    snapshot: ClusterSnapshot, pending: PendingWorkload, outcome: Outcome, shortfall: Shortfall
+) -> Verdict:
+    blocker = blocker_of(snapshot.scheduler, pending.workload, shortfall)
     return Verdict(
         outcome,
         blockers.reason_of(
             snapshot, pending.workload, blocker, placement_request=pending.placement_request, outcome=outcome
         ),
-        reasons=blockers.node_reasons(pending.placement_request) if blocker.rule in blockers.OF_NODES else (),
-        position=found.position or None if queues else None,
-        eta_at=queue_status.at(found.eta_s) if queues else None,
-        basis=found.basis if queues else None,
         blocker=blockers.as_data(blocker),
         ask=_ask(blocker),
     )
@@ -210,13 +238,6 @@ def _of_variant(snapshot: ClusterSnapshot, pending: PendingWorkload) -> Verdict:
 
 def _fits_now(pool: Pool, placement: Placement) -> Verdict:
     return Verdict(Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=pool, placement=placement)
-
-
-def _outcome(found: Outcome, blocker: model.Blocker) -> Outcome:
-    """What lacks capacity for ever by the numbers waits for a node that is out at present."""
-    if found is Outcome.IMPOSSIBLE and blocker.rule is not Rule.SITE_LIMIT:
-        return Outcome.QUEUED
-    return found
 
 
 def _ask(blocker: model.Blocker) -> Ask | None:
@@ -232,7 +253,7 @@ def _ask(blocker: model.Blocker) -> Ask | None:
 
 def _by_capacity(placement_request: PlacementRequest) -> Verdict:
     for each in placement_request.pools:
-        placement = each.cluster.find(each.adapted(placement_request.request, placement_request.template))
+        placement = each.find(each.adapted(placement_request.request, placement_request.software))
         if placement is not None:
             return Verdict(
                 Outcome.FITS_NOW, Reason(AdmissionCode.FITS_NOW), pool=each.pool, placement=placement
@@ -243,12 +264,11 @@ def _by_capacity(placement_request: PlacementRequest) -> Verdict:
 
 
 def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNodes]) -> Verdict:
-    template = placement_request.template
     if all(each.pool.state == PoolState.UNKNOWN for each in candidates):
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
     reasons = list(placement_request.refusals)
     for each in placement_request.pools:
-        reasons += each.reasons_at_best(each.adapted(placement_request.request, template))
+        reasons += each.reasons_at_best(each.adapted(placement_request.request, placement_request.software))
     return Verdict(Outcome.IMPOSSIBLE, _never(placement_request, tuple(reasons)), reasons=tuple(reasons))
 
 
@@ -260,7 +280,7 @@ def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -
             AdmissionCode.NO_NODE_HAS_PROGRAM,
             {"template": template.name, "program": template.program, "install_hint": template.install_hint},
         )
-    needed = software_requirements.requirements_of(template, placement_request.request.accelerators)
+    needed = placement_request.software
     if (needed.min_cuda or needed.min_compute_capability) and _fits_without_needs(placement_request):
         return Reason(
             AdmissionCode.NO_NODE_HAS_SOFTWARE,
@@ -284,7 +304,7 @@ def _no_node_has_program(placement_request: PlacementRequest) -> bool:
 
 def _fits_without_needs(placement_request: PlacementRequest) -> bool:
     """Whether it would fit somewhere if drivers and devices could run the template's software."""
-    plain = Template(program=placement_request.template.program)
+    plain = SoftwareRequirements(placement_request.software.program)
     return any(
         each.ever_takes(each.adapted(placement_request.request, plain)) for each in placement_request.pools
     )
@@ -309,15 +329,30 @@ def _not_admitted(verdict: Verdict) -> PortalError:
 
 
 def admit(event: WorkspaceRequested) -> None:
-    """Let a workspace into the queue, or say why not. Raises `NeedsApproval` and `NotPossible`."""
+    """Let a workspace into the queue, or say why not. Raises `NeedsApproval` and `NotPossible`.
+
+    Refuses what a preview refuses. What becomes of all others is decided once they wait.
+    """
     workspace = event.workspace
-    verdict = assess(
-        template=workspace.template,
-        flavor=workspace.flavor,
-        team=workspace.team,
-        actor=workspace.owner,
-        resources=workspace.resources,
-        priority=workspace.priority,
+    wanted = Wanted(
+        workspace.template, workspace.flavor, workspace.team, workspace.owner, workspace.resources
     )
-    if not verdict.possible and not (event.unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
-        raise _not_admitted(verdict)
+    with snapshot_cache.previews.use() as snapshot:
+        verdict = _refusal(snapshot, wanted)
+    if verdict is None or (event.unapproved and verdict.outcome is Outcome.NEEDS_APPROVAL):
+        return
+    raise _not_admitted(verdict)
+
+
+def _refusal(snapshot: ClusterSnapshot, wanted: Wanted) -> Verdict | None:
+    """The verdict, where it is a refusal."""
+    placement_request = _placement_request(snapshot, wanted)
+    if isinstance(placement_request, Verdict):
+        return placement_request
+    assert wanted.team is not None  # every workspace has one
+    workload = wanted.workload(wanted.team, snapshot.now, placement_request)
+    with snapshot.placer.trial():
+        asked = PendingWorkload(REQUEST, placement_request, workload)
+        pending = choose_variant(snapshot.scheduler, snapshot.placer, asked)
+        found = refusal(snapshot.scheduler, pending.workload)
+        return _refused(snapshot, pending, *found) if found is not None and _refuses(*found) else None

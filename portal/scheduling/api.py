@@ -121,7 +121,13 @@ class AdmissionPreview(ApiView):
         given = body_of(request, PreviewSerializer)
         team = team_named(request.user, given.get("team", ""))
         policies.require_create(request.user, team)
-        found = offers.flavor_offers(catalog.template_by_slug(given["template"]), team, request.user)
+        hours = given.get("expected_hours")
+        found = offers.flavor_offers(
+            catalog.template_by_slug(given["template"]),
+            team,
+            request.user,
+            expected_s=round(hours * 3600) if hours else None,
+        )
         flavor = catalog.flavor_by_slug(given["flavor"])
         verdict = next(offer.verdict for offer in found if offer.flavor == flavor)
         nearest = [offer.flavor.slug for offer in offers.alternatives(found, flavor)]

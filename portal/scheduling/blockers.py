@@ -60,7 +60,7 @@ def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
     return tuple(
         reason
         for pool in placement_request.pools
-        for reason in pool.reasons(pool.adapted(placement_request.request, placement_request.template))
+        for reason in pool.reasons(pool.adapted(placement_request.request, placement_request.software))
     )
 
 
@@ -94,7 +94,11 @@ def as_data(blocker: Blocker) -> dict[str, Any]:
 
 
 def _holder(snapshot: ClusterSnapshot, holder: Holder) -> dict[str, Any]:
-    until = None if holder.next_end_s is None else max(holder.next_end_s, snapshot.now_s)
+    until = holder.next_end_s
+    if until is not None and until < snapshot.now_s:
+        # What overruns is expected to go on for a while: the same moment is said until that is over too.
+        step_s = snapshot.scheduler.policy.overdue_s
+        until += step_s * -(-(snapshot.now_s - until) // step_s)
     return {
         "team": snapshot.team_names.get(holder.team, holder.team),
         "amount": holder.amount,

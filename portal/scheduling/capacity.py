@@ -1,33 +1,37 @@
 """Reads the capacity of pools, total and free, into the placement engine's form.
 
-Five queries, however many nodes there are; the rows are read as tuples, since there may be ten
-thousand devices and a person waits.
+Seven queries with the pools, however many nodes there are, and one more with MIG; the rows are read as
+tuples, since there may be ten thousand devices and a person waits.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Case, Q, Sum, When
+from django.db.models import Q, Sum
+from django.utils import timezone
 
-from portal.catalog.models import Template
 from portal.common.reasons.codes import MAY_PASS, PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.inventory import resources
 from portal.inventory.counting import Tally
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
-from portal.scheduling import software_requirements
+from portal.scheduling import request_mix, software_requirements
 from portal.scheduling.engine.placement import filters
-from portal.scheduling.engine.placement.engine import Cluster, emptied
+from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, emptied
+from portal.scheduling.engine.placement.mig import layout_of
+from portal.scheduling.engine.placement.mig_layouts import Geometry, told
 from portal.scheduling.engine.placement.types import (
     DeviceCapacity,
     NodeCapacity,
     NodeReason,
     NodeSoftware,
+    SoftwareRequirements,
     TemplateRequest,
     Version,
 )
@@ -44,19 +48,23 @@ FEW = 200
 DEVICE_COLUMNS = (
     "node_id", "pk", "uuid", "model", "memory_mib", "kind", "parent_uuid", "mig_mode", "mig_profile",
     "mig_start", "island", "numa", "healthy", "health_note", "cordoned", "cordon_reason", "checking",
-    "compute_capability",
+    "warning", "layout_fixed_until", "compute_capability",
 )  # fmt: skip
+MIG_MODE = DEVICE_COLUMNS.index("mig_mode")
 
 
+BY_LAYOUT = (PlacementCode.MIG_PROFILE_MISSING, PlacementCode.MIG_INSTANCES_SHORT)
+"""What another MIG layout may help against; `repartition` among their params says that it does."""
 Reasons = tuple[NodeReason, ...]
 
 
 @dataclass(slots=True)
 class PoolNodes:
-    """A pool and its nodes at one moment. Clusters are built when they are first asked."""
+    """A pool, its nodes at one moment and the requests expected. Clusters are built when first asked."""
 
     pool: Pool
     nodes: tuple[NodeCapacity, ...]
+    mix: RequestMix = DEFAULT_MIX
     _now: Cluster | None = field(default=None, repr=False)
     _ever: dict[ResourceRequest, bool] = field(default_factory=dict, repr=False)
     _reasons: dict[ResourceRequest, Reasons] = field(default_factory=dict, repr=False)
@@ -66,16 +74,36 @@ class PoolNodes:
     def cluster(self) -> Cluster:
         """The nodes as they are."""
         if self._now is None:
-            self._now = Cluster(self.nodes, policy=self.pool.placement_policy)
+            self._now = Cluster(self.nodes, policy=self.pool.placement_policy, mix=self.mix)
         return self._now
+
+    def find(self, request: ResourceRequest) -> Placement | None:
+        """Where the request goes now, with another MIG layout where this pool allows that."""
+        return self.cluster.find(request, repartition=self.pool.repartitions)
+
+    def expect(self, mix: RequestMix) -> None:
+        """Decide by another mix of requests from now on."""
+        self.mix = mix
+        if self._now is not None:
+            self._now.expect(mix)
+
+    def weigh(self, mix: RequestMix) -> RequestMix:
+        """The mix, with how scarce what each shape can use is in this pool now."""
+        return self.cluster.weigh(mix)
 
     def ever_takes(self, request: ResourceRequest) -> bool:
         """Whether it would fit if nothing ran here and every node and device came back."""
         found = self._ever.get(request)
         if found is None:
-            fitting = (node for node in self.nodes if filters.reason(_at_best(node), request) is None)
+            fitting = (node for node in self.nodes if self._fits(_at_best(node), request))
             found = self._ever[request] = sum(1 for _ in islice(fitting, request.nodes)) == request.nodes
         return found
+
+    def _fits(self, node: NodeCapacity, request: ResourceRequest) -> bool:
+        reason = filters.reason(node, request)
+        if reason is None:
+            return True
+        return self.pool.repartitions and reason.code in BY_LAYOUT and "repartition" in reason.params
 
     def reasons_at_best(self, request: ResourceRequest) -> Reasons:
         """Why no node could ever take the request, node by node."""
@@ -101,12 +129,11 @@ class PoolNodes:
             self._now.update(node)
         self.changed()
 
-    def adapted(self, request: ResourceRequest, template: Template) -> ResourceRequest:
-        """The request with what this pool's nodes must have for the template: simulated ones have all."""
+    def adapted(self, request: ResourceRequest, software: SoftwareRequirements) -> ResourceRequest:
+        """The request with what this pool's nodes must have for its software: simulated ones have all."""
         if self.pool.simulated:
             return request
         wanted = request.accelerators
-        software = software_requirements.requirements_of(template, wanted)
         least = software.min_compute_capability
         if least is not None and not wanted.model:
             # Of the models that would do, those that can run it; with none of them no node provides it.
@@ -142,7 +169,7 @@ class PoolNodes:
 def _at_best(node: NodeCapacity) -> NodeCapacity:
     back = node.unusable is not None and node.unusable.code in MAY_PASS
     node = emptied(replace(node, unusable=None) if back else node)
-    devices = tuple(replace(device, unusable=None) for device in node.devices)
+    devices = tuple(replace(device, unusable=None, fixed=False) for device in node.devices)
     return replace(node, devices=devices)
 
 
@@ -153,7 +180,14 @@ def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
     nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
     for pool, node in _read(by_key, Q(pool__in=list(by_key))):
         nodes[pool].append(node)
-    return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk])) for pool in chosen}
+    mixes = request_mix.of_pools(chosen)
+    return {pool.pk: PoolNodes(pool, tuple(nodes[pool.pk]), mixes[pool.pk]) for pool in chosen}
+
+
+def refresh_mixes(pools: Mapping[UUID, PoolNodes]) -> None:
+    """Take over the mixes as they have been learnt by now."""
+    for key, mix in request_mix.of_pools([each.pool for each in pools.values()]).items():
+        pools[key].expect(mix)
 
 
 def refresh(pools: Mapping[UUID, PoolNodes], nodes: Iterable[UUID]) -> bool:
@@ -190,12 +224,16 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
     }
     devices: dict[UUID, list[DeviceCapacity]] = {}
     capabilities: dict[UUID, set[tuple[str, str]]] = {}
-    # Of equal devices of a node the first is taken: those with a warning stand last.
-    rows = Device.objects.filter(of_nodes, present=True).order_by(
-        Case(When(warning="", then=0), default=1), "index", "uuid"
-    )
-    for row in rows.values_list(*DEVICE_COLUMNS):
-        devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0))))
+    # Of equal devices of a node the first is taken.
+    rows = Device.objects.filter(of_nodes, present=True).order_by("index", "uuid")
+    layouts: dict[str, Geometry | None] = {}
+    there = list(rows.values_list(*DEVICE_COLUMNS))
+    if any(row[MIG_MODE] for row in there):
+        # Facts are long, and only those of GPUs in MIG mode say something to placement.
+        told_by = rows.filter(mig_mode=True, facts__has_key="profiles")
+        layouts = {uuid: told(profiles) for uuid, profiles in told_by.values_list("uuid", "facts__profiles")}
+    for row in there:
+        devices.setdefault(row[0], []).append(_device(row, taken.get(row[1], (0, 0)), layouts.get(row[2])))
         capabilities.setdefault(row[0], set()).add((row[3], row[-1]))
     for node in nodes:
         software = software_requirements.node_software(
@@ -208,9 +246,9 @@ def _read(pools: Mapping[UUID, Pool], which: Q) -> Iterator[tuple[UUID, NodeCapa
         yield node.pool_id, state
 
 
-def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceCapacity:
+def _device(row: Sequence[Any], taken: tuple[int, int], layout: Geometry | None) -> DeviceCapacity:
     _, _, uuid, model, memory_mib, kind, parent, mig_mode, profile, start, island, numa, *health = row
-    healthy, note, cordoned, reason, checking, _ = health
+    healthy, note, cordoned, reason, checking, warning, fixed_until, _ = health
     unusable: Reason | None = None
     if cordoned:
         unusable = Reason(PlacementCode.DEVICE_CORDONED, {"note": reason})
@@ -232,6 +270,9 @@ def _device(row: Sequence[Any], taken: tuple[int, int]) -> DeviceCapacity:
         island=island,
         numa=numa,
         unusable=unusable,
+        warned=bool(warning),
+        layout=layout,
+        fixed=fixed_until is not None and fixed_until > timezone.now(),
     )
 
 
@@ -284,8 +325,12 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
     The same count as `inventory.counting`, over what a snapshot keeps instead of over the database.
     """
     tally = Tally()
+    possible: Counter[str] = Counter()
     for each in pools:
         simulated = each.pool.simulated
+        if each.pool.repartitions:
+            for profile, more in _could_be_made(each.nodes).items():
+                possible[resources.mig(profile, simulated=simulated)] += more * WHOLE_DEVICE_MILLI
         for node in each.nodes:
             split = {device.parent_uuid for device in node.devices if device.kind is DeviceKind.MIG}
             for device in node.devices:
@@ -302,7 +347,25 @@ def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:
                         in_service=takes_work,
                         takes_work=takes_work,
                     )
-    return {name: count.schedulable for name, count in tally.counts.items() if count.schedulable}
+    for name, count in tally.counts.items():
+        possible[name] += count.schedulable
+    return {name: amount for name, amount in possible.items() if amount}
+
+
+def _could_be_made(nodes: Iterable[NodeCapacity]) -> Counter[str]:
+    """The MIG instances of each profile beyond those there are, if every GPU had as many as it can."""
+    more: Counter[str] = Counter()
+    for node in nodes:
+        if node.unusable or not any(device.mig_mode for device in node.devices):
+            continue
+        there = Counter(
+            (device.parent_uuid, device.mig_profile) for device in node.devices if not device.unusable
+        )
+        for gpu in node.devices:
+            layout = layout_of(gpu) if gpu.mig_mode and not gpu.unusable else None
+            for profile in layout.profiles if layout else ():
+                more[profile.name] += max(0, profile.most - there[gpu.uuid, profile.name])
+    return more
 
 
 def held_by(workspaces: Collection[UUID]) -> dict[str, list[tuple[UUID, Placement, ResourceRequest]]]:

@@ -26,19 +26,22 @@ from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.inventory.models import PlacementLock
-from portal.scheduling import hints, launches, queue_status, snapshot_cache, snapshot_feed
+from portal.scheduling import decision, hints, launches, queue_status, snapshot_cache, snapshot_feed
 from portal.scheduling.engine import model
+from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.models import QueueState
-from portal.scheduling.snapshot import ClusterSnapshot, choose_variant
+from portal.scheduling.snapshot import ClusterSnapshot
 from portal.workspaces.domain_events import WorkspaceQueued
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
 
 log = logging.getLogger(__name__)
-MAX_PASSES = 4
-"""Decisions in one cycle: each start may let a request for any model choose another one."""
 RECHECK = timedelta(seconds=20)
 """Without any change the queue is looked at again after this: time itself changes ETAs and bookings."""
+FEW = 100
+"""Of so few that wait a decision writes at once how all of them stand."""
+SHOW_RESTS = 10
+"""Telling all that wait how they stand is followed by a rest of so many times what it took."""
 CAUSES = {
     PreemptionCode.IN_TEAM: PreemptionCause.IN_TEAM,
     PreemptionCode.RECLAIM: PreemptionCause.RECLAIM,
@@ -52,30 +55,97 @@ FOR_NO_WORKLOAD = (PreemptionCause.BOOKING, PreemptionCause.DRAIN)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The workspaces that a cycle started and preempted, and how many are still waiting."""
+    """The workspaces that a cycle started and preempted, and how many are still waiting.
+
+    `all_told` says that it has written how all of them stand.
+    """
 
     started: tuple[UUID, ...] = ()
     preempted: tuple[UUID, ...] = ()
     waiting: int = 0
+    all_told: bool = True
+
+
+def run(*, now: datetime | None = None) -> Report | None:
+    """Run one cycle: decide, and tell all that wait how they stand.
+
+    Returns None when another one is under way; one more is requested then.
+    """
+    report = decide(now=now)
+    if report is not None and not report.all_told:
+        show_if_due(now)
+    return report
 
 
 @transaction.atomic
-def run(*, now: datetime | None = None) -> Report | None:
-    """Run one cycle. Returns None when another one is under way; one more is requested then."""
+def decide(*, now: datetime | None = None, first: str = "") -> Report | None:
+    """Decide who starts and who has to leave, and write it. Returns None when another one is under way.
+
+    `first` names a workspace of which a person waits to hear how it stands: that is written too, and where
+    few wait how all of them stand. Where many do, `show` has to follow.
+    """
     began = time.monotonic()
     state = _lock()
     if state is None:
         hints.request_cycle()
         return None
     now = now or timezone.now()
+    # Read before the snapshot: what is committed while this cycle decides, and what it writes itself, is
+    # looked at once more by the next sweep.
+    generation = snapshot_feed.generation()
     with snapshot_cache.cycles.use(now) as snapshot:
-        started, preempted = _decide_and_write(snapshot, state)
-        queue_status.update(snapshot)
-        state.seen_generation = snapshot_feed.generation()
-        state.decided_at = now
-        state.took_ms = int((time.monotonic() - began) * 1000)
-        state.save()
-        return Report(tuple(started), tuple(preempted), len(snapshot.scheduler.pending))
+        started, preempted, settled = _decide_and_write(snapshot, state)
+        waiting = len(snapshot.pending_workloads)
+        if waiting <= FEW:
+            queue_status.update(snapshot, Outlook(snapshot.scheduler, settled))
+            state.shown_generation, state.shown_at, state.shown_ms = generation, now, 0
+        elif first in snapshot.pending_workloads and UUID(first) not in started:
+            outlook = Outlook(snapshot.scheduler, settled)
+            queue_status.write(queue_status.changes(snapshot, outlook, only=first))
+        queued = len(snapshot.scheduler.pending)
+    state.seen_generation = generation
+    state.decided_at = now
+    state.took_ms = _ms_since(began)
+    # What `show` writes is its own, but where it has been done here.
+    shown = ("shown_generation", "shown_at", "shown_ms") if waiting <= FEW else ()
+    state.save(update_fields=["last_reservation_seq", "seen_generation", "decided_at", "took_ms", *shown])
+    return Report(tuple(started), tuple(preempted), queued, waiting <= FEW)
+
+
+def show_if_due(now: datetime | None = None) -> None:
+    """Tell all that wait how they stand, unless they know, or it has just been done.
+
+    Many are told less often: it takes a tenth of one processor at most.
+    """
+    state = QueueState.objects.filter(pk=1).first()
+    if state is not None and _show_due(state, now or timezone.now()):
+        show(now)
+
+
+def _show_due(state: QueueState, now: datetime) -> bool:
+    if state.shown_at is None:
+        return True
+    rest = max(timedelta(), now - state.shown_at)
+    if rest < timedelta(milliseconds=SHOW_RESTS * state.shown_ms):
+        return False
+    return rest >= RECHECK or state.shown_generation != snapshot_feed.generation()
+
+
+def show(now: datetime | None = None) -> None:
+    """Tell all that wait how they stand.
+
+    Not under the queue's lock, nor in one transaction: nobody who asks for a workspace waits for it. A row
+    may so be written as it stood a moment ago; the next time puts it right.
+    """
+    began = time.monotonic()
+    generation = snapshot_feed.generation()
+    with snapshot_cache.cycles.use(now) as snapshot:
+        changes = queue_status.changes(snapshot)
+    # Without the snapshot: a cycle may be waiting for it that has the database's lock.
+    queue_status.write(changes)
+    QueueState.objects.filter(pk=1).update(
+        shown_generation=generation, shown_at=now or timezone.now(), shown_ms=_ms_since(began)
+    )
 
 
 def run_if_due() -> Report | None:
@@ -89,8 +159,13 @@ def run_if_due() -> Report | None:
         and timezone.now() - state.decided_at < RECHECK
         and state.seen_generation == snapshot_feed.generation()
     ):
+        show_if_due()
         return None
     return run()
+
+
+def _ms_since(began: float) -> int:
+    return int((time.monotonic() - began) * 1000)
 
 
 def _lock() -> QueueState | None:
@@ -100,43 +175,23 @@ def _lock() -> QueueState | None:
     return QueueState.objects.get_or_create(pk=1)[0]
 
 
-def _decide_and_write(snapshot: ClusterSnapshot, state: QueueState) -> tuple[list[UUID], list[UUID]]:
+def _decide_and_write(
+    snapshot: ClusterSnapshot, state: QueueState
+) -> tuple[list[UUID], list[UUID], model.Cycle | None]:
+    """Who starts, who has to leave, and the last pass where the next would be the same."""
     started: list[UUID] = []
     preempted: list[UUID] = []
-    for _ in range(MAX_PASSES):
-        cycle = snapshot.scheduler.cycle(snapshot.now_s)
+
+    def write(cycle: model.Cycle) -> list[str]:
         begun = _start(snapshot, cycle.starts)
-        if len(begun) < len(cycle.starts):
-            # Somebody is just changing one of them: it does not start, and waits no more in this cycle.
-            for name in set(cycle.starts) - set(begun):
-                snapshot.scheduler.withdraw(name)
-                snapshot.unsure.add(UUID(name))
-        started += [UUID(name) for name in begun]
-        preempted += _preempt(snapshot, cycle.victims)
+        started.extend(map(UUID, begun))
+        preempted.extend(_preempt(snapshot, cycle.victims))
         _record_reservations(snapshot, state, cycle)
-        for name in begun:
-            snapshot.scheduler.start(name, snapshot.now_s)
-        for victim in cycle.victims:
-            snapshot.scheduler.preempt(victim, snapshot.now_s)
-            snapshot.unsure.add(UUID(victim.workload))
-        if not begun or not _choose_again(snapshot):
-            break
+        return begun
+
+    decided = decision.decide(snapshot, write)
     _cancel_preemptions(snapshot)
-    return started, preempted
-
-
-def _choose_again(snapshot: ClusterSnapshot) -> bool:
-    """Let requests for any model choose anew, since some models have become scarcer; whether any can."""
-    again = False
-    for pending in snapshot.pending_workloads.values():
-        if len(pending.placement_request.variants) > 1 and pending.id in snapshot.scheduler.pending.items:
-            before = pending.workload
-            choose_variant(snapshot.scheduler, snapshot.placer, pending)
-            if pending.workload.amounts != before.amounts:
-                snapshot.scheduler.withdraw(pending.id)
-                snapshot.scheduler.submit(pending.workload)
-                again = True
-    return again
+    return started, preempted, decided.settled
 
 
 def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
@@ -234,7 +289,6 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
                 "keeps its place",
                 f"nothing smaller delays it beyond {when}",
             )
-        snapshot.scheduler.pending.reserve_start(head.workload)
     for name in cycle.lapsed_nominations:
         if QueueEntry.objects.filter(workspace=UUID(name), nominated=True).update(nominated=False):
             _note(
@@ -242,7 +296,6 @@ def _record_reservations(snapshot: ClusterSnapshot, state: QueueState, cycle: mo
                 AuditKind.WORKSPACE_UNCLAIMED,
                 "finds too little room made for it; it waits in the usual order",
             )
-        snapshot.scheduler.pending.nominate(name, False)
 
 
 def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
@@ -265,6 +318,8 @@ def _cancel_preemptions(snapshot: ClusterSnapshot) -> None:
             )
 
 
-def decide_at_once(_event: WorkspaceQueued) -> None:
-    """A person waits for the answer: decide in their transaction."""
-    run()
+def decide_at_once(event: WorkspaceQueued) -> None:
+    """A person waits for the answer: decide in their transaction. Many others are told by a worker."""
+    report = decide(first=str(event.workspace.pk))
+    if report is not None and not report.all_told:
+        hints.request_cycle()

@@ -11,15 +11,14 @@ from uuid import UUID
 from django.utils import timezone
 
 from portal.common.actors import SYSTEM
-from portal.gpu_checks import preflight
+from portal.gpu_checks import preflight, repartitions
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch
 from portal.workspaces.lifecycle import NO_TROUBLE, NOT_CHECKED, NOT_QUEUED, Trigger
 from portal.workspaces.models import Workspace
 from portal.workspaces.transitions import advance_all
-from provisioning import messages
-from provisioning.types import Op, Placement, ResourceRequest
+from provisioning.types import MigRepartition, Op, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,11 @@ class Start:
     pool: Pool
     placement: Placement
     amounts: Mapping[str, int]
+
+    @property
+    def changes(self) -> tuple[MigRepartition, ...]:
+        """The MIG layouts that have to be changed first."""
+        return tuple(change for part in self.placement.nodes for change in part.repartitions)
 
 
 def begin(starts: Sequence[Start], now: datetime) -> None:
@@ -70,7 +74,13 @@ def begin(starts: Sequence[Start], now: datetime) -> None:
     configs = {each.pool.pk: config_of(each.pool) for each in starts}
     allocated = _allocate(starts, now)
     # What waits for a check of its devices has no command under way until they have passed.
-    checked_first = preflight.begin([each.workspace for each in starts], now)
+    changes = {each.workspace.pk: each.changes for each in starts if each.changes}
+    changing = [each.workspace for each in starts if each.changes]
+    if changing:
+        repartitions.begin(changes, changing)
+        preflight.wait_for_changes(changing, now)
+    others = [each.workspace for each in starts if not each.changes]
+    checked_first = preflight.begin(others, now) | set(changes)
     for each, allocations in zip(starts, allocated, strict=True):
         if each.workspace.pk in checked_first:
             _wait_for_checks(each.workspace)
@@ -97,9 +107,7 @@ def _allocate(starts: Sequence[Start], now: datetime) -> list[list[Allocation]]:
     uuids = {grant.uuid for _, item in items for grant in item.devices}
     devices = {each.uuid: each for each in Device.objects.filter(uuid__in=uuids).only("uuid", "index")}
     found: dict[UUID, list[Allocation]] = {each.workspace.pk: [] for each in starts}
-    requests: dict[UUID, ResourceRequest] = {
-        each.workspace.pk: messages.load(each.workspace.resources, ResourceRequest) for each in starts
-    }
+    requests = {each.workspace.pk: each.workspace.request for each in starts}
     granted: list[AllocatedDevice] = []
     made = Allocation.objects.bulk_create(
         Allocation(

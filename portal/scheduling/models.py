@@ -11,7 +11,8 @@ class QueueState(models.Model):
 
     `last_reservation_seq` is the number of the newest back-fill reservation. `seen_generation` is the last
     change of the feed that the last cycle could know of: as long as there is no later one, nothing has
-    changed.
+    changed. `shown_generation` is the same for what all that wait were last told, at `shown_at`; working that
+    out and writing it took `shown_ms`.
     """
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
@@ -19,6 +20,9 @@ class QueueState(models.Model):
     seen_generation = models.PositiveBigIntegerField(default=0)
     decided_at = models.DateTimeField(null=True, blank=True)
     took_ms = models.PositiveIntegerField(default=0)
+    shown_generation = models.PositiveBigIntegerField(default=0)
+    shown_at = models.DateTimeField(null=True, blank=True)
+    shown_ms = models.PositiveIntegerField(default=0)
 
     class Meta:
         constraints = [models.CheckConstraint(condition=Q(id=1), name="queue_state_single")]
@@ -34,6 +38,7 @@ class ChangeKind(models.TextChoices):
     NODE = "node", "One node and its devices"
     CAPACITY = "capacity", "Pools, and which nodes and devices there are"
     LIMITS = "limits", "Teams, cohorts, quotas, budgets and reservations"
+    MIX = "mix", "The requests that pools expect"
 
 
 class SnapshotChange(models.Model):
@@ -49,3 +54,24 @@ class SnapshotChange(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key or ''}".strip()
+
+
+class LearntMix(models.Model):
+    """The requests that a pool expects, as learnt from the last ones (`portal.scheduling.request_mix`).
+
+    Kept so that every process decides by the same mix, and so that it survives a restart. `requests` is how
+    many it was learnt from, `learnt_until` when the latest of them was made (None: there was none),
+    `looked_until` when the latest was made before scarcity was last looked at. `shapes` is in the form of
+    `RequestMix.as_json`.
+    """
+
+    pool = models.OneToOneField(
+        "inventory.Pool", primary_key=True, on_delete=models.CASCADE, related_name="learnt_mix"
+    )
+    shapes = models.JSONField(default=list)
+    requests = models.PositiveIntegerField(default=0)
+    learnt_until = models.DateTimeField(null=True, blank=True)
+    looked_until = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"mix of {self.pool_id}"

@@ -19,10 +19,17 @@ class FlavorOffer:
     verdict: admission.Verdict
 
 
-def flavor_offers(template: Template, team: Team | None, actor: User) -> list[FlavorOffer]:
-    """Every flavor with what would happen to it now, for this template and team."""
+def flavor_offers(
+    template: Template, team: Team | None, actor: User, *, expected_s: int | None = None
+) -> list[FlavorOffer]:
+    """Every flavor with what would happen to it now, for this template and team.
+
+    `expected_s` is how long it is needed; without it, as long as each flavor says.
+    """
     flavors = list(catalog.flavors())
-    verdicts = admission.assess_many(template=template, flavors=flavors, team=team, actor=actor)
+    verdicts = admission.assess_many(
+        template=template, flavors=flavors, team=team, actor=actor, expected_s=expected_s
+    )
     return [FlavorOffer(flavor, verdict) for flavor, verdict in zip(flavors, verdicts, strict=True)]
 
 

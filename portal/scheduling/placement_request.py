@@ -18,7 +18,8 @@ from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.quotas import resources
 from portal.scheduling.capacity import PoolNodes
-from portal.scheduling.engine.placement.types import NodeReason
+from portal.scheduling.engine.placement.types import NodeReason, SoftwareRequirements
+from portal.scheduling.software_requirements import requirements_of
 from provisioning import messages
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -37,14 +38,26 @@ class Variant:
 class PlacementRequest:
     """A request that some pool may take. `pools` are in the order in which they are tried.
 
-    `refusals` are pools whose driver can never run it, with the reason.
+    `software` is what its template needs on a node. `refusals` are pools whose driver can never run it,
+    with the reason. `place_key` is equal for requests that the same nodes can take, amounts apart.
     """
 
     template: Template
     request: ResourceRequest
     pools: tuple[PoolNodes, ...]
     variants: tuple[Variant, ...]
+    software: SoftwareRequirements
     refusals: tuple[NodeReason, ...] = field(default=())
+    place_key: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        pools = ",".join(each.pool.slug for each in self.pools)
+        object.__setattr__(self, "place_key", f"{self.software!r}|{pools}|{self.request!r}")
+
+    @property
+    def possible(self) -> bool:
+        """Whether any pool could take it if nothing else ran and every node came back."""
+        return any(each.ever_takes(each.adapted(self.request, self.software)) for each in self.pools)
 
 
 def request_of(data: Mapping[str, Any]) -> ResourceRequest:
@@ -89,7 +102,8 @@ class PlacementRequests:
             else:
                 pools.append(each)
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))
-        return PlacementRequest(template, request, tuple(pools), variants, tuple(refusals))
+        software = requirements_of(template, request.accelerators)
+        return PlacementRequest(template, request, tuple(pools), variants, software, tuple(refusals))
 
     def _refused(self, pool: Pool, template: Template, request: ResourceRequest) -> str:
         key = (pool.pk, template.pk, request)

@@ -55,8 +55,8 @@ class PoolPlacer:
         """Where it would go now: the first of its pools that has room."""
         placement_request, variant = self._requests[workload.id]
         for pool in placement_request.pools:
-            request = pool.adapted(variant.request, placement_request.template)
-            placement = pool.cluster.find(request)
+            request = pool.adapted(variant.request, placement_request.software)
+            placement = pool.find(request)
             if placement is not None:
                 return pool, placement, request
         return None
@@ -87,9 +87,19 @@ class PoolPlacer:
         pool, placement, _ = self._found[workload_id]
         return pool, placement
 
-    def undo(self) -> None:
-        """Give back all that was taken, the last first."""
-        while self._taken:
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """What is expected and taken meanwhile is forgotten and given back at the end."""
+        requests, found, taken = dict(self._requests), dict(self._found), len(self._taken)
+        try:
+            yield
+        finally:
+            self.undo(taken)
+            self._requests, self._found = requests, found
+
+    def undo(self, but: int = 0) -> None:
+        """Give back all that was taken but for the first so many, the last first."""
+        while len(self._taken) > but:
             pool, placement, request = self._taken.pop()
             pool.cluster.release(placement, request)
             pool.changed()

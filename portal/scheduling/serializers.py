@@ -21,6 +21,12 @@ class PreviewSerializer(StrictSerializer):
     team = serializers.CharField(required=False, max_length=40)
     template = serializers.CharField(max_length=40)
     flavor = serializers.CharField(max_length=60)
+    expected_hours = serializers.FloatField(
+        required=False,
+        min_value=1 / 60,
+        max_value=720,
+        help_text="As for a new workspace: a short one may start where a long one waits.",
+    )
 
 
 class NodeReasonSerializer(serializers.Serializer[Any]):
@@ -73,6 +79,9 @@ class VerdictSerializer(serializers.Serializer[Any]):
     eta_basis = serializers.CharField(allow_blank=True, help_text="What the expectation rests on.")
     blocker = BlockerSerializer(allow_null=True)
     ask = AskSerializer(allow_null=True)
+    makes_room = serializers.IntegerField(
+        help_text="How many running workspaces would be asked to make room for it."
+    )
     alternatives = serializers.ListField(
         child=serializers.CharField(), help_text="Flavors that would start now, the nearest first."
     )
@@ -99,5 +108,6 @@ def verdict_data(verdict: admission.Verdict, *, alternatives: Sequence[str] = ()
         "eta_basis": verdict.eta_basis,
         "blocker": verdict.blocker or None,
         "ask": asdict(verdict.ask) if verdict.ask else None,
+        "makes_room": len(verdict.makes_room),
         "alternatives": list(alternatives),
     }

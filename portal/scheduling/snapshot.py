@@ -30,6 +30,7 @@ from portal.reservations import selectors as reservations
 from portal.scheduling import capacity
 from portal.scheduling.capacity import PoolNodes
 from portal.scheduling.engine import model
+from portal.scheduling.engine.outlook import Foreseen
 from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import SnapshotChange
 from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, Variant, request_of
@@ -47,7 +48,7 @@ ENDS_WITHIN_S = 10
 """Seconds within which a workspace that is stopping is expected to be gone."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PendingWorkload:
     """A pending workspace, as the queue sees it. `reason` says why no pool can ever take it."""
 
@@ -62,8 +63,10 @@ class ClusterSnapshot:
     """The state of all pools, quotas and the queue at `now`. Not safe for threads.
 
     `generation` is the last change of the feed that it holds, `changes` are the ids of the last ones, since a
-    change may be committed after a later one. It was read at `read_at`. `later` are pending workloads that
-    are left alone until then, `unsure` those to be read again though no change names them.
+    change may be committed after a later one. It was read at `read_at`, which took `reading_s`; its `limits`
+    (without workloads) are as of `limits_at`. `later` are pending workloads that
+    are left alone until then, `unsure` those to be read again though no change names them. `foreseen` is what
+    the next cycle decides as things are, once somebody has asked.
     """
 
     now: datetime
@@ -76,13 +79,35 @@ class ClusterSnapshot:
     capacity: Mapping[str, int]
     team_names: Mapping[str, str]
     read_at: datetime
+    limits: model.Snapshot
+    limits_at: datetime
     changes: set[int]
     later: dict[UUID, datetime]
     unsure: set[UUID] = field(default_factory=set)
+    foreseen: Foreseen | None = None
+    reading_s: float = 0.0
 
     @property
     def now_s(self) -> int:
         return int(self.now.timestamp())
+
+    def moves_on(self) -> None:
+        """Something has changed, or time has gone on: what has been foreseen holds no more."""
+        self.foreseen = None
+
+    @contextmanager
+    def trial(self) -> Iterator[ClusterSnapshot]:
+        """A copy to decide on, of which nothing stays: it is over with this context."""
+        with self.placer.trial():
+            scheduler = self.scheduler.clone()
+            scheduler.placer = self.placer
+            yield replace(
+                self,
+                scheduler=scheduler,
+                pending_workloads=dict(self.pending_workloads),
+                unsure=set(),
+                foreseen=None,
+            )
 
 
 def policy() -> model.Policy:
@@ -93,17 +118,6 @@ def policy() -> model.Policy:
         grace_s=settings.BERTH_PREEMPTION_GRACE_S,
         backfill_depth=BACKFILL_DEPTH,
     )
-
-
-@contextmanager
-def without_preemption(scheduler: Scheduler) -> Iterator[None]:
-    """Ask what would start without looking for others to make room: cycles have done that, or will."""
-    before = scheduler.policy
-    scheduler.policy = replace(before, preemption=False)
-    try:
-        yield
-    finally:
-        scheduler.policy = before
 
 
 def load(now: datetime | None = None) -> ClusterSnapshot:
@@ -121,9 +135,10 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
     for each in running:
         # Started by a cycle between the two readings.
         waiting.pop(each.workload.id, None)
-    scheduler = Scheduler(under_limits(now, there, running, ()), placer)
-    for pending in waiting.values():
-        choose_variant(scheduler, placer, pending)
+    limits = under_limits(now, there, (), ())
+    scheduler = Scheduler(replace(limits, running=tuple(running)), placer)
+    for name, asked in waiting.items():
+        waiting[name] = pending = choose_variant(scheduler, placer, asked)
         if not pending.reason:
             scheduler.submit(pending.workload)
     names = dict(Team.objects.values_list("slug", "name"))
@@ -138,6 +153,8 @@ def load(now: datetime | None = None) -> ClusterSnapshot:
         capacity=there,
         team_names=names,
         read_at=now,
+        limits=limits,
+        limits_at=now,
         changes=changes,
         later=later,
     )
@@ -164,22 +181,30 @@ def under_limits(
     )
 
 
-def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> None:
-    """Settle which model a request for any model asks for now: the first that fits, else the first."""
-    chosen: tuple[Variant, model.Workload] | None = None
-    for variant in pending.placement_request.variants:
-        workload = with_amounts(pending.workload, variant)
-        if chosen is None:
-            chosen = (variant, workload)
-        if len(pending.placement_request.variants) == 1:
-            break
-        placer.expect(pending.id, pending.placement_request, variant)
-        if scheduler.usage.shortfall(workload, scheduler.now_s) is None and placer.fits(workload, ()):
-            chosen = (variant, workload)
-            break
-    if chosen is not None:
-        placer.expect(pending.id, pending.placement_request, chosen[0])
-        pending.workload = chosen[1]
+def choose_variant(scheduler: Scheduler, placer: PoolPlacer, pending: PendingWorkload) -> PendingWorkload:
+    """With the model settled that a request for any model asks for now; the placer expects that from then on.
+
+    The first that fits, else the first that its limits could ever allow, else the first.
+    """
+    variants = pending.placement_request.variants
+    if len(variants) == 1 and pending.workload.amounts is variants[0].amounts:
+        placer.expect(pending.id, pending.placement_request, variants[0])
+        return pending
+    choices = [(each, with_amounts(pending.workload, each)) for each in variants]
+    if not choices:
+        return pending
+    chosen = choices[0]
+    if len(choices) > 1:
+        for variant, workload in choices:
+            placer.expect(pending.id, pending.placement_request, variant)
+            if scheduler.usage.shortfall(workload, scheduler.now_s) is None and placer.fits(workload, ()):
+                chosen = (variant, workload)
+                break
+        else:
+            allowed = (each for each in choices if scheduler.usage.never(each[1]) is None)
+            chosen = next(allowed, chosen)
+    placer.expect(pending.id, pending.placement_request, chosen[0])
+    return replace(pending, workload=chosen[1])
 
 
 def with_amounts(workload: model.Workload, variant: Variant) -> model.Workload:
@@ -192,7 +217,7 @@ def with_amounts(workload: model.Workload, variant: Variant) -> model.Workload:
 RUNNING_COLUMNS = (
     "pk", "team__slug", "owner_id", "amounts", "priority", "requested_at", "expected_s", "preemptible",
     "queue_entry__preemption_count", "placed_at", "preemption__preempt_at", "preemption__preempted_by",
-    "state", "status__gpu_idle_since",
+    "state", "state_since", "status__gpu_idle_since", "loses_work",
 )  # fmt: skip
 
 
@@ -200,24 +225,30 @@ def running_workloads(placer: PoolPlacer, now_s: int, which: Q | None = None) ->
     # What holds capacity counts: a stopped workspace that is being deleted has given its back.
     holding = Allocation.objects.filter(released_at=None).values("workspace")
     rows: Iterable[Any] = Workspace.objects.filter(which or Q(), pk__in=holding).values_list(*RUNNING_COLUMNS)
+    known: dict[tuple[tuple[str, int], ...], dict[str, int]] = {}
     for row in rows:
         pk, team, owner, amounts, priority, requested, expected, preemptible, preempted, *rest = row
-        placed, preempt_at, preempted_by, state, idle_since = rest
+        placed, preempt_at, preempted_by, state, state_since, idle_since, loses_work = rest
         started_s = int((placed or requested).timestamp())
         leaving = int(preempt_at.timestamp()) if preempt_at else None
         if state in (State.STOPPING, State.TERMINATING):
-            # Already on its way out: expected to be gone any moment, and nobody has to be asked.
-            leaving = now_s + ENDS_WITHIN_S
+            # Already on its way out: expected to be gone any moment, and nobody has to be asked. Whoever
+            # reads it, and when, the moment is the same.
+            since_s = int(state_since.timestamp())
+            leaving = since_s + ENDS_WITHIN_S * ((now_s - since_s) // ENDS_WITHIN_S + 1)
+        amounts = amounts or _amounts(pk)
         workload = model.Workload(
             id=str(pk),
             team=team,
-            amounts=amounts or _amounts(pk),
+            # Equal amounts are one object: the arrays of a plan are made sooner of it.
+            amounts=known.setdefault(tuple(amounts.items()), amounts),
             user=str(owner),
             priority=priority,
             created_s=int(requested.timestamp()),
             duration_s=max(1, expected),
             preemptible=preemptible,
             preempted=preempted,
+            loses_work=loses_work,
         )
         placer.runs(workload.id)
         idle_s = max(0, now_s - int(idle_since.timestamp())) if idle_since else -1
@@ -243,7 +274,7 @@ def pending_workloads(
     for next_reconcile_at, *row in waiting.values_list(
         "next_reconcile_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources",
         "priority", "requested_at", "expected_s", "preemptible", "queue_entry__nominated",
-        "queue_entry__reservation_seq", "queue_entry__preemption_count",
+        "queue_entry__reservation_seq", "queue_entry__preemption_count", "loses_work",
     ):  # fmt: skip
         if next_reconcile_at is not None and next_reconcile_at > now:
             later[row[0]] = next_reconcile_at
@@ -252,7 +283,7 @@ def pending_workloads(
     templates = Template.objects.in_bulk({row[3] for row in rows})
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
     for pk, team, owner, template, flavor, data, priority, requested, expected, *rest in rows:
-        preemptible, nominated, reservation_seq, preempted = rest
+        preemptible, nominated, reservation_seq, preempted, loses_work = rest
         try:
             placement_request = placement_requests.of(templates[template], flavors[flavor], data)
         except ValueError:
@@ -261,10 +292,11 @@ def pending_workloads(
             Workspace.objects.filter(pk=pk).update(next_reconcile_at=now + BROKEN_WAIT)
             later[pk] = now + BROKEN_WAIT
             continue
+        variants = placement_request.variants
         workload = model.Workload(
             id=str(pk),
             team=team,
-            amounts={},
+            amounts=variants[0].amounts if len(variants) == 1 else {},
             user=str(owner),
             priority=priority,
             created_s=int(requested.timestamp()),
@@ -274,24 +306,9 @@ def pending_workloads(
             nominated=nominated,
             backfill_seq=reservation_seq,
             preempted=preempted,
-            place=place_key(placement_request),
+            loses_work=loses_work,
+            place=placement_request.place_key,
         )
         yield PendingWorkload(
-            str(pk), placement_request, workload, "" if possible(placement_request) else "no pool can take it"
+            str(pk), placement_request, workload, "" if placement_request.possible else "no pool can take it"
         )
-
-
-def place_key(placement_request: PlacementRequest) -> str:
-    """A key that is equal for requests that the same nodes can take, amounts apart."""
-    pools = ",".join(each.pool.slug for each in placement_request.pools)
-    template = placement_request.template
-    stack = f"{template.program}|{template.min_cuda}|{template.min_compute_capability}"
-    return f"{stack}|{pools}|{placement_request.request!r}"
-
-
-def possible(placement_request: PlacementRequest) -> bool:
-    """Whether any pool could take it if nothing else ran and every node came back."""
-    return any(
-        each.ever_takes(each.adapted(placement_request.request, placement_request.template))
-        for each in placement_request.pools
-    )

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from uuid import UUID
@@ -36,7 +38,12 @@ from portal.scheduling.snapshot import (
 )
 
 KEPT_S = 60
-"""A snapshot is read anew after this at the latest: grants begin and end by time alone."""
+"""A snapshot is read anew after this at the latest, where that is quick. Its limits are looked at again in
+any case: grants begin and end by time alone."""
+READING_RESTS = 100
+"""Reading what takes long is followed by a rest of so many times what it took."""
+MAX_KEPT_S = 540
+"""Less than entries of the feed are kept for."""
 MAX_CHANGES = 2000
 """With more changes than that reading it all is as fast."""
 
@@ -54,8 +61,7 @@ class SnapshotCache:
         with self._lock:
             now = now or timezone.now()
             snapshot, self._snapshot = self._snapshot, None
-            age_s = (now - snapshot.read_at).total_seconds() if snapshot is not None else 0.0
-            if snapshot is None or not 0 <= age_s < KEPT_S or not follow(snapshot, now):
+            if snapshot is None or not _still_good(snapshot, now) or not follow(snapshot, now):
                 snapshot = _load(now)
             yield snapshot
             snapshot.placer.undo()
@@ -75,6 +81,11 @@ class SnapshotCache:
             self._snapshot = None
 
 
+def _still_good(snapshot: ClusterSnapshot, now: datetime) -> bool:
+    age_s = (now - snapshot.read_at).total_seconds()
+    return 0 <= age_s < min(MAX_KEPT_S, max(KEPT_S, READING_RESTS * snapshot.reading_s))
+
+
 def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     """Take the changes since its generation into a snapshot; False where it has to be read anew."""
     fresh = [
@@ -87,12 +98,18 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     kinds = {kind for _, kind, _ in fresh}
     if len(fresh) > MAX_CHANGES or ChangeKind.CAPACITY in kinds:
         return False
+    if fresh or int(now.timestamp()) != snapshot.now_s:
+        snapshot.moves_on()
     snapshot.now = now
     snapshot.scheduler.now_s = snapshot.now_s
+    if ChangeKind.MIX in kinds:
+        capacity.refresh_mixes(snapshot.pools)
     if ChangeKind.NODE in kinds:
         update_nodes(snapshot, {key for _, kind, key in fresh if kind == ChangeKind.NODE and key})
     if ChangeKind.LIMITS in kinds:
         update_limits(snapshot)
+    elif (now - snapshot.limits_at).total_seconds() >= KEPT_S:
+        renew_limits(snapshot)
     changed = {key for _, kind, key in fresh if kind == ChangeKind.WORKLOAD and key}
     changed |= snapshot.unsure | {key for key, until in snapshot.later.items() if until <= now}
     # What should be gone by now may still be there: then it is expected any moment again.
@@ -103,6 +120,7 @@ def follow(snapshot: ClusterSnapshot, now: datetime) -> bool:
     }
     snapshot.unsure.clear()
     if changed:
+        snapshot.moves_on()
         update_workloads(snapshot, changed)
     seen = {key for key, _, _ in fresh}
     snapshot.changes |= seen
@@ -124,13 +142,28 @@ def _update_totals(snapshot: ClusterSnapshot) -> None:
         update_limits(snapshot)
 
 
+def renew_limits(snapshot: ClusterSnapshot) -> None:
+    """Read the limits, and put all under them where they are others than before."""
+    limits = under_limits(snapshot.now, snapshot.capacity, (), ())
+    snapshot.limits_at = snapshot.now
+    if limits != replace(snapshot.limits, now_s=limits.now_s):
+        update_limits(snapshot)
+
+
 def update_limits(snapshot: ClusterSnapshot) -> None:
     """Put all that runs and waits under the limits of now."""
     before = snapshot.scheduler
-    snapshot.scheduler = Scheduler(
-        under_limits(snapshot.now, snapshot.capacity, before.running.values(), before.pending.items.values()),
-        snapshot.placer,
-    )
+    snapshot.limits = under_limits(snapshot.now, snapshot.capacity, (), ())
+    snapshot.limits_at = snapshot.now
+    snapshot.moves_on()
+    running = tuple(before.running.values())
+    after = snapshot.scheduler = Scheduler(replace(snapshot.limits, running=running), snapshot.placer)
+    if after.usage.capped_teams() == before.usage.capped_teams():
+        # Limits do not matter to the order of the queue, but for whose requests count as alike.
+        after.pending = before.pending
+    else:
+        for workload in before.pending.items.values():
+            after.submit(workload)
     snapshot.team_names = dict(Team.objects.values_list("slug", "name"))
 
 
@@ -160,10 +193,10 @@ def update_workloads(snapshot: ClusterSnapshot, keys: set[UUID]) -> None:
         if pending.id in scheduler.running:
             # Running was read first here: it has been stopped and asked for again meanwhile.
             continue
-        snapshot.pending_workloads[pending.id] = pending
-        choose_variant(scheduler, snapshot.placer, pending)
-        if not pending.reason:
-            scheduler.submit(pending.workload)
+        chosen = choose_variant(scheduler, snapshot.placer, pending)
+        snapshot.pending_workloads[pending.id] = chosen
+        if not chosen.reason:
+            scheduler.submit(chosen.workload)
 
 
 def _in_transaction() -> bool:
@@ -182,7 +215,9 @@ def forget() -> None:
 
 def _load(now: datetime) -> ClusterSnapshot:
     """Read it all. What is kept is left out of full collections: each would walk through all of it."""
+    began = time.monotonic()
     gc.unfreeze()
     snapshot = load(now)
     gc.freeze()
+    snapshot.reading_s = time.monotonic() - began
     return snapshot

@@ -15,7 +15,7 @@ from portal.accounts.domain_events import TeamsChanged
 from portal.inventory.domain_events import CapacityChanged, NodesChanged
 from portal.quotas.domain_events import LimitsChanged
 from portal.scheduling.models import ChangeKind, SnapshotChange
-from portal.workspaces.domain_events import WorkspacesChanged
+from portal.workspaces.domain_events import RequestChanged, StateChanged
 
 KEPT_FOR = timedelta(minutes=10)
 """Longer than any cache is kept without being read anew."""
@@ -31,8 +31,12 @@ def workloads(keys: Iterable[UUID]) -> None:
     _write(ChangeKind.WORKLOAD, keys)
 
 
-def workspaces_changed(event: WorkspacesChanged) -> None:
-    workloads(event.workspaces)
+def state_changed(event: StateChanged) -> None:
+    workloads([workspace.pk for workspace in event.workspaces])
+
+
+def request_changed(event: RequestChanged) -> None:
+    workloads([event.workspace.pk])
 
 
 def nodes_changed(event: NodesChanged) -> None:
@@ -45,6 +49,11 @@ def capacity_changed(_event: CapacityChanged) -> None:
 
 def limits_changed(_event: LimitsChanged | TeamsChanged) -> None:
     SnapshotChange.objects.create(kind=ChangeKind.LIMITS)
+
+
+def mixes() -> None:
+    """Pools expect other requests than before."""
+    SnapshotChange.objects.create(kind=ChangeKind.MIX)
 
 
 def _write(kind: ChangeKind, keys: Iterable[UUID]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from portal.celery import app
-from portal.scheduling import cycle, share_averages, snapshot_feed
+from portal.scheduling import cycle, learning, share_averages, snapshot_feed
 
 
 @app.task(name="control.schedule")
@@ -19,6 +19,11 @@ def schedule_due() -> None:
 @app.task(name="control.average_shares")
 def average_shares() -> None:
     share_averages.update()
+
+
+@app.task(name="control.learn_mixes")
+def learn_mixes() -> None:
+    learning.update()
 
 
 @app.task(name="control.trim_snapshot_feed")

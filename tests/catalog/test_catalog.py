@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from django.core.exceptions import ValidationError
 
 from portal.catalog import selectors, services
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
 from provisioning import messages
-from provisioning.types import ResourceRequest
+from provisioning.types import ResourceRequest, Within
 from tests.factories import FlavorFactory, local_pool_with, node_info, simulated_pool
 
 pytestmark = pytest.mark.django_db
@@ -31,6 +32,28 @@ def test_the_starting_catalog_is_valid_and_has_the_promised_slugs(catalog):
         assert not any("{token}" in argument for argument in template.argv)
 
 
+@pytest.mark.parametrize(
+    ("on_template", "on_flavor", "cpu", "gpu"),
+    [
+        ("always", "", True, True),
+        ("accelerated", "", False, True),
+        ("never", "", False, False),
+        ("never", "always", True, True),
+        ("always", "accelerated", False, True),
+        ("accelerated", "never", False, False),
+    ],
+)
+def test_work_is_lost_as_the_template_says_unless_the_flavor_does(on_template, on_flavor, cpu, gpu):
+    template = Template(work_lost=on_template)
+    assert template.loses_work_on(Flavor(work_lost=on_flavor)) is cpu
+    assert template.loses_work_on(Flavor(work_lost=on_flavor, accelerator_count=1)) is gpu
+
+
+def test_notebooks_lose_what_computes_and_unknown_programs_lose_all(catalog):
+    assert set(Template.objects.values_list("work_lost", flat=True)) == {"accelerated"}
+    assert Template(slug="batch").loses_work_on(Flavor())
+
+
 def test_doing_it_twice_adds_nothing_and_keeps_changes(catalog):
     Flavor.objects.filter(slug="cpu-small").update(cpu_milli=700)
     services.ensure_starting_catalog()
@@ -45,6 +68,20 @@ def test_every_flavor_is_a_request_that_the_node_plane_understands(catalog, tmp_
         request = messages.load(flavor.as_request(), ResourceRequest)
         assert (request.cpu_milli, request.nodes) == (flavor.cpu_milli, flavor.nodes)
         assert request.accelerators.share_milli == flavor.accelerator_milli
+        assert request.accelerators.within is Within.NODE
+
+
+@pytest.mark.parametrize("within", list(Within))
+def test_a_flavor_says_what_its_accelerators_share(within):
+    flavor = FlavorFactory(accelerator_count=4, accelerator_model="H100", within=within.value)
+    flavor.full_clean()
+    assert messages.load(flavor.as_request(), ResourceRequest).accelerators.within is within
+
+
+def test_instances_of_a_gpu_share_nothing_but_their_node(db):
+    flavor = FlavorFactory.build(accelerator_count=2, mig_profile="1g.10gb", within="numa")
+    with pytest.raises(ValidationError, match="no bond"):
+        flavor.full_clean()
 
 
 @pytest.mark.parametrize(

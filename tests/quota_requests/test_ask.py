@@ -11,9 +11,11 @@ from portal.accounts.models import Team
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.events.models import Event, Notification
 from portal.ledger.models import LedgerAccount
+from portal.quota_requests import selectors
 from portal.quota_requests.models import QuotaRequest, RequestStatus
 from portal.quota_requests.services import requests, rules
 from portal.quotas.models import Grant, MemberCap, SiteLimit
+from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
 
 pytestmark = pytest.mark.django_db
@@ -167,6 +169,32 @@ def test_a_rule_of_another_team_or_one_switched_off_does_not_count(bob, team, pe
         hours_at_most=99,
     )
     assert ask(bob, team, until=in_hours(1)).status == RequestStatus.OPEN
+
+
+def test_nobody_is_approved_by_a_rule_of_their_own(bob, team, petra, eight, rule):
+    MembershipFactory(team=team, user=petra)
+    other = UserFactory(is_approver=True)
+    assert selectors.at_once(petra, team, "gpu:h100") is None
+    first = ask(petra, team, until=in_hours(1))
+    assert first.status == RequestStatus.OPEN
+    requests.withdraw(actor=petra, request_id=first.pk)
+    # Somebody else's touch does not make it another's rule; nor does a touch of her own on another's.
+    rules.change_rule(actor=other, rule_id=rule.pk, hours_at_most=9)
+    assert ask(petra, team, until=in_hours(1)).status == RequestStatus.OPEN
+    others = rules.create_rule(
+        actor=other, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8
+    )
+    rules.change_rule(actor=petra, rule_id=others.pk, amount_at_most=9000)
+    QuotaRequest.objects.all().delete()
+    assert ask(petra, team, until=in_hours(1)).status == RequestStatus.OPEN
+    assert ask(bob, team, until=in_hours(1)).status == RequestStatus.APPROVED
+
+
+def test_a_rule_of_somebody_else_counts_for_an_approver_too(team, petra, eight):
+    MembershipFactory(team=team, user=petra)
+    other = UserFactory(is_approver=True)
+    rules.create_rule(actor=other, team=team, resource="gpu:h100", amount_at_most=2000, hours_at_most=8)
+    assert ask(petra, team, until=in_hours(1)).status == RequestStatus.APPROVED
 
 
 def test_only_approvers_make_rules(alice, olga, bob, petra, team, eight):

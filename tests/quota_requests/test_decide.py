@@ -9,6 +9,7 @@ import pytest
 from portal.accounts import approvers
 from portal.accounts.models import Delegation
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.common.reasons.codes import RequestCode
 from portal.events.models import Event, Notification
 from portal.ledger.models import LedgerAccount
 from portal.quota_requests import policies
@@ -18,7 +19,7 @@ from portal.quotas.models import Grant, MemberCap, Quota
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry
-from tests.factories import UserFactory
+from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
 from tests.rows import error_code, error_message
 from tests.workspaces.helpers import run_until_ready
@@ -141,8 +142,6 @@ def test_approvers_and_administrators_decide_and_nobody_else(bob, alice, charlie
 
 
 def test_nobody_decides_their_own(petra, team, eight):
-    from tests.factories import MembershipFactory
-
     MembershipFactory(team=team, user=petra)
     made = ask(petra, team)
     with pytest.raises(NotAllowed, match="of their own"):
@@ -191,6 +190,21 @@ def test_a_delegate_decides_while_it_lasts(bob, olga, petra, team, eight, clock)
     clock.shift(3600)
     with pytest.raises(NotAllowed):
         decide(third)
+
+
+def test_a_delegate_does_not_decide_what_the_approver_asks_for(olga, petra, bob, team, eight):
+    MembershipFactory(team=team, user=petra)
+    rules.delegate(actor=petra, delegate="bob", ends_at=in_hours(2))
+    made = ask(petra, team)
+    assert "petra asks for" not in " ".join(told(bob))
+    assert made not in QuotaRequest.objects.filter(policies.decidable_by(bob))
+    with pytest.raises(NotAllowed) as refused:
+        requests.approve(actor=bob, request_id=made.pk)
+    assert refused.value.reason.code == RequestCode.DELEGATE_OF_REQUESTER
+    # By the word of another approver he does.
+    rules.delegate(actor=UserFactory(is_approver=True), delegate="bob", ends_at=in_hours(2))
+    assert made in QuotaRequest.objects.filter(policies.decidable_by(bob))
+    requests.approve(actor=bob, request_id=made.pk)
 
 
 def test_a_delegation_is_taken_back_by_who_gave_or_holds_it(bob, olga, petra, clock):

@@ -128,6 +128,42 @@ def test_who_is_in_no_team_learns_what_to_do(petra, as_user):
     assert "You are in no team yet" in text_of(as_user(petra).get("/quotas/ask/"))
 
 
+def test_hours_and_checkpoints_of_the_new_workspace_come_along(bob, team, eight, as_user):
+    """From the form for new workspaces over the one that asks to the workspace that waits."""
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    browser = as_user(bob)
+    wanted = {"template": "jupyterlab", "flavor": "gpu-1", "team": "vision", "name": "big", "ask": "1"}
+    for hours in ("lots", "0", "9999"):
+        assert browser.post("/workspaces/new/", {**wanted, "hours": hours}).status_code == 400
+    asking = browser.post("/workspaces/new/", {**wanted, "hours": "2,5", "checkpointed": "on"})
+    page = browser.get(asking.url).content.decode()
+    hidden = dict(re.findall(r'type="hidden" name="(\w+)"\s+value="([^"]*)"', page))
+    assert (hidden["hours"], hidden["checkpointed"]) == ("2,5", "on")
+    again = re.search(r'href="(/workspaces/new/[^"]+)"', page)[1].replace("&amp;", "&")
+    form = browser.get(again).content.decode()
+    assert re.search(r'name="hours" value="2,5"', form)
+    assert re.search(r'name="checkpointed" checked', form)
+    sent = {name: value for name, value in hidden.items() if name != "csrfmiddlewaretoken"}
+    browser.post("/quotas/ask/", {**FORM, "amount": "1", **sent})
+    made = QuotaRequest.objects.get().workspace
+    assert (made.name, made.expected_s, made.checkpointed, made.loses_work) == ("big", 9000, True, False)
+
+
+def test_without_hours_and_checkpoints_flavor_and_template_decide(bob, team, eight, as_user):
+    Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)
+    start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big"}
+    as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
+    made = QuotaRequest.objects.get().workspace
+    assert (made.expected_s, made.checkpointed) == (made.flavor.expected_s, None)
+
+
+def test_hours_that_are_none_are_said_where_one_asks(bob, team, eight, as_user):
+    start = {"template": "jupyterlab", "flavor": "gpu-1", "name": "big", "hours": "lots"}
+    page = as_user(bob).post("/quotas/ask/", {**FORM, "amount": "1", **start})
+    assert "Say in hours how long you need it" in text_of(page)
+    assert not QuotaRequest.objects.exists()
+
+
 def test_refused_ask_approved_and_it_runs(bob, petra, team, eight, as_user, sent):
     """From the refusal to a running workspace, in forms alone."""
     Quota.objects.create(team=team, resource="gpu:h100", nominal=0, borrowing_limit=0)

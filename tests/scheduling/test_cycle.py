@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
 
 from portal.accounts.models import Role
+from portal.catalog.models import Flavor, Template
 from portal.common.errors import NeedsApproval
 from portal.events.models import Event, Notification
 from portal.inventory.models import AllocatedDevice
 from portal.ledger.models import LedgerAccount
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, SiteLimit, TeamShare
 from portal.reservations.models import Reservation, ReservationStatus
-from portal.scheduling import cycle
+from portal.scheduling import cycle, queue_status, snapshot_feed
 from portal.scheduling.admission import Outcome, assess
 from portal.scheduling.models import QueueState
 from portal.workspaces import services
@@ -313,6 +315,33 @@ def test_an_owner_gets_its_quota_back_and_the_borrower_waits_again(
     assert states(victim) == ["running"]
 
 
+@pytest.mark.parametrize(
+    ("checkpointed", "on_template", "on_flavor", "leaves"),
+    [
+        (None, "always", "", False),
+        (None, "accelerated", "", False),
+        (None, "never", "", True),
+        (None, "always", "never", True),
+        (True, "always", "", True),
+        (False, "never", "never", False),
+    ],
+)
+def test_work_that_would_be_lost_is_waited_for_where_that_costs_less(
+    make, alice, dora, team, other, pool, clock, settle, checkpointed, on_template, on_flavor, leaves
+):
+    """Two have run for five of their eight hours: to wait for three is less than to lose five."""
+    Template.objects.update(work_lost=on_template)
+    Flavor.objects.update(work_lost=on_flavor)
+    in_cohort((team, 4), (other, 4))
+    rows = [make(alice, "sim-h100-x4", name=name, checkpointed=checkpointed) for name in ("one", "two")]
+    assert all(row.loses_work is not leaves for row in rows)
+    settle(30, resting=lambda: states(*rows) == ["running"] * 2)
+    clock.shift(5 * 3600)
+    rows_changed()
+    make(dora, "sim-h100-x4", team=other)
+    assert Preemption.objects.exists() is leaves
+
+
 def test_who_runs_too_short_or_may_not_be_preempted_stays(borrowed, make, dora, other, pool):
     Workspace.objects.update(preemptible=False)
     make(dora, "sim-h100-x4", team=other)
@@ -365,6 +394,8 @@ def test_a_higher_priority_in_the_team_takes_the_place(make, alice, team, pool, 
 def test_a_cycle_is_left_out_while_nothing_has_changed(make, alice, pool, clock):
     for _ in range(3):
         make(alice, "sim-h100-x4")
+    # The last cycle has kept the place of the one that waits: the next one looks at that.
+    assert cycle.run_if_due() is not None
     assert cycle.run_if_due() is None
     clock.shift(21)
     assert cycle.run_if_due() is not None
@@ -372,6 +403,27 @@ def test_a_cycle_is_left_out_while_nothing_has_changed(make, alice, pool, clock)
     make(alice, "sim-cpu")
     Workspace.objects.filter(state=State.PENDING).update(desired_state=DesiredState.STOPPED)
     clock.shift(60)
+    assert cycle.run_if_due() is None
+
+
+def test_what_changes_while_a_cycle_decides_is_looked_at_by_the_next_sweep(
+    make, alice, pool, clock, monkeypatch
+):
+    for _ in range(3):
+        make(alice, "sim-h100-x4")
+    # The last cycle has kept the place of the one that waits: the next one looks at that.
+    assert cycle.run_if_due() is not None
+    assert cycle.run_if_due() is None
+    update = queue_status.update
+
+    def meanwhile(snapshot, first):
+        snapshot_feed.workloads([uuid4()])
+        update(snapshot, first)
+
+    monkeypatch.setattr(queue_status, "update", meanwhile)
+    cycle.run()
+    monkeypatch.setattr(queue_status, "update", update)
+    assert cycle.run_if_due() is not None
     assert cycle.run_if_due() is None
 
 

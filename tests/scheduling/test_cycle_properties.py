@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from uuid import UUID
 
 import pytest
 from django.db import transaction
 from django.db.models import Sum
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from portal.accounts.models import Team
@@ -22,7 +24,8 @@ from portal.scheduling.admission import Outcome, assess
 from portal.scheduling.snapshot import load
 from portal.workspaces import services
 from portal.workspaces.lifecycle import STARTABLE, STOPPABLE, State
-from portal.workspaces.models import Workspace
+from portal.workspaces.models import Preemption, Workspace
+from portal.workspaces.troubles import stored_message
 from tests.factories import FlavorFactory, MembershipFactory, TeamFactory, UserFactory
 from tests.rows import error_message
 
@@ -131,12 +134,14 @@ def step(chance: random.Random, teams: list[Team], sent) -> None:
 
 
 def create(chance: random.Random, teams: list[Team]) -> None:
-    """Ask, then do: what the preview said is what happens."""
+    """Ask, then do: what the preview said is what happens, to place, time, reason and who makes room."""
     team = chance.choice(teams)
     actor = chance.choice(list(team.members.order_by("username")))
     asked = {
         "template": selectors.template_by_slug("jupyterlab"),
         "flavor": selectors.flavor_by_slug(chance.choice(FLAVORS)),
+        "expected_s": chance.choice((None, 600, 7200, 86_400)),
+        "priority": chance.choice((-1, 0, 0)),
     }
     said = assess(**asked, team=team, actor=actor)
     try:
@@ -144,17 +149,33 @@ def create(chance: random.Random, teams: list[Team]) -> None:
             made = services.create(**asked, team=team, actor=actor)
     except PortalError as refused:
         assert (said.outcome.value, said.message) == (refused.code, refused.message)
+        assert not said.possible
         return
+    room = set(Preemption.objects.filter(preempted_by=str(made.pk)).values_list("workspace", flat=True))
+    assert room == {UUID(name) for name in said.makes_room}
     if said.outcome is Outcome.FITS_NOW:
         assert made.state == State.PROVISIONING, error_message(made)
-    else:
-        assert (said.outcome, made.state) == (Outcome.QUEUED, State.PENDING)
+        assert said.pool == made.pool
+        nodes = made.allocations.filter(released_at=None).values_list("node__name", flat=True)
+        assert sorted(item.node for item in said.placement.nodes) == sorted(nodes)
+        return
+    entry = made.queue_entry
+    assert (said.outcome, made.state) == (Outcome.QUEUED, State.PENDING)
+    assert (said.position, said.eta_at, said.eta_basis) == (
+        entry.position,
+        entry.eta_at,
+        stored_message(entry.eta_basis),
+    )
+    assert (said.message, dict(said.blocker)) == (stored_message(entry.reason), entry.blocker)
 
 
 # Snapshots are kept between steps, as in production, so that following what changes is tested too.
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(
+    max_examples=15, phases=(Phase.generate,), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(seed=SEEDS)
-def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch):
+def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeypatch, clock, settings):
+    settings.BERTH_MIN_RUN_S = 600
     # The transaction is the test's.
     monkeypatch.setattr(snapshot_cache, "_in_transaction", lambda: False)
     snapshot_cache.forget()
@@ -162,6 +183,8 @@ def test_nothing_is_over_allocated_and_previews_hold(worlds, sent, seed, monkeyp
     with transaction.atomic():
         limits(chance, worlds)
         for _ in range(25):
+            # Time goes on between any two requests, so that none are of equal age.
+            clock.shift(chance.choice((1, 1, 30, 900, 7200)))
             step(chance, worlds, sent)
             check()
         transaction.set_rollback(True)

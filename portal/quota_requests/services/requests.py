@@ -16,10 +16,11 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.accounts import approvers
+from portal.accounts.domain_events import UserDeactivated
 from portal.accounts.models import Team, User
 from portal.accounts.policies import is_member
 from portal.catalog.models import Flavor, Template
-from portal.common.actors import SYSTEM
+from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.formatting import format_amount, format_resource_amount
 from portal.common.reasons.codes import AccountCode, RequestCode
@@ -40,7 +41,7 @@ from portal.quota_requests.services.validation import MAX_WHY, check
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import QueueOutcome, State
 from portal.workspaces.models import Workspace
-from portal.workspaces.selectors import locked
+from portal.workspaces.transitions import locked
 
 
 def url_of(request: QuotaRequest) -> str:
@@ -114,13 +115,31 @@ def ask(
 
 @transaction.atomic
 def ask_to_start(
-    *, actor: User, team: Team, template: Template, flavor: Flavor, name: str = "", **wanted: Any
+    *,
+    actor: User,
+    team: Team,
+    template: Template,
+    flavor: Flavor,
+    name: str = "",
+    expected_s: int | None = None,
+    checkpointed: bool | None = None,
+    **wanted: Any,
 ) -> QuotaRequest:
     """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
 
+    `expected_s` and `checkpointed` are those of `workspaces.services.create`.
+
     Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
     """
-    waiting = workspaces.create_waiting(actor=actor, team=team, template=template, flavor=flavor, name=name)
+    waiting = workspaces.create_waiting(
+        actor=actor,
+        team=team,
+        template=template,
+        flavor=flavor,
+        name=name,
+        expected_s=expected_s,
+        checkpointed=checkpointed,
+    )
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         raise StateConflict(
             Reason(RequestCode.NEEDS_NO_APPROVAL, {"template": template.name, "flavor": flavor.name}),
@@ -153,7 +172,7 @@ def _rule_for(request: QuotaRequest) -> AutoApproveRule | None:
     if request.kind != RequestKind.QUOTA or request.until is None:
         return None
     now = timezone.now()
-    for rule in rules_for(request.team, request.resource):
+    for rule in rules_for(request.team, request.resource, request.requester):
         if request.until - now > timedelta(hours=rule.hours_at_most):
             continue
         if request.amount <= left_of(rule, request.team, now):
@@ -261,7 +280,25 @@ def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
         raise NotAllowed(Reason(RequestCode.ONLY_ASKER_WITHDRAWS, asker))
     if request.status == RequestStatus.WITHDRAWN:
         return request
-    _decide(request, RequestStatus.WITHDRAWN, actor, "")
+    _withdraw(request, actor)
+    return request
+
+
+def withdraw_all_of(event: UserDeactivated) -> None:
+    """Take back whatever a deactivated user has asked for and nobody has decided yet."""
+    asked = QuotaRequest.objects.filter(requester=event.user, status=RequestStatus.OPEN)
+    for request_id in asked.order_by("created_at", "pk").values_list("pk", flat=True):
+        _withdraw(_request(request_id), event.actor)
+
+
+def _withdraw(request: QuotaRequest, actor: User | SystemActor) -> None:
+    _set(
+        request,
+        RequestStatus.WITHDRAWN,
+        decided_by=actor if isinstance(actor, User) else None,
+        decided_at=timezone.now(),
+        decision_note="",
+    )
     words = format_resource_amount(request.resource, request.amount)
     events.record(
         actor=actor,
@@ -273,7 +310,6 @@ def withdraw(*, actor: User, request_id: UUID) -> QuotaRequest:
         data=_data(request),
     )
     _end_waiting(request, "the request that it waited for was withdrawn")
-    return request
 
 
 def _request(request_id: UUID) -> QuotaRequest:

@@ -21,6 +21,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
+from portal.quota_requests import policies
 from portal.quota_requests.models import AutoApproveRule, RequestStatus
 from portal.quotas import resources
 from portal.quotas.models import Grant
@@ -52,6 +53,7 @@ def create_rule(
         amount_at_most=amount_at_most,
         hours_at_most=hours_at_most,
         created_by=actor,
+        changed_by=actor,
     )
     _record_rule(actor, rule, "rule_created", f"made the rule: {describe_rule(rule)}")
     return rule
@@ -83,7 +85,8 @@ def change_rule(
     for name, value in changes.items():
         setattr(rule, name, value)
     _check_rule(rule.resource, rule.amount_at_most, rule.hours_at_most)
-    rule.save(update_fields=list(changes))
+    rule.changed_by = actor
+    rule.save(update_fields=[*changes, "changed_by"])
     switched = {True: "switched on the rule: ", False: "switched off the rule: "}
     if set(changes) == {"enabled"}:
         message = switched[rule.enabled] + describe_rule(rule)
@@ -113,9 +116,14 @@ def describe_rule(rule: AutoApproveRule) -> str:
     return _("up to %(amount)s for up to %(hours)s, for %(team)s") % words
 
 
-def rules_for(team: Team, resource: str) -> list[AutoApproveRule]:
-    """Rules that count for the team, its own first."""
+def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRule]:
+    """Rules that count for a request of this member, the team's own first.
+
+    Nobody's own request is approved by a rule that they made or changed last.
+    """
     found = AutoApproveRule.objects.filter(enabled=True, resource=resource).order_by("created_at")
+    if not policies.is_only_superuser(requester):
+        found = found.exclude(created_by=requester).exclude(changed_by=requester)
     return [rule for rule in found if rule.team_id == team.pk] + [
         rule for rule in found if rule.team_id is None
     ]

@@ -22,7 +22,7 @@ from portal.catalog import selectors as catalog
 from portal.common.errors import PortalError
 from portal.common.formatting import format_input, format_resource_amount
 from portal.common.htmx import partial_of, wants
-from portal.common.texts import strip_nul
+from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.quota_requests import policies, presenters
 from portal.quota_requests import selectors as selectors
@@ -30,6 +30,7 @@ from portal.quota_requests.forms import AskForm, DecideForm, base_units, end_aft
 from portal.quota_requests.models import QuotaRequest, RequestKind
 from portal.quota_requests.services import requests as services
 from portal.quotas import resources
+from portal.workspaces import services as workspaces
 
 ROWS_PER_PAGE = 20
 
@@ -42,7 +43,8 @@ ROWS_PER_PAGE = 20
 def ask(request: SignedInRequest) -> HttpResponse:
     """Ask for more. Filled in by the place that refused: team, kind, resource, amount (base units).
 
-    With template, flavor and name a workspace is made too, which starts by itself when approved.
+    With template, flavor and name a workspace is made too, which starts by itself when approved; with it come
+    the hours that it is needed and whether its work is checkpointed, as typed for a new workspace.
     """
     data = request.POST if request.method == "POST" else request.GET
     teams = list(accounts.own_teams(request.user))
@@ -74,6 +76,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
         "form": form,
         "teams": teams,
         "start": start,
+        "hours": strip_nul(data.get("hours", "")),
         "gone": gone,
         "hint": _hint(request, team, data, known),
     }
@@ -93,9 +96,19 @@ def _start(data: Any) -> tuple[dict[str, Any] | None, str]:
             "template": catalog.template_by_slug(strip_nul(template)),
             "flavor": catalog.flavor_by_slug(strip_nul(flavor)),
             "name": strip_nul(data.get("name", "")),
+            "expected_s": _expected_s(data),
+            # A box that was not ticked says nothing: then the template and flavor decide.
+            "checkpointed": True if "checkpointed" in data else None,
         }, ""
     except PortalError as error:
         return None, error.message
+
+
+def _expected_s(data: Any) -> int | None:
+    """The hours in seconds; raises `InvalidInput`."""
+    expected_s = parse_hours(data.get("hours", ""))
+    workspaces.check_order(expected_s)
+    return expected_s
 
 
 def _initial(data: Any, known: list[str]) -> dict[str, Any]:
@@ -143,7 +156,7 @@ def _hint(request: SignedInRequest, team: Team | None, data: Any, known: list[st
         resource = resources.GPU_HOURS
     asked = QuotaRequest(team=team, requester=request.user, kind=kind, resource=resource, amount=1)
     standing = [line for line in presenters.lines(selectors.evidence(asked)) if line.key in HINTS]
-    at_once = selectors.at_once(team, resource) if kind == RequestKind.QUOTA else None
+    at_once = selectors.at_once(request.user, team, resource) if kind == RequestKind.QUOTA else None
     return {
         "team": team,
         "lines": standing,

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
 from portal.scheduling.engine.model import BackfillReservation, Policy, Running, Workload
-from portal.scheduling.engine.usage import Usage
+from portal.scheduling.engine.usage import Promised, Usage, within_nominal
 
 End = tuple[int, str, Workload]
 MAX_GONE = 512
@@ -45,6 +45,8 @@ class ReservedStart:
     """A back-fill reservation, and the usage at its start with the request in it.
 
     `gone` names those whose leaving gives it its place on the nodes; None where nodes are not looked at.
+    `borrows` is set where its team would borrow for it: an owner of another team passes it. It is `passed`
+    once that has taken its start.
     """
 
     backfill: BackfillReservation
@@ -52,6 +54,8 @@ class ReservedStart:
     usage: Usage
     nominated: bool = False
     gone: tuple[str, ...] | None = None
+    borrows: bool = False
+    passed: bool = False
 
     def allows(self, other: Workload, now_s: int, placer: Placer | None) -> bool:
         """Whether starting `other` now leaves the reserved start where it is."""
@@ -88,6 +92,16 @@ class ReservedStart:
                 self.usage.remove(each.workload)
         if from_s + other.duration_s > self.backfill.start_s:
             self.usage.add(other)
+
+
+def binding_on(
+    workload: Workload, usage: Usage, reserved_starts: Sequence[ReservedStart], promised: Promised
+) -> Sequence[ReservedStart]:
+    """Those that the request has to leave alone: all, but an owner passes other teams that would borrow."""
+    others = [each for each in reserved_starts if not each.borrows or each.workload.team == workload.team]
+    if len(others) < len(reserved_starts) and within_nominal(usage, workload, promised):
+        return others
+    return reserved_starts
 
 
 def expected_ends(
@@ -148,31 +162,40 @@ def find_reserved_start(
     return ReservedStart(BackfillReservation(workload.id, at_s, resource), workload, later)
 
 
-def fits_without(
-    workload: Workload,
-    at_s: int,
-    usage: Usage,
-    gone: Sequence[Workload],
-    reserved_starts: Sequence[ReservedStart],
-    placer: Placer | None,
-    running: Container[str],
-) -> bool:
-    """Whether it fits at `at_s` with `gone` left and those of `reserved_starts` in.
+class Soon:
+    """The usage and the nodes as they will be once some have left. For one moment of one cycle (`key`)."""
 
-    The usage stays as it was.
-    """
-    for other in gone:
-        usage.remove(other)
-    for reserved_start in reserved_starts:
-        usage.add(reserved_start.workload)
-    fits = usage.shortfall(workload, at_s) is None
-    for reserved_start in reserved_starts:
-        usage.remove(reserved_start.workload)
-    for other in gone:
-        usage.add(other)
-    if not fits or placer is None:
-        return fits
-    return placer.fits(workload, [other.id for other in gone if other.id in running])
+    __slots__ = ("_found", "_names", "_usage", "key")
+
+    def __init__(self, key: object, usage: Usage, gone: Sequence[Workload], running: Container[str]) -> None:
+        self.key = key
+        self._usage = usage.clone()
+        for other in gone:
+            self._usage.remove(other)
+        self._names = [other.id for other in gone if other.id in running]
+        self._found: dict[object, bool] = {}
+
+    def fits(
+        self,
+        workload: Workload,
+        at_s: int,
+        reserved_starts: Sequence[ReservedStart],
+        placer: Placer | None,
+    ) -> bool:
+        """Whether it fits then, with those of `reserved_starts` in."""
+        for reserved_start in reserved_starts:
+            self._usage.add(reserved_start.workload)
+        fits = self._usage.shortfall(workload, at_s) is None
+        for reserved_start in reserved_starts:
+            self._usage.remove(reserved_start.workload)
+        if not fits or placer is None:
+            return fits
+        # Whose they are is nothing to the nodes.
+        alike = (workload.place, tuple(sorted(workload.amounts.items())))
+        found = self._found.get(alike)
+        if found is None:
+            found = self._found[alike] = placer.fits(workload, self._names)
+        return found
 
 
 def room_on_nodes(

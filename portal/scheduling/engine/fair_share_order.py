@@ -6,43 +6,54 @@ the last slot that was given counts no more. Shares of cohorts in cohorts stay a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from heapq import heapify, heappop, heappush
 
-from portal.quotas.shares import MAX_SHARE, SHARE_ONE
-from portal.quotas.types import WEIGHT_ONE
+from portal.quotas.shares import fair_parts, fair_parts_above, share_of
 from portal.scheduling.engine.model import Workload
-from portal.scheduling.engine.pending import UNRESERVED, USUAL, Key, Rank
+from portal.scheduling.engine.pending import Key, PendingQueue, Rank, Shape, rank_of
 from portal.scheduling.engine.scheduler_state import SchedulerState
 from portal.scheduling.engine.usage import Usage
 
 
 class _Account:
-    """A team's share, as what it holds changes."""
+    """A team's share and the delay it brings, as what it holds changes."""
 
-    __slots__ = ("above", "entries", "history", "share", "terms", "usage", "version")
+    __slots__ = (
+        "_above",
+        "_delay_of_ms",
+        "_node",
+        "delay_ms",
+        "entries",
+        "history",
+        "terms",
+        "usage",
+        "version",
+    )
 
     def __init__(self, usage: Usage, team: str) -> None:
-        node = usage.tree.teams[team]
+        self._node = node = usage.tree.teams[team]
         averages = usage.teams[team].borrowed_avg
-        self.terms: dict[str, tuple[int, int, int]] = {}
+        self.terms: dict[str, tuple[int, int, int, int]] = {}
         self.usage: dict[str, int] = {}
         if node.parent is not None:
             for name in node.root_names:
                 self.terms[name] = (
                     node.quota[name],
                     averages.get(name, 0),
-                    max(1, node.parent.potential(name)) * node.weight_milli,
+                    node.parent.potential(name),
+                    node.weight_milli,
                 )
                 self.usage[name] = node.usage.get(name, 0)
-        self.above = usage.share(team)[:-1]
-        self.share = usage.share(team)
-        self.history: list[tuple[int, tuple[int, ...]]] = [(0, self.share)]
+        self._delay_of_ms = usage.delay_of_ms
+        self._above = fair_parts_above(node)
+        self.delay_ms = usage.delay_ms(team)
+        self.history: list[tuple[int, int]] = [(0, self.delay_ms)]
         self.entries: list[Key] = []
         self.version = 0
 
     def change(self, workload: Workload, sign: int) -> bool:
-        """Whether the share is another one with the workload (or without it)."""
+        """Whether the delay is another one with the workload (or without it)."""
         touched = False
         for name, amount in workload.amounts.items():
             if name in self.usage:
@@ -51,14 +62,14 @@ class _Account:
         if not touched:
             return False
         largest = 0
-        for name, (quota, average, unit) in self.terms.items():
+        for name, (quota, average, lendable, weight_milli) in self.terms.items():
             taken = max(0, self.usage[name] - quota) + average
             if taken > 0:
-                largest = max(largest, taken * SHARE_ONE * WEIGHT_ONE // unit if unit else MAX_SHARE)
-        share = (*self.above, largest)
-        if share == self.share:
+                largest = max(largest, share_of(taken, lendable, weight_milli))
+        delay_ms = self._delay_of_ms(fair_parts(largest, self._node) + self._above)
+        if delay_ms == self.delay_ms:
             return False
-        self.share = share
+        self.delay_ms = delay_ms
         return True
 
 
@@ -74,14 +85,15 @@ class FairShareOrder:
         self._next_end = next(self._running, None)
         self._ends: list[tuple[int, str]] = []
         self._heap: list[tuple[Rank, int, str]] = []
-        for key in scheduler.pending.keys_of_all():
-            if key[4] not in starting:
-                self._accounts[self._items[key[4]].team].entries.append(key)
+        self._pending = scheduler.pending
+        self._starting = starting
+        for shape, keys in without(self._pending, starting):
+            self._accounts[shape[0]].entries.extend(keys)
         for account in self._accounts.values():
             # The last comes first: it is taken off the end.
             account.entries.sort(reverse=True)
         self._heap = [
-            (_rank(account.entries[-1], account.share), 0, team)
+            (rank_of(account.entries[-1], account.delay_ms), 0, team)
             for team, account in self._accounts.items()
             if account.entries
         ]
@@ -98,8 +110,18 @@ class FairShareOrder:
             self._given.append(rank)
             account.version += 1
             self._push(team, account)
-            return self._items[rank[5]]
+            return self._items[rank[4]]
         return None
+
+    def rest(self) -> Iterator[tuple[int, Sequence[Key]]]:
+        """All that have not been given out, by shape: the team's delay as it is now, and the keys."""
+        gone = self._starting.union(rank[4] for rank in self._given)
+        for shape, keys in without(self._pending, gone):
+            yield self._accounts[shape[0]].delay_ms, keys
+
+    def rank_now(self, team: str, key: Key) -> Rank:
+        """The rank of a request of the team by shares as they are now."""
+        return rank_of(key, self._accounts[team].delay_ms)
 
     def starts(self, workload: Workload, start_s: int) -> None:
         """It has its slot from then on."""
@@ -121,22 +143,26 @@ class FairShareOrder:
         for place, rank in enumerate(self._given):
             while change + 1 < len(history) and history[change + 1][0] <= place:
                 change += 1
-            if _rank(key, history[change][1]) < rank:
+            if rank_of(key, history[change][1]) < rank:
                 return place
         return len(self._given)
 
     def _change(self, workload: Workload, sign: int) -> None:
         account = self._accounts[workload.team]
         if account.change(workload, sign):
-            account.history.append((len(self._given), account.share))
+            account.history.append((len(self._given), account.delay_ms))
             account.version += 1
             self._push(workload.team, account)
 
     def _push(self, team: str, account: _Account) -> None:
         if account.entries:
-            heappush(self._heap, (_rank(account.entries[-1], account.share), account.version, team))
+            heappush(self._heap, (rank_of(account.entries[-1], account.delay_ms), account.version, team))
 
 
-def _rank(key: Key, share: tuple[int, ...]) -> Rank:
-    band, priority, usual, created, name = key
-    return (band, priority, usual, share if band == USUAL and usual == UNRESERVED else (), created, name)
+def without(pending: PendingQueue, gone: Set[str]) -> Iterator[tuple[Shape, Sequence[Key]]]:
+    """The keys of each shape in their order, but for those `gone`."""
+    touched = {pending.shape_of(name) for name in gone}
+    for shape, keys in pending.by_shape():
+        left = [key for key in keys if key[4] not in gone] if shape in touched else keys
+        if left:
+            yield shape, left

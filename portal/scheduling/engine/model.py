@@ -30,8 +30,8 @@ class Workload:
     """A request. `duration_s` is how long it is expected to run, or may run at most. `created_ms` is the
     part of the second in which it was made: age decides between equals.
 
-    `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests of
-    one member that are equal in amounts and in this, both fit or neither. `nominated` is set while others
+    `place` stands for whatever else decides where it may go (labels, programs, pools): of two requests that
+    are equal in amounts and in this the nodes take both or neither. `nominated` is set while others
     are being preempted for it. `backfill_seq` is the number of its `BackfillReservation`, 0 where it has
     had none: from the first on only a higher priority goes before it, or a lower number.
     `preempted` counts how often it has had to leave. `loses_work` says that it begins anew when it comes
@@ -89,6 +89,9 @@ class Reservation:
 class Policy:
     """The site's rules. A request that waited `max_wait_s` goes before all younger ones.
 
+    A request is due `due_after` times its duration after it was made, and `share_delay_s` later for each
+    fair part of what is lent that its team takes; who is due first comes first.
+
     `backfill_depth` bounds how many requests a cycle looks at behind a reserved start. An
     overrunning workload is expected to go on for `overdue_s`. Nobody has to leave before `min_run_s`, and
     longer after each time it had to; nor where who wants its place would get one within `patience_s` anyhow.
@@ -100,6 +103,8 @@ class Policy:
     grace_s: int = 60
     patience_s: int = 900
     max_wait_s: int = 7 * 86400
+    due_after: int = 20
+    share_delay_s: int = 3 * 86400
     backfill_depth: int = 200
     preemption_attempts: int = 8
     overdue_s: int = 900

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from portal.scheduling.engine.model import Workload
 from portal.scheduling.engine.usage import Usage
 
 Shape = tuple[str, str, str, tuple[tuple[str, int], ...]]
-Key = tuple[int, int, int, int, str]
-"""Band, priority downwards, number of the back-fill reservation, creation in ms, id."""
-Rank = tuple[int, int, int, tuple[int, ...], int, str]
+Key = tuple[int, int, int, int, str, int]
+"""Band, priority downwards, number of the back-fill reservation, due time in ms, id; and how long it runs,
+which the order does not look at."""
+Rank = tuple[int, int, int, int, str]
+"""A key with the delay by the team's share in its due time."""
 NOMINATED, OVERDUE, USUAL = 0, 1, 2
 UNRESERVED = 1 << 60
 
@@ -27,12 +30,14 @@ class PendingQueue:
     """Requests by shape. Each list is in order of its own; `pick` merges them by the teams' shares.
 
     Order: nominated (others are being preempted for it), overdue, then by priority, number of the back-fill
-    reservation, the team's share, age.
+    reservation, due time. A request is due `due_after` times its duration after it was made, and later by
+    what its team borrows (`Usage.delay_ms`); in the first two bands age alone counts.
     """
 
-    __slots__ = ("_ages", "_backfill_seqs", "_keys", "_lists", "_nominated", "items")
+    __slots__ = ("_ages", "_backfill_seqs", "_due_after", "_keys", "_lists", "_nominated", "items")
 
-    def __init__(self) -> None:
+    def __init__(self, due_after: int = 0) -> None:
+        self._due_after = due_after
         self.items: dict[str, Workload] = {}
         self._keys: dict[str, tuple[Shape, Key]] = {}
         self._lists: dict[Shape, list[Key]] = {}
@@ -42,6 +47,7 @@ class PendingQueue:
 
     def clone(self) -> PendingQueue:
         twin = PendingQueue.__new__(PendingQueue)
+        twin._due_after = self._due_after
         twin.items, twin._keys = dict(self.items), dict(self._keys)
         twin._lists = {shape: list(keys) for shape, keys in self._lists.items()}
         twin._ages, twin._nominated = list(self._ages), set(self._nominated)
@@ -73,6 +79,14 @@ class PendingQueue:
         self._nominated.discard(workload_id)
         self._backfill_seqs.pop(workload_id, None)
         return workload
+
+    def asking(self, resource: str) -> int:
+        """How many ask for any of the resource."""
+        return sum(
+            len(keys)
+            for (_, _, _, amounts), keys in self._lists.items()
+            if any(name == resource and amount > 0 for name, amount in amounts)
+        )
 
     def nominated(self) -> frozenset[str]:
         return frozenset(self._nominated)
@@ -127,16 +141,39 @@ class PendingQueue:
                 heapreplace(heap, (self._rank(shape, index + 1, usage), shape))
             else:
                 heappop(heap)
-            yield self.items[rank[5]]
+            yield self.items[rank[4]]
+
+    def position(self, workload_id: str, usage: Usage) -> int:
+        """The request's place in the order as shares are now, from 1. Raises KeyError."""
+        own, key = self._keys[workload_id]
+        rank = rank_of(key, usage.delay_ms(own[0]))
+        before = 0
+        for shape, keys in self._lists.items():
+            before += bisect_left(keys, rank, key=partial(rank_of, delay_ms=usage.delay_ms(shape[0])))
+        return before + 1
+
+    def shape_of(self, workload_id: str) -> Shape:
+        """Raises KeyError."""
+        return self._keys[workload_id][0]
 
     def _rank(self, shape: Shape, index: int, usage: Usage) -> Rank:
-        band, priority, usual, created, name = self._lists[shape][index]
-        share = usage.share(shape[0]) if band == USUAL and usual == UNRESERVED else ()
-        return (band, priority, usual, share, created, name)
+        return rank_of(self._lists[shape][index], usage.delay_ms(shape[0]))
 
-    def keys_of_all(self) -> Iterator[Key]:
-        """What decides the order of each, but for the shares. In no order."""
-        return (key for _, key in self._keys.values())
+    def by_shape(self) -> Iterator[tuple[Shape, Sequence[Key]]]:
+        """The keys of each shape in their order: what decides the order of all, but for the shares."""
+        return iter(self._lists.items())
+
+    def positions(self, usage: Usage) -> dict[str, int]:
+        """The places of all in the order as shares are now, from 1: for many faster than one by one."""
+        ranks: list[Rank] = []
+        for shape, keys in self._lists.items():
+            delay_ms = usage.delay_ms(shape[0])
+            ranks.extend(rank_of(key, delay_ms) for key in keys)
+        ranks.sort()
+        return {rank[4]: place for place, rank in enumerate(ranks, 1)}
+
+    def has_reserved_start(self, workload_id: str) -> bool:
+        return workload_id in self._backfill_seqs
 
     def key_of(self, workload: Workload) -> Key:
         """The same for a request that is new, or for one that waits."""
@@ -148,8 +185,11 @@ class PendingQueue:
         # Priority does not count for those who have waited too long: their age alone does.
         priority = 0 if band == OVERDUE else -workload.priority
         backfill_seq = self._backfill_seqs.get(workload.id) or workload.backfill_seq or UNRESERVED
-        made_ms = workload.created_s * 1000 + workload.created_ms
-        return (band, priority, backfill_seq if band == USUAL else 0, made_ms, workload.id)
+        due_ms = workload.created_s * 1000 + workload.created_ms
+        if band != USUAL:
+            return (band, priority, 0, due_ms, workload.id, workload.duration_s)
+        due_ms += self._due_after * workload.duration_s * 1000
+        return (band, priority, backfill_seq, due_ms, workload.id, workload.duration_s)
 
     def _insert(self, workload: Workload, shape: Shape, band: int) -> None:
         key = self._key(workload, band)
@@ -162,3 +202,8 @@ class PendingQueue:
         del keys[bisect_left(keys, key)]
         if not keys:
             del self._lists[shape]
+
+
+def rank_of(key: Key, delay_ms: int) -> Rank:
+    band, priority, usual, due_ms, name, _ = key
+    return (band, priority, usual, due_ms + delay_ms if usual == UNRESERVED else due_ms, name)

@@ -4,7 +4,8 @@ Each limit (the site's, each cohort's, each team's and capped member's own) is a
 is left of it at each time. The pending requests take their slots in the order of the queue: the first
 span in which all their rows have enough for as long as they run. What runs is taken to end as expected,
 and nobody new to come. The first ends of a small site are grid times; else times are within some 2 % of
-the time ahead.
+the time ahead. Behind the first `DEPTH` requests slots are not looked for one by one: a request starts there
+when the work before it (amounts times durations) fits into what is left of its rows (`plan_tail`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from portal.common.reasons.codes import Rule, WaitBasis
 from portal.common.reasons.reason import Reason
 from portal.quotas.tree import NO_LIMIT, Node
 from portal.scheduling.engine.fair_share_order import FairShareOrder
-from portal.scheduling.engine.model import FOREVER_S, Cycle, Eta, Running, Workload
+from portal.scheduling.engine.model import Cycle, Eta, Running, Workload
+from portal.scheduling.engine.pending import Key
+from portal.scheduling.engine.plan_tail import Tail
 from portal.scheduling.engine.scheduler_state import SchedulerState
 
+DEPTH = 512
+"""So many requests get slots of their own."""
 GRID_RATIO = 1.03
 GRID_AHEAD_S = 2 * 365 * 86400
 EXACT_TIMES = 160
@@ -71,8 +76,10 @@ class Plan:
         self._kept: dict[tuple[str, str], Ints] = {}
         self._etas: dict[str, Eta] = {}
         self._slots: list[_Slot | None] = []
-        self._grid, self._next, self._left = self._read()
+        self._rest: Tail | None = None
         starts = cycle.starts if cycle is not None else ()
+        self._running = _Running(scheduler)
+        self._grid, self._next, self._left = self._read([scheduler.pending.items[name] for name in starts])
         self._order = order = FairShareOrder(scheduler, frozenset(starts))
         for name in starts:
             workload = scheduler.pending.items[name]
@@ -80,9 +87,9 @@ class Plan:
             self._take(self._left, _Slot(need, 0, int(self._after_of(workload.duration_s)[0])), -1)
             order.starts(workload, self._now_s)
             self._etas[name] = Eta(self._now_s, ENOUGH_FREE)
-        earliest = 0 if cycle is None else self._next
-        while (pending := order.pick()) is not None:
-            slot, eta = self._find(self._left, pending, earliest)
+        self._earliest = 0 if cycle is None else self._next
+        while len(self._slots) < DEPTH and (pending := order.pick()) is not None:
+            slot, eta = self._find(self._left, pending, self._earliest)
             self._slots.append(slot)
             self._etas[pending.id] = eta
             if slot is not None and eta.eta_s is not None:
@@ -91,18 +98,26 @@ class Plan:
 
     def eta(self, workload_id: str) -> Eta:
         """Raises KeyError where it did not wait when the plan was made."""
-        return self._etas[workload_id]
+        found = self._etas.get(workload_id)
+        if found is not None:
+            return found
+        pending = self._scheduler.pending
+        workload = pending.items[workload_id]
+        return self._tail().insert(workload, self._order.rank_now(workload.team, pending.key_of(workload)))
 
     def etas(self) -> dict[str, Eta]:
         """The ETAs of all that waited."""
-        return dict(self._etas)
+        return {**self._etas, **self._tail().etas()}
 
-    def insert(self, workload: Workload) -> Eta:
-        """The ETA of one more request at its place in the order, given that it does not start at once.
+    def insert(self, workload: Workload, key: Key) -> Eta:
+        """The ETA of one more request: that of a plan with it, given that it does not start at once.
 
-        The plan stays as it is.
+        `key` is what it has in the queue. The plan stays as it is.
         """
-        place = self._order.index_of(workload.team, self._scheduler.pending.key_of(workload))
+        self._read_member(workload.team, workload.user)
+        place = self._order.index_of(workload.team, key)
+        if place == DEPTH:
+            return self._tail().insert(workload, self._order.rank_now(workload.team, key))
         left = self._left
         if place < len(self._slots):
             left = left.copy()
@@ -111,21 +126,66 @@ class Plan:
                     self._take(left, slot, 1)
         return self._find(left, workload, self._next)[1]
 
+    def _tail(self) -> Tail:
+        if self._rest is None:
+            self._rest = Tail(self, self._scheduler.pending.items, self._order.rest())
+        return self._rest
+
+    # --- what the tail asks ----------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> Ints:
+        return self._grid
+
+    def left_of(self, row: int) -> Ints:
+        """What is left of a limit at each time, once those before the tail have their slots."""
+        line: Ints = self._left[row]
+        return line
+
+    def demand(self, workload: Workload) -> tuple[tuple[int, int], ...]:
+        """What it takes of which limits at most."""
+        need = self._needs.get(key := self._key(workload))
+        if need is None:
+            need = self._need(self._left, workload)
+            if need.amounts.shape[1] == 1:
+                self._needs[key] = need
+        most = need.amounts[: need.checked].max(axis=1) if need.checked else ()
+        return tuple((int(row), int(amount)) for row, amount in zip(need.rows, most, strict=False))
+
+    def never(self, workload: Workload) -> Eta | None:
+        """What is said of a request that limits keep from ever starting, else None."""
+        never = self._usage.never(workload)
+        if never is None and not self._usage.teams[workload.team].funded:
+            never = (Rule.LEDGER, "")
+        return Eta(None, Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": never[0].value})) if never else None
+
+    def alike(self, workload: Workload) -> str:
+        """Equal for requests that, with equal demands, start at the same time."""
+        need = self._needs.get(self._key(workload))
+        return "" if need is not None and not self._usage.calendar.reservations else workload.team
+
+    def alone(self, workload: Workload) -> tuple[int, Eta]:
+        """The grid time at which it would start if it came right behind those before the tail."""
+        slot, eta = self._find(self._left, workload, self._earliest)
+        return (slot.first if slot is not None else len(self._grid)), eta
+
+    def eta_at(self, index: int) -> Eta:
+        """The ETA for a start at a grid time."""
+        return Eta(int(self._grid[index]), self._basis) if index < len(self._grid) else TOO_FAR_AHEAD
+
     # --- slots -----------------------------------------------------------------------------------------
 
     def _find(self, left: Ints, workload: Workload, earliest: int) -> tuple[_Slot | None, Eta]:
         need = self._needs.get(key := self._key(workload))
         if need is None:
-            never = self._usage.never(workload)
-            if never is None and not self._usage.teams[workload.team].funded:
-                never = (Rule.LEDGER, "")
+            never = self.never(workload)
             if never is not None:
-                return None, Eta(None, Reason(WaitBasis.LIMIT_MUST_CHANGE, {"rule": never[0].value}))
+                return None, never
             need = self._need(left, workload)
             if need.amounts.shape[1] == 1:
                 self._needs[key] = need
-        over = left[need.rows[: need.checked]] - need.amounts[: need.checked]
-        enough: Bools = np.all(over >= 0, axis=0)
+        room = left[need.rows[: need.checked]] >= need.amounts[: need.checked]
+        enough: Bools = np.all(room, axis=0)
         begins = enough
         if self._usage.calendar.reservations:
             unbooked = self._unbooked(left, workload)
@@ -197,10 +257,9 @@ class Plan:
 
     # --- rows ------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[Ints, int, Ints]:
+    def _read(self, starts: Sequence[Workload]) -> tuple[Ints, int, Ints]:
         """The grid, where on it something changes first, and what is left of each limit at each time."""
-        scheduler, usage = self._scheduler, self._usage
-        running = _Running(scheduler)
+        scheduler, usage, running = self._scheduler, self._usage, self._running
         moments = [
             at_s
             for each in usage.calendar.reservations
@@ -210,8 +269,8 @@ class Plan:
         grid = _grid(self._now_s, np.unique(running.ends), moments)
         running.settle(grid)
         # Until something ends nothing changes: who does not start now starts then at the earliest.
-        shortest_s = min((each.duration_s for each in scheduler.pending.items.values()), default=FOREVER_S)
-        soonest = min((*running.ends.tolist(), *moments, self._now_s + shortest_s))
+        ends = [self._now_s + each.duration_s for each in starts]
+        soonest = min((*running.ends.tolist(), *moments, *ends), default=self._now_s)
         following = min(max(1, int(np.searchsorted(grid, soonest))), len(grid) - 1)
         lines: list[Ints] = []
         for resource in {**usage.capacity, **usage.site_limits}:
@@ -219,17 +278,32 @@ class Plan:
             limit = min(one[resource] for one in both if resource in one)
             self._row["site", resource] = len(lines)
             lines.append(limit - running.held(resource))
-        for team, user in dict.fromkeys((each.team, each.user) for each in scheduler.pending.items.values()):
-            if usage.teams[team].capped:
-                own = [each for each in scheduler.of_team(team) if each.workload.user == user]
-                for resource, cap in usage.teams[team].caps_of(user).items():
-                    self._row["member", team, user, resource] = len(lines)
-                    lines.append(cap - running.held_by(own, resource))
+        capped = {name for name, team in usage.teams.items() if team.capped}
+        if capped:
+            of = ((each.team, each.user) for each in scheduler.pending.items.values() if each.team in capped)
+            for team, user in dict.fromkeys(of):
+                lines += self._of_member(team, user, len(lines))
         for node in (*usage.tree.cohorts.values(), *usage.tree.teams.values()):
             if node.parent is None:
                 for resource in node.root_names:
                     self._read_node(node, resource, running, lines)
         return grid, following, np.array(lines, np.int64).reshape(len(lines), len(grid))
+
+    def _of_member(self, team: str, user: str, first: int) -> list[Ints]:
+        """The rows of a member's caps, numbered from `first`."""
+        own = [each for each in self._scheduler.of_team(team) if each.workload.user == user]
+        lines: list[Ints] = []
+        for resource, cap in self._usage.teams[team].caps_of(user).items():
+            self._row["member", team, user, resource] = first + len(lines)
+            lines.append(cap - self._running.held_by(own, resource))
+        return lines
+
+    def _read_member(self, team: str, user: str) -> None:
+        """Add the rows of a member of whom nothing waits, if there are any."""
+        caps = self._usage.teams[team].caps_of(user)
+        if caps and ("member", team, user, next(iter(caps))) not in self._row:
+            lines = self._of_member(team, user, len(self._left))
+            self._left = np.vstack([self._left, *lines])
 
     def _read_node(self, node: Node, resource: str, running: _Running, lines: list[Ints]) -> Ints:
         """Add the rows of the node and those below it. Returns what it takes from above at each time."""
@@ -286,21 +360,9 @@ class _Running:
 
     def __init__(self, scheduler: SchedulerState) -> None:
         self._overdue = (scheduler.now_s, scheduler.now_s + scheduler.policy.overdue_s)
-        self._numbers = {name: number for number, name in enumerate(scheduler.usage.teams)}
-        shapes: dict[tuple[tuple[str, int], ...], int] = {}
-        ends: list[int] = []
-        teams: list[int] = []
-        of: list[int] = []
-        for end_s, workload in scheduler.by_end():
-            ends.append(end_s)
-            teams.append(self._numbers[workload.team])
-            of.append(shapes.setdefault(tuple(workload.amounts.items()), len(shapes)))
-        self.ends = self._expected(ends)
-        self._teams: Rows = np.array(teams, np.intp)
-        self._amounts: dict[str, Ints] = {}
-        for name in {name for shape in shapes for name, _ in shape}:
-            by_shape = np.array([dict(shape).get(name, 0) for shape in shapes], np.int64)
-            self._amounts[name] = by_shape[np.array(of, np.intp)]
+        self._of = scheduler.amounts_by_end()
+        self._numbers = {name: number for number, name in enumerate(self._of.teams)}
+        self.ends = self._expected(self._of.ends)
 
     def settle(self, grid: Ints) -> None:
         """Use these times from now on."""
@@ -309,25 +371,25 @@ class _Running:
 
     def held(self, resource: str, teams: Collection[str] | None = None) -> Ints:
         """What the teams (None: all) hold at each time; given back at the first grid time from its end on."""
-        amounts = self._amounts.get(resource)
+        amounts = self._of.amounts.get(resource)
         if amounts is None:
             return np.zeros(len(self._grid), np.int64)
         if teams is None:
             return self._profile(self._at, amounts)
         wanted = np.zeros(len(self._numbers), np.bool_)
-        wanted[[self._numbers[name] for name in teams]] = True
-        chosen = wanted[self._teams]
+        wanted[[self._numbers[name] for name in teams if name in self._numbers]] = True
+        chosen = wanted[self._of.team]
         return self._profile(self._at[chosen], amounts[chosen])
 
     def held_by(self, own: Sequence[Running], resource: str) -> Ints:
         """What one member holds at each time."""
-        at = np.searchsorted(self._grid, self._expected([each.ends_s for each in own]))
+        ends = np.array([each.ends_s for each in own], np.int64)
+        at = np.searchsorted(self._grid, self._expected(ends))
         return self._profile(at, np.array([each.workload.amounts.get(resource, 0) for each in own], np.int64))
 
-    def _expected(self, ends: Sequence[int]) -> Ints:
+    def _expected(self, ends: Ints) -> Ints:
         now_s, later_s = self._overdue
-        found = np.array(ends, np.int64)
-        return np.where(found <= now_s, later_s, found)
+        return np.where(ends <= now_s, later_s, ends)
 
     def _profile(self, at: Rows, amounts: Ints) -> Ints:
         gone = np.zeros(len(self._grid) + 1, np.int64)

@@ -1,11 +1,13 @@
 """Which workloads to preempt so that a request can start: Kueue's fair-sharing rules, cohorts in cohorts.
 
 A request may take from its own team what has a lower priority, and from its cohort what others have
-borrowed. Taking from the cohort is allowed where the taker's share afterwards is at most what the
-other's will be, or, where that does not suffice, less than what the other's was. Both make the largest
-share smaller or equal, so at one moment it comes to rest. Over time shares move: so between borrowers
-what both held of late counts too, who had to leave is protected for longer each time, and does not take
-from other borrowers itself.
+borrowed of what is short. Who stays within its own of that takes it back. For others taking from the cohort
+is allowed where the taker's share afterwards is at most what the other's will be, or, where that does not
+suffice, once for each team, less than what the other's was. Both make the largest share smaller or equal,
+so at one moment it comes to rest. Over time shares move: so between borrowers what both held of late counts
+too, who had to leave is protected for longer each time, and does not take from other borrowers itself.
+What began within the minimum run, or has not begun yet, makes no borrower of a team: nothing older of it,
+which ran within its quota, leaves in its place.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ from portal.common.reasons.codes import PreemptionCode, Rule
 from portal.quotas.shares import dominant_share
 from portal.quotas.tree import Node
 from portal.scheduling.engine.model import Policy, Running, Victim, Workload
-from portal.scheduling.engine.usage import Usage, borrows, within_nominal
+from portal.scheduling.engine.pending import PendingQueue
+from portal.scheduling.engine.usage import Usage, borrows, borrows_any, exceeds_nominal
 
 Fits = Callable[[Usage, Sequence[str]], bool]
+_Place = tuple[int, bool, tuple[bool | int | str, ...]]
 MAX_DOUBLINGS = 12
 """So often at most does protection from preemption grow, by a factor of four each time."""
 
@@ -39,16 +43,46 @@ def lost_time_s(incoming: Workload, victims: Iterable[Running], resource: str, n
 
     `resource` is the one that is short; where that is not known, the one that makes least of it counts.
     """
+    return min(
+        (
+            lost // incoming.amounts[name]
+            for name, lost in _lost_work(incoming, victims, resource, now_s).items()
+        ),
+        default=0,
+    )
+
+
+def delay_of_others_s(
+    incoming: Workload,
+    victims: Iterable[Running],
+    resource: str,
+    now_s: int,
+    usage: Usage,
+    pending: PendingQueue,
+) -> int:
+    """By how much the others that wait are held up in all, if the victims' work has to be done again.
+
+    Each of those that ask for the resource waits for what is lost over the capacity of the site.
+    """
+    return min(
+        (
+            lost * (pending.asking(name) - 1) // usage.capacity[name]
+            for name, lost in _lost_work(incoming, victims, resource, now_s).items()
+            if usage.capacity.get(name)
+        ),
+        default=0,
+    )
+
+
+def _lost_work(incoming: Workload, victims: Iterable[Running], resource: str, now_s: int) -> dict[str, int]:
+    """Amounts times seconds that are lost of what is short; of all that is asked where that is not known."""
     lost = [each for each in victims if each.workload.loses_work]
-    if not lost:
-        return 0
     names = [resource] if incoming.amounts.get(resource) else list(incoming.amounts)
-    times = [
-        sum(each.workload.amounts.get(name, 0) * (now_s - each.started_s) for each in lost) // amount
+    return {
+        name: sum(each.workload.amounts.get(name, 0) * (now_s - each.started_s) for each in lost)
         for name in names
-        if (amount := incoming.amounts[name]) > 0
-    ]
-    return min(times, default=0)
+        if incoming.amounts[name] > 0
+    }
 
 
 def find_victims(
@@ -58,153 +92,251 @@ def find_victims(
     now_s: int,
     policy: Policy,
     fits: Fits | None = None,
+    unsettled: Iterable[Workload] = (),
 ) -> tuple[Victim, ...]:
     """The running workloads that have to leave for `incoming`, or nothing where that would not help.
 
     `fits` may add a condition on what is left, such as a place on a node: it is given the usage and the
-    ids that would be gone. The usage is as before when this returns.
+    ids that would be gone. `unsettled` names what counts in the usage without having begun yet: it makes
+    nobody a borrower who has to give back. The usage is as before when this returns.
     """
-
-    def enough(gone: Sequence[str]) -> bool:
-        # The incoming request counts in the usage while victims are sought.
-        usage.remove(incoming)
-        fit = usage.shortfall(incoming, now_s) is None and (fits is None or fits(usage, gone))
-        usage.add(incoming)
-        return fit
-
     shortfall = usage.shortfall(incoming, now_s)
     if shortfall is None or shortfall[0] is Rule.LEDGER:
         return ()
-    needed = [name for name, amount in incoming.amounts.items() if amount > 0]
-    owns = within_nominal(usage, incoming)
-    # A borrower that had to leave itself does not come back at the cost of another: no taking in turns.
-    in_team_only = shortfall[0] in (Rule.TEAM_LIMIT, Rule.USER_CAP) or (incoming.preempted > 0 and not owns)
-    candidates = _candidates(usage, incoming, running, now_s, policy, needed, in_team_only)
-    if not candidates:
-        return ()
-    taken: list[tuple[Running, PreemptionCode]] = []
-    usage.add(incoming)
-    try:
-        found = _first_pass(usage, incoming, candidates, enough, owns, taken)
-        if found:
-            _give_back(usage, enough, taken)
-    finally:
-        for each, _ in taken:
-            usage.add(each.workload)
+    lacking = usage.lacking(incoming, now_s)
+    if lacking and fits is not None and not fits(usage, ()):
+        # Where the nodes have no place either, whoever holds anything of what is asked may make it.
+        lacking = frozenset(name for name, amount in incoming.amounts.items() if amount > 0)
+    search = _Search(usage, incoming, now_s, policy, fits, lacking)
+    search.collect(running, unsettled)
+    return search.run()
+
+
+class _Search:
+    """One search for victims. The usage is changed on the way, and as before afterwards."""
+
+    def __init__(
+        self,
+        usage: Usage,
+        incoming: Workload,
+        now_s: int,
+        policy: Policy,
+        fits: Fits | None,
+        lacking: frozenset[str],
+    ) -> None:
+        self.usage, self.incoming, self.now_s, self.policy = usage, incoming, now_s, policy
+        self._fits = fits
+        self._lacking = lacking
+        self._capped = usage.over_cap(incoming)
+        self._own = usage.tree.teams[incoming.team]
+        self._path = self._own.path()
+        usage.add(incoming)
+        # As in Kueue, who stays within its own of what is short takes it back whatever else it borrows.
+        self._owns = not exceeds_nominal(usage, incoming.team, lacking)
         usage.remove(incoming)
-    if not found:
-        return ()
-    return tuple(Victim(each.workload.id, each.workload.team, reason, incoming.id) for each, reason in taken)
+        self._candidates: dict[str, list[Running]] = {}
+        self._unsettled: dict[str, dict[str, int]] = {}
+        self._retry: dict[str, list[Running]] = {}
+        self._taken: list[tuple[Running, PreemptionCode]] = []
 
-
-def _candidates(
-    usage: Usage,
-    incoming: Workload,
-    running: Callable[[str], Iterable[Running]],
-    now_s: int,
-    policy: Policy,
-    needed: Sequence[str],
-    in_team_only: bool,
-) -> dict[str, list[Running]]:
-    """Those that may be taken at all, by team, in the order in which they are taken (the last first)."""
-    reclaims = usage.teams[incoming.team].reclaim and not in_team_only
-    root = usage.tree.teams[incoming.team].path()[-1]
-    found: dict[str, list[Running]] = {}
-    for team, node in usage.tree.teams.items():
-        own = team == incoming.team
-        if not own and not (reclaims and node.path()[-1] is root and borrows(usage, team, needed)):
-            continue
-        for each in running(team):
-            other = each.workload
-            if not other.preemptible or each.preempt_at_s is not None:
-                continue
-            if now_s - each.started_s < protected_s(other, policy):
-                continue
-            if own and other.priority >= incoming.priority:
-                continue
-            if any(other.amounts.get(name, 0) > 0 for name in needed):
-                found.setdefault(team, []).append(each)
-    for members in found.values():
-        # Lowest priority first, then the one that began last, which loses least.
-        members.sort(
-            key=lambda each: (each.workload.priority, -each.started_s, each.workload.id), reverse=True
+    def collect(self, running: Callable[[str], Iterable[Running]], unsettled: Iterable[Workload]) -> None:
+        """Those that may be taken at all, by team, in the order in which they are taken (the last first)."""
+        for workload in unsettled:
+            self._leave_out(workload)
+        # A borrower that had to leave itself does not come back at the cost of another: no taking in turns.
+        may_reclaim = self.usage.teams[self.incoming.team].reclaim and (
+            self.incoming.preempted <= 0 or self._owns
         )
-    return found
+        for team, node in self.usage.tree.teams.items():
+            own = node is self._own
+            if own or (
+                may_reclaim and node.path()[-1] is self._path[-1] and borrows(self.usage, team, self._lacking)
+            ):
+                self._collect_from(team, own, running(team))
+        for members in self._candidates.values():
+            # Lowest priority first, then the one that began last, which loses least.
+            members.sort(key=_leaves_before, reverse=True)
 
+    def _collect_from(self, team: str, own: bool, running: Iterable[Running]) -> None:
+        found = []
+        for each in running:
+            other = each.workload
+            if each.preempt_at_s is not None:
+                continue
+            age_s = self.now_s - each.started_s
+            if not own and age_s < self.policy.min_run_s:
+                self._leave_out(other)
+            if not other.preemptible or age_s < protected_s(other, self.policy):
+                continue
+            names = self._lacking
+            if own:
+                if other.priority >= self.incoming.priority:
+                    continue
+                if other.user == self.incoming.user:
+                    names = names | self._capped
+            if any(other.amounts.get(name, 0) > 0 for name in names):
+                found.append(each)
+        if found:
+            self._candidates[team] = found
 
-def _first_pass(
-    usage: Usage,
-    incoming: Workload,
-    candidates: dict[str, list[Running]],
-    enough: Callable[[Sequence[str]], bool],
-    owns: bool,
-    taken: list[tuple[Running, PreemptionCode]],
-) -> bool:
-    """Take by the first rule, then by the second. True when it is enough."""
+    def _leave_out(self, workload: Workload) -> None:
+        """It is not counted where its team is judged as a borrower who has to give back."""
+        if workload.team == self.incoming.team:
+            return
+        total = self._unsettled.setdefault(workload.team, {})
+        for name, amount in workload.amounts.items():
+            total[name] = total.get(name, 0) + amount
 
-    def take(each: Running, reason: PreemptionCode) -> bool:
-        usage.remove(each.workload)
-        taken.append((each, reason))
-        return enough([one.workload.id for one, _ in taken])
+    def run(self) -> tuple[Victim, ...]:
+        usage, taken = self.usage, self._taken
+        if not self._candidates:
+            return ()
+        usage.add(self.incoming)
+        self._count_unsettled(-1)
+        try:
+            for team in list(self._candidates):
+                if team != self.incoming.team and not borrows(usage, team, self._lacking):
+                    del self._candidates[team]
+            found = self._first_strategy() or self._second_strategy()
+            if found:
+                self._give_back()
+        finally:
+            self._count_unsettled(1)
+            for each, _ in taken:
+                usage.add(each.workload)
+            usage.remove(self.incoming)
+        if not found:
+            return ()
+        return tuple(
+            Victim(each.workload.id, each.workload.team, reason, self.incoming.id) for each, reason in taken
+        )
 
-    def lasts(each: Running) -> bool:
-        # Between borrowers the imbalance has to be one of the last days too, not of this moment alone.
-        mine, initial, _ = _shares(usage, incoming.team, each, lasting=True)
-        return mine <= initial
+    def _count_unsettled(self, sign: int) -> None:
+        tree = self.usage.tree
+        for team, amounts in self._unsettled.items():
+            (tree.add if sign > 0 else tree.remove)(team, amounts)
 
-    cohort_reason = PreemptionCode.RECLAIM if owns else PreemptionCode.FAIR_SHARE
-    retry: dict[str, list[Running]] = {}
-    while (team := _largest(usage, incoming.team, candidates)) is not None:
-        if team == incoming.team:
-            if take(candidates[team].pop(), PreemptionCode.IN_TEAM):
-                return True
-            continue
-        while candidates[team]:
-            each = candidates[team].pop()
-            mine, _, final = _shares(usage, incoming.team, each)
-            if mine <= final and (owns or lasts(each)):
-                if take(each, cohort_reason):
+    def _enough(self) -> bool:
+        """Whether the request fits once those taken have left."""
+        # The request itself counts in the usage while victims are sought, what is unsettled does not.
+        usage = self.usage
+        usage.remove(self.incoming)
+        self._count_unsettled(1)
+        fit = usage.shortfall(self.incoming, self.now_s) is None and (
+            self._fits is None or self._fits(usage, [each.workload.id for each, _ in self._taken])
+        )
+        self._count_unsettled(-1)
+        usage.add(self.incoming)
+        return fit
+
+    def _take(self, each: Running, reason: PreemptionCode) -> bool:
+        self.usage.remove(each.workload)
+        self._taken.append((each, reason))
+        return self._enough()
+
+    def _first_strategy(self) -> bool:
+        """The taker's share afterwards is at most the other's without the victim; an owner may anyhow."""
+        candidates = self._candidates
+        while (team := self._largest(candidates)) is not None:
+            members = candidates[team]
+            if team == self.incoming.team or self._owns:
+                own = team == self.incoming.team
+                if self._take(members.pop(), PreemptionCode.IN_TEAM if own else PreemptionCode.RECLAIM):
                     return True
-                break
-            retry.setdefault(team, []).insert(0, each)
-    while (team := _largest(usage, incoming.team, retry)) is not None:
-        each = retry[team].pop()
-        mine, initial, _ = _shares(usage, incoming.team, each)
-        if mine < initial and (owns or lasts(each)) and take(each, cohort_reason):
-            return True
-    return False
+                continue
+            mine = self._mine(team)
+            while members:
+                each = members.pop()
+                if mine <= self._theirs_without(each) and self._lasts(each):
+                    if self._take(each, PreemptionCode.FAIR_SHARE):
+                        return True
+                    break
+                self._retry.setdefault(team, [each])
+        return False
+
+    def _second_strategy(self) -> bool:
+        """The taker's share afterwards is less than the other's before; once for each team, as in Kueue."""
+        while (team := self._largest(self._retry)) is not None:
+            (each,) = self._retry.pop(team)
+            if (
+                self._mine(team) < dominant_share(self._theirs(team))
+                and self._lasts(each)
+                and self._take(each, PreemptionCode.FAIR_SHARE)
+            ):
+                return True
+        return False
+
+    def _largest(self, candidates: dict[str, list[Running]]) -> str | None:
+        """The team that gives next: from the root on the child with the largest share.
+
+        Of equal ones a cohort comes before a team, and of teams the one whose next is taken first.
+        Cohorts and teams that borrow nothing have nothing to give, but for the taker's own.
+        """
+        best: tuple[tuple[_Place, ...], str] | None = None
+        for team in list(candidates):
+            members = candidates[team]
+            place = self._place(team, members[-1]) if members else None
+            if place is None:
+                del candidates[team]
+            elif best is None or place < best[0]:
+                best = (place, team)
+        return best[1] if best else None
+
+    def _place(self, team: str, following: Running) -> tuple[_Place, ...] | None:
+        node = self.usage.tree.teams[team]
+        path = node.path()[:-1]
+        if not path:
+            return ()
+        place: list[_Place] = []
+        for each in reversed(path[1:]):
+            share = dominant_share(each)
+            if not share and each not in self._path and not borrows_any(each):
+                return None
+            place.append((-share, False, (each.name,)))
+        share = dominant_share(node)
+        if not share and node is not self._own and not borrows_any(node):
+            return None
+        place.append((-share, True, (node is self._own, *_leaves_before(following))))
+        return tuple(place)
+
+    def _mine(self, team: str) -> int:
+        """The taker's share beside the team's, just below their common cohort; all that it has counts."""
+        mine, _ = _below_common(self._own, self.usage.tree.teams[team])
+        if mine is self._own or not self._unsettled:
+            return dominant_share(mine)
+        self._count_unsettled(1)
+        share = dominant_share(mine)
+        self._count_unsettled(-1)
+        return share
+
+    def _theirs(self, team: str) -> Node:
+        return _below_common(self._own, self.usage.tree.teams[team])[1]
+
+    def _theirs_without(self, other: Running) -> int:
+        theirs = self._theirs(other.workload.team)
+        self.usage.remove(other.workload)
+        share = dominant_share(theirs)
+        self.usage.add(other.workload)
+        return share
+
+    def _lasts(self, other: Running) -> bool:
+        """Between borrowers the imbalance has to be one of the last days too, not of this moment alone."""
+        mine, theirs = _below_common(self._own, self.usage.tree.teams[other.workload.team])
+        my_avg, their_avg = _averages(self.usage, mine), _averages(self.usage, theirs)
+        return dominant_share(mine, my_avg) <= dominant_share(theirs, their_avg)
+
+    def _give_back(self) -> None:
+        """Spare whom it would have been unnecessary to take, looking from the last but one backwards."""
+        for index in range(len(self._taken) - 2, -1, -1):
+            spared = self._taken.pop(index)
+            self.usage.add(spared[0].workload)
+            if not self._enough():
+                self.usage.remove(spared[0].workload)
+                self._taken.insert(index, spared)
 
 
-def _largest(usage: Usage, own: str, candidates: dict[str, list[Running]]) -> str | None:
-    """The team with the largest share among those that have someone to take; only borrowers and one's own."""
-    best: tuple[tuple[int, ...], bool, str] | None = None
-    for team in sorted(candidates):
-        if not candidates[team]:
-            continue
-        node = usage.tree.teams[team]
-        share = tuple(dominant_share(each) for each in reversed(node.path()[:-1]))
-        if team != own and not any(share):
-            candidates[team].clear()
-            continue
-        rank = (share, team != own, team)
-        if best is None or rank[:2] > best[:2]:
-            best = rank
-    return best[2] if best else None
-
-
-def _shares(usage: Usage, own: str, other: Running, lasting: bool = False) -> tuple[int, int, int]:
-    """The taker's share, and the other's before and after `other` left, just below their common cohort.
-
-    With `lasting`, what both borrowed of late counts too.
-    """
-    mine, theirs = _below_common(usage.tree.teams[own], usage.tree.teams[other.workload.team])
-    mine_avg, their_avg = (_averages(usage, mine), _averages(usage, theirs)) if lasting else (None, None)
-    before = dominant_share(theirs, their_avg)
-    usage.remove(other.workload)
-    after = dominant_share(theirs, their_avg)
-    taker = dominant_share(mine, mine_avg)
-    usage.add(other.workload)
-    return taker, before, after
+def _leaves_before(each: Running) -> tuple[int, int, str]:
+    return (each.workload.priority, -each.started_s, each.workload.id)
 
 
 def _averages(usage: Usage, node: Node) -> dict[str, int]:
@@ -224,20 +356,6 @@ def _below_common(first: Node, second: Node) -> tuple[Node, Node]:
         one.pop()
         two.pop()
     return one[-2], two[-2]
-
-
-def _give_back(
-    usage: Usage, enough: Callable[[Sequence[str]], bool], taken: list[tuple[Running, PreemptionCode]]
-) -> None:
-    """Spare whom it would have been unnecessary to take, looking from the last but one backwards."""
-    for index in range(len(taken) - 2, -1, -1):
-        each, _ = taken[index]
-        usage.add(each.workload)
-        rest = [one.workload.id for place, (one, _) in enumerate(taken) if place != index]
-        if enough(rest):
-            del taken[index]
-        else:
-            usage.remove(each.workload)
 
 
 def reservation_victims(usage: Usage, running: Collection[Running], now_s: int) -> list[Victim]:

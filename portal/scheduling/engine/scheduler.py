@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 from portal.common.reasons.codes import Rule
@@ -17,15 +16,21 @@ from portal.scheduling.engine.backfill import (
     Keeper,
     Placer,
     ReservedStart,
+    Soon,
+    binding_on,
     expected_ends,
     find_reserved_start,
-    fits_without,
     room_on_nodes,
 )
 from portal.scheduling.engine.model import FOREVER_S, Cycle, Running, Snapshot, Victim, Workload
-from portal.scheduling.engine.pending import PendingQueue, Shape, shape_of
-from portal.scheduling.engine.plan import Plan
-from portal.scheduling.engine.preemption import find_victims, lost_time_s, reservation_victims
+from portal.scheduling.engine.pending import USUAL, PendingQueue, Shape, shape_of
+from portal.scheduling.engine.preemption import (
+    delay_of_others_s,
+    find_victims,
+    lost_time_s,
+    reservation_victims,
+)
+from portal.scheduling.engine.running_amounts import RunningAmounts
 from portal.scheduling.engine.usage import Shortfall, Usage, within_nominal
 
 __all__ = ["Keeper", "Placer", "Scheduler", "schedule"]
@@ -44,12 +49,10 @@ class Scheduler:
         self.now_s = snapshot.now_s
         self.placer = placer
         self.usage = Usage(snapshot)
-        self.pending = PendingQueue()
+        self.pending = PendingQueue(self.policy.due_after)
         self.running: dict[str, Running] = {}
         self._preempting: dict[str, set[str]] = {}
         self._by_team: dict[str, set[str]] = {}
-        self._plan: tuple[int, int, Plan] | None = None
-        self._changes = 0
         for each in snapshot.running:
             if each.workload.id in self.running:
                 raise ValueError(f"{each.workload.id!r} runs already")
@@ -57,6 +60,8 @@ class Scheduler:
             self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
             if each.preempt_at_s is not None and each.preempted_by:
                 self._preempting.setdefault(each.preempted_by, set()).add(each.workload.id)
+        self._ended: RunningAmounts | None = None
+        self._soon: Soon | None = None
         self._ends = sorted((each.ends_s, name) for name, each in self.running.items())
         self.usage.add_all(each.workload for each in snapshot.running)
         for workload in snapshot.queued:
@@ -68,9 +73,9 @@ class Scheduler:
         twin.policy, twin.now_s, twin.placer = self.policy, self.now_s, None
         twin.usage, twin.pending = self.usage.clone(), self.pending.clone()
         twin.running, twin._ends = dict(self.running), list(self._ends)
+        twin._ended, twin._soon = self._ended, None
         twin._preempting = {name: set(ids) for name, ids in self._preempting.items()}
         twin._by_team = {name: set(ids) for name, ids in self._by_team.items()}
-        twin._plan, twin._changes = None, 0
         return twin
 
     # --- what happens to the site -------------------------------------------------------------------
@@ -81,21 +86,19 @@ class Scheduler:
         if workload.id in self.running:
             raise ValueError(f"{workload.id!r} runs already")
         self.pending.add(workload, self.usage.teams[workload.team].capped)
-        self._changes += 1
 
     def withdraw(self, workload_id: str) -> None:
         self.pending.remove(workload_id)
-        self._changes += 1
 
     def finish(self, workload_id: str) -> Running:
         """The workload is gone, as observed."""
         each = self.running.pop(workload_id)
+        self._ended = None
         del self._ends[bisect_left(self._ends, (each.ends_s, workload_id))]
         self._by_team[each.workload.team].discard(workload_id)
         self.usage.remove(each.workload)
         for ids in self._preempting.values():
             ids.discard(workload_id)
-        self._changes += 1
         return each
 
     def start(self, workload_id: str, now_s: int) -> None:
@@ -115,6 +118,7 @@ class Scheduler:
         each = self.running[victim.workload]
         if each.preempt_at_s is not None:
             return
+        self._ended = None
         del self._ends[bisect_left(self._ends, (each.ends_s, victim.workload))]
         each = replace(
             each,
@@ -123,7 +127,6 @@ class Scheduler:
         )
         self.running[victim.workload] = each
         insort(self._ends, (each.ends_s, victim.workload))
-        self._changes += 1
         if victim.beneficiary in self.pending.items:
             self._preempting.setdefault(victim.beneficiary, set()).add(victim.workload)
             if victim.beneficiary not in self.pending.nominated():
@@ -132,11 +135,9 @@ class Scheduler:
     def set_average(self, team: str, borrowed_avg: Amounts) -> None:
         """Take over a team's decayed use as time has gone on."""
         self.usage.set_team(replace(self.usage.teams[team], borrowed_avg=borrowed_avg))
-        self._changes += 1
 
     def apply(self, cycle: Cycle, now_s: int) -> None:
         """Record that all of `cycle` has been carried out at `now_s`."""
-        self._changes += 1
         for head in cycle.backfill_reservations:
             self.pending.reserve_start(head.workload)
         for workload_id in cycle.lapsed_nominations:
@@ -150,10 +151,10 @@ class Scheduler:
         if each.workload.id in self.running:
             raise ValueError(f"{each.workload.id!r} runs already")
         self.running[each.workload.id] = each
+        self._ended = None
         self._by_team.setdefault(each.workload.team, set()).add(each.workload.id)
         insort(self._ends, (each.ends_s, each.workload.id))
         self.usage.add(each.workload)
-        self._changes += 1
 
     # --- decisions ------------------------------------------------------------------------------------
 
@@ -163,6 +164,7 @@ class Scheduler:
         carries it out. With a placer, the workloads of `starts` have been taken there.
         """
         self.now_s = now_s
+        self._soon = None
         self.pending.promote(now_s - self.policy.max_wait_s)
         lapsed = self._lapse(now_s)
         victims = reservation_victims(self.usage, self.running.values(), now_s)
@@ -172,21 +174,28 @@ class Scheduler:
         reserved_starts: list[ReservedStart] = []
         passed: set[Shape] = set()
         nominees = self.pending.nominated()
+        # What others make room for is held as far as the team's own quota goes.
+        promised: dict[str, dict[str, int]] = {}
         looked = attempts = 0
         for workload in self.pending.pick(self.usage, passed):
+            binding = binding_on(workload, self.usage, reserved_starts, promised)
             if reserved_starts:
                 looked += 1
-                if looked > self.policy.backfill_depth or not self.policy.backfill:
+                if looked > self.policy.backfill_depth:
                     break
+                if binding and not self.policy.backfill:
+                    continue
             shortfall = self.usage.shortfall(workload, now_s)
             if shortfall is None and self.placer is not None and not self.placer.fits(workload, ()):
                 shortfall = (Rule.PLACEMENT, "")
             if shortfall is None:
                 if all(
-                    reserved_start.allows(workload, now_s, self.placer) for reserved_start in reserved_starts
+                    reserved_start.allows(workload, now_s, self.placer) for reserved_start in binding
                 ) and self._spares_nominated(workload, nominees, starts, reserved_starts):
+                    for each in reserved_starts:
+                        each.passed = each not in binding and not each.allows(workload, now_s, self.placer)
                     self._begin(workload, starts, reserved_starts, now_s)
-                    if reserved_starts:
+                    if reserved_starts and not self._renew(reserved_starts, now_s, asked, starts):
                         overtakers.add(workload.id)
                 continue
             found: tuple[Victim, ...] = ()
@@ -194,11 +203,17 @@ class Scheduler:
             may = self.policy.preemption and (not reserved_starts or within_nominal(self.usage, workload))
             if may and attempts < self.policy.preemption_attempts and workload.id not in nominees:
                 attempts += 1
-                found = self._find_victims(workload, shortfall, now_s, asked, starts, reserved_starts)
+                found = self._find_victims(
+                    workload, shortfall, now_s, asked, starts, reserved_starts, binding
+                )
                 victims.extend(found)
                 asked.update(victim.workload for victim in found)
             self._pass_over(workload, shortfall, passed)
             nominated = bool(found) or workload.id in nominees
+            if nominated:
+                team = promised.setdefault(workload.team, {})
+                for resource, amount in workload.amounts.items():
+                    team[resource] = team.get(resource, 0) + amount
             if shortfall[0] in OWN_RULES and not nominated:
                 continue
             if nominated or all(
@@ -213,7 +228,15 @@ class Scheduler:
                     reserved_start.nominated = nominated
                     if nominated:
                         reserved_start.gone = self._victims_of(workload.id, victims)
+                    reserved_start.borrows = (
+                        not nominated
+                        and shortfall[0] is not Rule.PLACEMENT
+                        and self.pending.key_of(workload)[0] == USUAL
+                        and not within_nominal(self.usage, workload, promised)
+                    )
                     reserved_starts.append(reserved_start)
+            if found:
+                self._renew(reserved_starts, now_s, asked, starts)
         for workload in starts:
             self.usage.remove(workload)
         again = {victim.beneficiary for victim in victims}
@@ -225,23 +248,6 @@ class Scheduler:
             tuple(name for name in lapsed if name not in again),
         )
 
-    def plan(self) -> Plan:
-        """The plan of the queue as it is, kept until something changes."""
-        if self._plan is None or self._plan[:2] != (self._changes, self.now_s):
-            self._plan = (self._changes, self.now_s, Plan(self))
-        return self._plan[2]
-
-    @contextmanager
-    def trying(self, workload: Workload) -> Iterator[None]:
-        """As if the request had been made; all is as before afterwards."""
-        changes = self._changes
-        self.submit(workload)
-        try:
-            yield
-        finally:
-            self.withdraw(workload.id)
-            self._changes = changes
-
     def of_team(self, team: str) -> Iterator[Running]:
         """What runs for the team, in no order."""
         return (self.running[name] for name in self._by_team.get(team, ()))
@@ -249,6 +255,12 @@ class Scheduler:
     def by_end(self) -> Iterator[tuple[int, Workload]]:
         """What runs, with its expected end, the first to end first."""
         return ((end_s, self.running[name].workload) for end_s, name in self._ends)
+
+    def amounts_by_end(self) -> RunningAmounts:
+        """The same as arrays, made once while nothing begins or ends."""
+        if self._ended is None:
+            self._ended = RunningAmounts.of(self.by_end())
+        return self._ended
 
     def _lapse(self, now_s: int) -> list[str]:
         """End nominations for whom enough has left, and who cannot start all the same.
@@ -314,14 +326,16 @@ class Scheduler:
         asked: set[str],
         starts: Sequence[Workload],
         reserved_starts: Sequence[ReservedStart],
+        binding: Sequence[ReservedStart],
     ) -> tuple[Victim, ...]:
         """Whom to preempt so that the request surely starts, without touching what is kept for others.
 
-        Nobody is asked where waiting for `patience_s` does as well, or for as long as the work that would
-        be lost has taken.
+        Of the reserved starts those in `binding` stay where they are. Nobody is asked where waiting for
+        `patience_s` does as well, or for as long as the work that would be lost has taken or would hold up
+        the others that wait; for so long it has to have waited already.
         """
         patience_s = max(self.policy.patience_s, self.policy.grace_s)
-        if self._comes_by_itself(workload, now_s + patience_s, now_s, asked, starts, reserved_starts):
+        if self._comes_by_itself(workload, now_s + patience_s, now_s, asked, starts, binding):
             return ()
         placer = self.placer
         nominated_starts = [reserved_start for reserved_start in reserved_starts if reserved_start.nominated]
@@ -352,6 +366,7 @@ class Scheduler:
                 now_s,
                 self.policy,
                 fits if placer is not None else None,
+                [*starts, *(reserved_start.workload for reserved_start in nominated_starts)],
             )
         finally:
             for reserved_start in nominated_starts:
@@ -360,18 +375,26 @@ class Scheduler:
                 self.usage.add(other)
         victims = [self.running[each.workload] for each in found]
         lost_s = lost_time_s(workload, victims, shortfall[1], now_s)
+        if lost_s:
+            others_s = delay_of_others_s(workload, victims, shortfall[1], now_s, self.usage, self.pending)
+            if now_s - workload.created_s < others_s:
+                return ()
+            if others_s > lost_s:
+                # More waits than the site holds: who leaves comes back no sooner than the taker is done.
+                lost_s = others_s + workload.duration_s
         if lost_s > patience_s and self._comes_by_itself(
-            workload, now_s + lost_s, now_s, asked, starts, reserved_starts
+            workload, now_s + lost_s, now_s, asked, starts, binding, overran=True
         ):
             return ()
         from_s = now_s + self.policy.grace_s
         if not all(
-            reserved_start.allows_swap(workload, victims, from_s, placer)
-            for reserved_start in reserved_starts
+            reserved_start.allows_swap(workload, victims, from_s, placer) for reserved_start in binding
         ):
             return ()
-        for reserved_start in reserved_starts:
-            reserved_start.swap(workload, victims, from_s)
+        if found:
+            for each in reserved_starts:
+                each.passed = each not in binding and not each.allows_swap(workload, victims, from_s, placer)
+                each.swap(workload, victims, from_s)
         return found
 
     def _comes_by_itself(
@@ -382,8 +405,12 @@ class Scheduler:
         asked: set[str],
         starts: Sequence[Workload],
         reserved_starts: Sequence[ReservedStart],
+        *,
+        overran: bool = False,
     ) -> bool:
-        """Whether enough ends by `until_s`. What should have ended already is not counted on."""
+        """Whether enough ends by `until_s`. What should have ended already is not counted on, or with
+        `overran` expected to go on for as long as it has run: durations have long tails.
+        """
         gone = [
             self.running[name].workload
             for _, name in self._ends[
@@ -391,10 +418,37 @@ class Scheduler:
             ]
         ]
         gone += [self.running[name].workload for name in asked if self.running[name].ends_s > until_s]
+        if overran:
+            late = self._ends[: bisect_left(self._ends, (now_s + 1, ""))]
+            gone += [
+                self.running[name].workload
+                for _, name in late
+                if name not in asked and 2 * now_s - self.running[name].started_s <= until_s
+            ]
         gone += [other for other in starts if now_s + other.duration_s <= until_s]
-        return bool(gone) and fits_without(
-            workload, until_s, self.usage, gone, reserved_starts, self.placer, self.running
-        )
+        if not gone:
+            return False
+        key = (until_s, frozenset(asked), len(starts))
+        if self._soon is None or self._soon.key != key:
+            self._soon = Soon(key, self.usage, gone, self.running)
+        return self._soon.fits(workload, until_s, reserved_starts, self.placer)
+
+    def _renew(
+        self, reserved_starts: list[ReservedStart], now_s: int, asked: set[str], starts: Sequence[Workload]
+    ) -> bool:
+        """Look anew for the starts that an owner has passed, and for what was reserved after them."""
+        passed = [place for place, each in enumerate(reserved_starts) if each.passed]
+        if not passed:
+            return False
+        again = [each for each in reserved_starts[passed[0] :] if not each.nominated]
+        reserved_starts[:] = [each for each in reserved_starts if each not in again]
+        for each in again:
+            shortfall = self.usage.shortfall(each.workload, now_s) or (Rule.PLACEMENT, "")
+            renewed = self._reserve(each.workload, shortfall, now_s, asked, starts, reserved_starts)
+            if renewed is not None:
+                renewed.borrows = each.borrows
+                reserved_starts.append(renewed)
+        return True
 
     def _reserve(
         self,

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from portal.scheduling.engine.model import Policy, Running, Workload
 from portal.scheduling.engine.pending import PendingQueue
+from portal.scheduling.engine.running_amounts import RunningAmounts
 from portal.scheduling.engine.usage import Usage
 
 
@@ -30,6 +31,9 @@ class SchedulerState(Protocol):
 
     def by_end(self) -> Iterator[tuple[int, Workload]]:
         """What runs, with its expected end, the first to end first."""
+
+    def amounts_by_end(self) -> RunningAmounts:
+        """The same as arrays."""
 
     def of_team(self, team: str) -> Iterator[Running]:
         """What runs for the team, in no order."""

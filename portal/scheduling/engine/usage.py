@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from portal.common.reasons.codes import Rule
-from portal.quotas.shares import share_path
-from portal.quotas.tree import NO_LIMIT, QuotaTree
+from portal.quotas.shares import SHARE_ONE, dominant_share, fair_parts, fair_parts_above
+from portal.quotas.tree import NO_LIMIT, Node, QuotaTree
 from portal.quotas.types import Team
 from portal.scheduling.engine.model import Reservation, Snapshot, Workload
 
 Shortfall = tuple[Rule, str]
+Promised = Mapping[str, Mapping[str, int]]
+"""What teams will hold besides: amounts by team and resource."""
 
 
 class Calendar:
@@ -49,7 +51,8 @@ class Usage:
     """Usage by team, member and site. Raises KeyError for an unknown team."""
 
     __slots__ = (
-        "_shares",
+        "_delays_ms",
+        "_share_delay_s",
         "calendar",
         "capacity",
         "member_use",
@@ -69,7 +72,8 @@ class Usage:
         self.used: dict[str, int] = {}
         self.team_used: dict[tuple[str, str], int] = {}
         self.member_use: dict[tuple[str, str, str], int] = {}
-        self._shares: dict[str, tuple[int, ...]] = {}
+        self._delays_ms: dict[str, int] = {}
+        self._share_delay_s = snapshot.policy.share_delay_s
 
     def clone(self) -> Usage:
         twin = Usage.__new__(Usage)
@@ -77,7 +81,8 @@ class Usage:
         twin.teams, twin.calendar = self.teams, self.calendar
         twin.capacity, twin.site_limits = self.capacity, self.site_limits
         twin.used, twin.team_used = dict(self.used), dict(self.team_used)
-        twin.member_use, twin._shares = dict(self.member_use), dict(self._shares)
+        twin.member_use, twin._delays_ms = dict(self.member_use), dict(self._delays_ms)
+        twin._share_delay_s = self._share_delay_s
         return twin
 
     def add(self, workload: Workload) -> None:
@@ -106,7 +111,7 @@ class Usage:
             for resource, amount in total.items():
                 self.used[resource] = self.used.get(resource, 0) + amount
                 self.team_used[team, resource] = self.team_used.get((team, resource), 0) + amount
-        self._shares.clear()
+        self._delays_ms.clear()
 
     def _change(self, workload: Workload, sign: int) -> None:
         team = workload.team
@@ -121,24 +126,34 @@ class Usage:
         (self.tree.add if sign > 0 else self.tree.remove)(team, workload.amounts)
         if len(self.tree.cohorts) > 1:
             # Shares of cohorts above change too, and with them those of their other teams.
-            self._shares.clear()
+            self._delays_ms.clear()
         else:
-            self._shares.pop(team, None)
+            self._delays_ms.pop(team, None)
 
     def set_team(self, team: Team) -> None:
         """Replace a team whose limits are the same. Copies made before keep what they had."""
         self.teams = {**self.teams, team.name: team}
-        self._shares.pop(team.name, None)
+        self._delays_ms.pop(team.name, None)
+
+    def capped_teams(self) -> frozenset[str]:
+        """The teams of which any member has a cap."""
+        return frozenset(name for name, team in self.teams.items() if team.capped)
 
     def team_use(self, team: str, resource: str) -> int:
         return self.team_used.get((team, resource), 0)
 
-    def share(self, team: str) -> tuple[int, ...]:
-        """How much of its cohort's the team takes and took, from the outermost cohort inwards."""
-        share = self._shares.get(team)
-        if share is None:
-            share = self._shares[team] = share_path(self.tree.teams[team], self.teams[team].borrowed_avg)
-        return share
+    def delay_ms(self, team: str) -> int:
+        """How much later the team's requests come up for what it and its cohorts borrow and borrowed."""
+        delay_ms = self._delays_ms.get(team)
+        if delay_ms is None:
+            node = self.tree.teams[team]
+            own = fair_parts(dominant_share(node, self.teams[team].borrowed_avg), node)
+            delay_ms = self._delays_ms[team] = self.delay_of_ms(own + fair_parts_above(node))
+        return delay_ms
+
+    def delay_of_ms(self, parts: int) -> int:
+        """The delay for so many fair parts (`SHARE_ONE`) of what is lent."""
+        return parts * self._share_delay_s * 1000 // SHARE_ONE
 
     def shortfall(self, workload: Workload, at_s: int, *, booked: bool = True) -> Shortfall | None:
         """The first rule that keeps the workload from starting at `at_s`, or None if it fits."""
@@ -156,20 +171,46 @@ class Usage:
             wanted = workload.amounts[resource]
             return (Rule.TEAM_LIMIT if held + wanted > own else Rule.COHORT, resource)
         for resource, amount in workload.amounts.items():
-            if amount <= 0:
-                continue
-            after = self.used.get(resource, 0) + amount
-            if resource in self.site_limits and after > self.site_limits[resource]:
-                return (Rule.SITE_LIMIT, resource)
-            if resource in self.capacity:
-                if after > self.capacity[resource]:
-                    return (Rule.CAPACITY, resource)
-                if booked and self.calendar.reservations:
-                    end_s = at_s + (1 if workload.preemptible else workload.duration_s)
-                    kept = self.calendar.peak(resource, at_s, end_s, self, team.name)
-                    if after + kept > self.capacity[resource]:
-                        return (Rule.BOOKING, resource)
+            if amount > 0:
+                rule = self._short_at_site(workload, resource, amount, at_s, booked=booked)
+                if rule is not None:
+                    return (rule, resource)
         return None
+
+    def _short_at_site(
+        self, workload: Workload, resource: str, amount: int, at_s: int, *, booked: bool = True
+    ) -> Rule | None:
+        after = self.used.get(resource, 0) + amount
+        if resource in self.site_limits and after > self.site_limits[resource]:
+            return Rule.SITE_LIMIT
+        if resource in self.capacity:
+            if after > self.capacity[resource]:
+                return Rule.CAPACITY
+            if booked and self.calendar.reservations:
+                end_s = at_s + (1 if workload.preemptible else workload.duration_s)
+                kept = self.calendar.peak(resource, at_s, end_s, self, workload.team)
+                if after + kept > self.capacity[resource]:
+                    return Rule.BOOKING
+        return None
+
+    def lacking(self, workload: Workload, at_s: int) -> frozenset[str]:
+        """All resources that it asks for and of which quota, the site or its calendar has not enough left."""
+        asked = ((name, amount) for name, amount in workload.amounts.items() if amount > 0)
+        node = self.tree.teams[workload.team]
+        return frozenset(
+            name
+            for name, amount in asked
+            if node.available(name) < amount or self._short_at_site(workload, name, amount, at_s)
+        )
+
+    def over_cap(self, workload: Workload) -> frozenset[str]:
+        """All resources of which its member would hold more than it may."""
+        return frozenset(
+            name
+            for name, cap in self.teams[workload.team].caps_of(workload.user).items()
+            if (amount := workload.amounts.get(name, 0))
+            and self.member_use.get((workload.team, workload.user, name), 0) + amount > cap
+        )
 
     def own_limit(self, team: str, resource: str) -> int:
         """What the team may hold at most by limits of its own and of its cohorts, nobody else holding any."""
@@ -222,14 +263,49 @@ def borrows(usage: Usage, team: str, resources: Iterable[str]) -> bool:
     return any(node.borrowed(resource) > 0 for resource in resources)
 
 
-def within_nominal(usage: Usage, workload: Workload) -> bool:
-    """Whether the team would stay within its own quota with the workload."""
-    node = usage.tree.teams[workload.team]
-    return all(
-        node.usage.get(resource, 0) + amount <= node.quota.get(resource, 0)
-        for resource, amount in workload.amounts.items()
-        if amount > 0 and resource in node.root_names
+def borrows_any(node: Node) -> bool:
+    """Whether the team or cohort holds more than its own of anything."""
+    return any(node.borrowed(resource) > 0 for resource in node.root_names)
+
+
+def exceeds_nominal(usage: Usage, team: str, resources: Iterable[str]) -> bool:
+    """Whether the team holds more than its own of any of the resources, whoever it would borrow from."""
+    node = usage.tree.teams[team]
+    return any(
+        node.usage.get(resource, 0) > node.quota[resource]
+        for resource in resources
+        if resource in node.root_names
     )
 
 
-__all__ = ["NO_LIMIT", "Calendar", "Shortfall", "Usage", "borrows", "within_nominal"]
+def within_nominal(usage: Usage, workload: Workload, promised: Promised | None = None) -> bool:
+    """Whether the team would stay within its own quota with the workload, and what it has been promised."""
+    return stays_within(usage, workload.team, workload.amounts.items(), promised)
+
+
+def stays_within(
+    usage: Usage, team: str, amounts: Iterable[tuple[str, int]], promised: Promised | None = None
+) -> bool:
+    """The same for amounts."""
+    node = usage.tree.teams[team]
+    more = promised.get(team) if promised else None
+    for resource, amount in amounts:
+        if amount > 0 and resource in node.root_names:
+            held = node.usage.get(resource, 0) + (more.get(resource, 0) if more else 0)
+            if held + amount > node.quota.get(resource, 0):
+                return False
+    return True
+
+
+__all__ = [
+    "NO_LIMIT",
+    "Calendar",
+    "Promised",
+    "Shortfall",
+    "Usage",
+    "borrows",
+    "borrows_any",
+    "exceeds_nominal",
+    "stays_within",
+    "within_nominal",
+]

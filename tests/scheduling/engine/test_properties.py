@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.scheduling import previews
+from portal.scheduling import decision
+from portal.scheduling.engine import plan
 from portal.scheduling.engine.model import FOREVER_S, Outcome, Policy
+from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.engine.scheduler import Scheduler, schedule
-from portal.scheduling.engine.verdicts import decide
+from portal.scheduling.engine.verdicts import decide, verdict
 from tests.scheduling.engine.worlds import settle, sites
 
 FEW = settings(max_examples=150, deadline=None, derandomize=True)
@@ -118,16 +124,85 @@ def test_preemption_always_comes_to_rest(snapshot, later):
 @given(sites(reservations=True))
 def test_the_preview_is_the_decision(snapshot):
     *others, request = snapshot.queued
-    snapshot = replace(snapshot, queued=tuple(others))
-    verdict = decide(snapshot, request)
-    assert verdict == decide(snapshot, request)
-    created = schedule(replace(snapshot, queued=(*others, request)))
-    assert (verdict.outcome is Outcome.FITS_NOW) == (request.id in created.starts)
-    assert verdict.victims == tuple(each for each in created.victims if each.beneficiary == request.id)
-    if verdict.outcome is Outcome.QUEUED:
-        assert 1 <= verdict.position <= len(snapshot.queued) + 1
-        assert verdict.blocker is not None
-        assert verdict.eta_s is None or verdict.eta_s >= snapshot.now_s
+    scheduler = Scheduler(replace(snapshot, queued=tuple(others)))
+    for before_s in (0, 0, 7):
+        now_s = scheduler.now_s + before_s
+        scheduler.apply(scheduler.cycle(now_s), now_s)
+        said = verdict(scheduler, request)
+        assert said == verdict(scheduler, request), "a preview leaves all as it was"
+        assert_created_as(said, scheduler.clone(), request)
+
+
+def assert_created_as(said, scheduler, request):
+    """Make the request: it gets what was said."""
+    if said.outcome in (Outcome.IMPOSSIBLE, Outcome.NEEDS_APPROVAL):
+        assert request.id not in submitted(scheduler, request).starts
+        return
+    made = submitted(scheduler, request)
+    assert (said.outcome is Outcome.FITS_NOW) == (request.id in made.starts)
+    assert said.victims == tuple(each for each in made.victims if each.beneficiary == request.id)
+    if said.outcome is Outcome.QUEUED:
+        outlook = Outlook(scheduler)
+        outlook.look_up_all()
+        got = outlook.of(request.id)
+        assert (said.position, said.eta_s, said.basis) == (got.position, got.eta.eta_s, got.eta.basis)
+        assert said.blocker == got.blocker
+
+
+def test_previews_hold_on_sites_that_run_on():
+    asked, wrong = previews.probe(worlds=20)
+    assert asked == 20 * previews.STEPS
+    assert not wrong
+
+
+def submitted(scheduler, request):
+    scheduler.submit(request)
+    cycle = scheduler.cycle(scheduler.now_s)
+    scheduler.apply(cycle, scheduler.now_s)
+    return cycle
+
+
+@pytest.mark.parametrize("depth", [0, 2, 512])
+@FEW
+@given(snapshot=sites(reservations=True, queued=12))
+def test_one_more_in_a_plan_gets_what_a_plan_with_it_says(depth, snapshot):
+    """Whether its slot is looked for, or it stands behind all slots."""
+    *others, request = snapshot.queued
+    scheduler = Scheduler(replace(snapshot, queued=tuple(others)))
+    scheduler.apply(scheduler.cycle(scheduler.now_s), scheduler.now_s)
+    with_it = scheduler.clone()
+    with_it.submit(request)
+    without = Outlook(scheduler)
+    whole = Outlook(with_it)
+    if request.id in whole.cycle.starts or without.cycle.starts != whole.cycle.starts:
+        return
+    with mock.patch.object(plan, "DEPTH", depth):
+        key = with_it.pending.key_of(request)
+        assert without.plan.insert(request, key) == whole.plan.eta(request.id)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+@FEW
+@given(snapshot=sites(reservations=True, queued=12))
+def test_looked_up_all_at_once_or_one_by_one_etas_and_places_are_the_same(depth, snapshot):
+    scheduler = Scheduler(snapshot)
+    scheduler.apply(scheduler.cycle(scheduler.now_s), scheduler.now_s)
+    with mock.patch.object(plan, "DEPTH", depth):
+        single, all_at_once = Outlook(scheduler), Outlook(scheduler)
+        all_at_once.look_up_all()
+        for name in scheduler.pending.items:
+            assert single.of(name) == all_at_once.of(name)
+
+
+@FEW
+@given(sites(reservations=True))
+def test_after_a_decision_that_changed_nothing_the_next_is_the_same(snapshot):
+    """So the outlook takes it over instead of making it again."""
+    scheduler = Scheduler(snapshot)
+    for _ in range(6):
+        decided = decision.decide(mock.Mock(scheduler=scheduler, now_s=snapshot.now_s, pending_workloads={}))
+        if decided.settled is not None:
+            assert Outlook(scheduler).cycle == decided.settled
 
 
 @FEW

@@ -16,9 +16,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from portal.common.reasons.codes import PlacementCode
+from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity, NodeSoftware, software_of
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, ResourceRequest
 
+CHANGING = Reason(PlacementCode.DEVICE_CHECKING)
+"""Why a GPU is out of use whose MIG layout is being changed."""
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Traits = tuple[tuple[tuple[str, str], ...], tuple[str, ...], NodeSoftware]
@@ -75,6 +79,7 @@ class NodeArrays:
         self.trait = np.array([trait_index[_traits(node)] for node in self.states], np.int64)
         self.device_class = np.zeros((count, width), np.int64)
         self.present = np.zeros((count, width), np.bool_)
+        self.warned = np.zeros((count, width), np.bool_)
         self.free_milli = np.zeros((count, width), np.int64)
         self.free_device_memory = np.zeros((count, width), np.int64)
         for row, devices in enumerate(self.devices):
@@ -131,18 +136,20 @@ class NodeArrays:
         for column, known in enumerate(self.devices[row]):
             device = self.devices[row][column] = current[known.uuid]
             self.present[row, column] = True
+            self.warned[row, column] = device.warned
             self.free_milli[row, column] = 0 if device.unusable else device.free_milli
             self.free_device_memory[row, column] = 0 if device.unusable else free_memory_mib(device)
 
     def same_build(self, row: int, node: NodeCapacity) -> bool:
-        """Whether `node` differs from what is loaded only in what is free, not in what it is made of."""
+        """Whether `node` differs from what is loaded only in what is free and in its MIG layouts."""
         old = self.states[row]
         return (
             replace(node, devices=()) == replace(
                 old, devices=(), free_cpu_milli=node.free_cpu_milli, free_memory_mib=node.free_memory_mib,
                 free_disk_mib=node.free_disk_mib, unusable=node.unusable,
             )
-            and sorted(map(_build, node.devices)) == sorted(map(_build, old.devices))
+            and sorted(map(_build, self._plain(node))) == sorted(map(_build, self._plain(old)))
+            and _has_mig(node) == _has_mig(old)
         )  # fmt: skip
 
     def take(self, row: int, *, cpu_milli: int, memory_mib: int, disk_mib: int) -> None:
@@ -183,6 +190,20 @@ class NodeArrays:
                 self.states[row] = replace(node, devices=devices)
                 return
         raise ValueError(f"{node.name} has no device {uuid} to hand out")
+
+    def hold_gpus(self, row: int, uuids: Sequence[str], held: bool) -> None:
+        """Take GPUs in MIG mode out of use while their layout is changed, or bring them back."""
+        node = self.states[row]
+        there = {device.uuid: device for device in node.devices if device.uuid in uuids}
+        if len(there) != len(uuids) or any((each.unusable == CHANGING) is held for each in there.values()):
+            raise ValueError(f"{node.name}: these GPUs' MIG layouts cannot be changed, or are not: {uuids}")
+        if held and any(each.unusable for each in there.values()):
+            raise ValueError(f"{node.name}: one of these GPUs is out of use: {uuids}")
+        reason = CHANGING if held else None
+        devices = tuple(
+            replace(device, unusable=reason) if device.uuid in there else device for device in node.devices
+        )
+        self.states[row] = replace(node, devices=devices)
 
     def state(self, row: int) -> NodeCapacity:
         """The node with what is free on it now."""
@@ -236,6 +257,17 @@ class NodeArrays:
             suits = self.class_mask(wanted.allowed_models, wanted.memory_mib)
             free &= suits[self.device_class[rows]]
         return free
+
+    def preferred(self, rows: Ints, request: ResourceRequest) -> tuple[Bools, Bools]:
+        """The eligible devices to choose from, and the nodes on which none with a warning is needed.
+
+        Those with a warning are left out where the node has enough without them.
+        """
+        eligible = self.eligible(rows, request)
+        sound = eligible & ~self.warned[rows]
+        enough: Bools = sound.sum(axis=1) >= request.accelerators.count
+        sound |= eligible & ~enough[:, None]
+        return sound, enough
 
     def usage_key(self, row: int) -> int:
         """Orders peers from the fullest to the emptiest; equal for equal contents, whatever the names."""

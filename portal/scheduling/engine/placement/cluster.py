@@ -18,12 +18,12 @@ from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.placement import filters, mig
 from portal.scheduling.engine.placement.arrays import Ints, NodeArrays
 from portal.scheduling.engine.placement.filters import Filter
+from portal.scheduling.engine.placement.mig import MigChoice
 from portal.scheduling.engine.placement.mix import DEFAULT_MIX, RequestMix
 from portal.scheduling.engine.placement.peers import TIE_BITS, Peers
-from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, policy_named
+from portal.scheduling.engine.placement.scoring import DEFAULT_POLICY, policy_named, scarcity
 from portal.scheduling.engine.placement.scoring.base import LEVEL_BITS
-from portal.scheduling.engine.placement.scoring.fragmentation import sigmoid_thresholds
-from portal.scheduling.engine.placement.topology import tightest
+from portal.scheduling.engine.placement.topology import Bond, tightest
 from portal.scheduling.engine.placement.types import NodeCapacity, Placed, Unplaceable
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
@@ -36,17 +36,41 @@ from provisioning.types import (
 
 _NEVER = -(1 << 62)
 _MAX_ROWS = 1024
+_MAX_EXPLAINED = 8
+"""Of so many requests the reasons of all nodes are kept."""
+_AT_ONCE = 1024
+"""So many nodes are scored together: what is worked out on the way stays in the processor's cache."""
 _LARGEST_GROUP = 63
-_NODE_RANK = 2
+# From the highest bit: the bond between devices, no warning, how small the group is; below them the policy's
+# level and what breaks ties. Together they stay below 2**62.
+_GROUP_BITS = 6
+_SOUND = 1 << _GROUP_BITS
+_BOND_UNIT = _SOUND << 1
+# What a choice of MIG instances costs, from the highest bit below _SOUND: steps of a slot lost to all
+# profiles, then what has to be changed, then how empty the GPUs are.
+_MIG_STEPS = 512
+_MIG_LOSSES = 1 << 16
 
 
 @dataclass(slots=True)
 class _Row:
-    """What is known about all nodes for one request: the score, and the device to take first."""
+    """What is known about all nodes for one request: the score, and the device to take first.
+
+    With `new_instances` the request may be given MIG instances that are yet to be made.
+    """
 
     score: Ints
     first: Ints
     filters: tuple[Filter, ...]
+    new_instances: bool = False
+    seen: int = -1
+
+
+@dataclass(slots=True)
+class _Explained:
+    """Why no node takes a request (None where one does), in the snapshot's order, as of `seen`."""
+
+    reasons: list[Reason | None]
     seen: int = -1
 
 
@@ -66,15 +90,30 @@ class Cluster:
         self._nodes = NodeArrays(nodes)
         self._policy = policy_named(self._policy_name, self._nodes, self._mix)
         self._peers = Peers(self._nodes)
-        self._rows: dict[ResourceRequest, _Row] = {}
+        self._rows: dict[tuple[ResourceRequest, bool], _Row] = {}
+        self._explained: dict[ResourceRequest, _Explained] = {}
         self._clock = 0
         self._touched = np.zeros(len(nodes), np.int64)
         self._bonded = bool(self._nodes.bonded.any())
 
+    def weigh(self, mix: RequestMix) -> RequestMix:
+        """The mix, with how scarce what each shape can use is here and now."""
+        return mix.weighed(scarcity.measure(self._nodes, mix))
+
+    def expect(self, mix: RequestMix) -> None:
+        """Decide by another mix from now on; what is taken stays taken."""
+        if mix == self._mix:
+            return
+        self._mix = mix
+        self._profiles = mix.mig_profiles()
+        self._policy = policy_named(self._policy_name, self._nodes, mix)
+        self._rows.clear()
+
     def decide(self, request: ResourceRequest, *, repartition: bool = False) -> Placed | Unplaceable:
         """Where the request goes, or the reason of every node in the snapshot's order.
 
-        With `repartition`, the placement may ask for another MIG layout of idle slots first. Raises
+        With `repartition`, the placement may ask for another MIG layout of idle slots first, where a new
+        instance stands better than an idle one, or there is none. Raises
         ValueError for a request that makes no sense, such as one with a negative amount.
         """
         found = self.find(request, repartition=repartition)
@@ -82,9 +121,10 @@ class Cluster:
 
     def find(self, request: ResourceRequest, *, repartition: bool = False) -> Placement | None:
         """Like `decide`, without the cost of reasons."""
-        row = self._rows.get(request)
+        new = repartition and bool(request.accelerators.mig_profile and request.accelerators.count)
+        row = self._rows.get((request, new))
         if row is None:
-            row = self._new_row(request)
+            row = self._new_row(request, new)
         if not len(self._nodes):
             return None
         self._refresh(row, request)
@@ -95,17 +135,29 @@ class Cluster:
                 return Placement((self._grant(best, row, request),))
         elif (chosen := self._several(row, request)) is not None:
             return Placement(tuple(self._grant(best, row, request) for best in chosen))
-        if repartition and request.accelerators.mig_profile:
-            return self._repartitioned(request)
         return None
 
     def explain(self, request: ResourceRequest) -> Unplaceable:
         """Why the request goes nowhere, node by node in the snapshot's order."""
-        states = self.snapshot()
-        reasons = [(state.name, filters.reason(state, request)) for state in states]
-        fitting = sum(1 for _, reason in reasons if reason is None)
+        nodes = self._nodes
+        known = self._explained.pop(request, None)
+        if known is None:
+            known = _Explained([None] * len(nodes))
+        # Kept in the order of their last use, with the reasons of nodes that have not changed since.
+        self._explained[request] = known
+        if len(self._explained) > _MAX_EXPLAINED:
+            del self._explained[next(iter(self._explained))]
+        applying = filters.applying(request)
+        for row in (self._touched > known.seen).nonzero()[0].tolist():
+            state = nodes.state(row) if self._touched[row] else nodes.states[row]
+            found = next((one for each in applying if (one := each.reason(state, request))), None)
+            known.reasons[nodes.position[state.name]] = found
+        known.seen = self._clock
+        fitting = known.reasons.count(None)
         too_few = Reason(PlacementCode.NODES_SHORT, {"needed": request.nodes, "fitting": fitting})
-        return Unplaceable(tuple((name, reason or too_few) for name, reason in reasons))
+        return Unplaceable(
+            tuple((name, known.reasons[place] or too_few) for name, place in nodes.position.items())
+        )
 
     def commit(self, placement: Placement, request: ResourceRequest) -> None:
         """Take what `placement` grants. Raises ValueError, and takes nothing, where it is not free."""
@@ -133,13 +185,14 @@ class Cluster:
         found = [nodes.state(row) if self._touched[row] else nodes.states[row] for row in range(len(nodes))]
         return sorted(found, key=lambda state: nodes.position[state.name])
 
-    def _new_row(self, request: ResourceRequest) -> _Row:
+    def _new_row(self, request: ResourceRequest, new: bool) -> _Row:
         check(request)
         if len(self._rows) >= _MAX_ROWS:
             del self._rows[next(iter(self._rows))]
         count = len(self._nodes)
-        row = _Row(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), filters.applying(request))
-        self._rows[request] = row
+        applying = tuple(each for each in filters.applying(request) if not new or each is not filters.MIG)
+        row = _Row(np.full(count, _NEVER, np.int64), np.zeros(count, np.int64), applying, new)
+        self._rows[request, new] = row
         return row
 
     def _refresh(self, row: _Row, request: ResourceRequest) -> None:
@@ -154,41 +207,67 @@ class Cluster:
             if not len(rows):
                 return
         if request.accelerators.mig_profile and request.accelerators.count:
-            levels = self._mig_levels(rows, request)
+            rows = rows[self._nodes.with_mig[rows]]
+            choices = [
+                mig.choose(
+                    self._nodes.states[each],
+                    request.accelerators,
+                    self._profiles,
+                    repartition=row.new_instances,
+                )
+                for each in rows.tolist()
+            ]
+            rows = rows[np.array([choice is not None for choice in choices], np.bool_)]
+            levels = self._mig_levels([choice for choice in choices if choice is not None])
         else:
-            eligible = self._nodes.eligible(rows, request)
-            levels, row.first[rows] = self._policy.levels(rows, request, eligible)
-            if self._bonded and request.accelerators.count > 1:
-                levels = levels + self._bond_levels(rows, request)
+            for some in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
+                self._score(row, some, request)
+            return
         row.score[rows] = levels << TIE_BITS
 
-    def _bond_levels(self, rows: Ints, request: ResourceRequest) -> Ints:
+    def _score(self, row: _Row, rows: Ints, request: ResourceRequest) -> None:
+        """Score nodes that fit, but for those that hand out MIG instances."""
+        eligible, sound = self._nodes.preferred(rows, request)
+        levels, row.first[rows] = self._policy.levels(rows, request, eligible)
+        raised = sound.astype(np.int64) * _SOUND
+        if self._bonded and request.accelerators.count > 1:
+            self._raise_bonded(raised, rows, request)
+        row.score[rows] = (levels + (raised << LEVEL_BITS)) << TIE_BITS
+
+    def _raise_bonded(self, raised: Ints, rows: Ints, request: ResourceRequest) -> None:
         """Raises nodes on which the devices would be bonded tightly, smallest sufficient group first."""
-        raised = np.zeros(len(rows), np.int64)
         for place, row in enumerate(rows.tolist()):
             if self._nodes.bonded[row] and (found := self._bond(row, request)) is not None:
-                rank, size, _ = found
-                if rank < _NODE_RANK:
-                    raised[place] = ((_NODE_RANK - rank) << 6) | (_LARGEST_GROUP - min(size, _LARGEST_GROUP))
-        return raised << LEVEL_BITS
+                bond, size, columns = found
+                devices = self._nodes.devices[row]
+                raised[place] = (Bond.NODE - bond) * _BOND_UNIT
+                raised[place] += _SOUND * (not any(devices[column].warned for column in columns))
+                if bond is not Bond.NODE:
+                    raised[place] += _LARGEST_GROUP - min(size, _LARGEST_GROUP)
 
-    def _bond(self, row: int, request: ResourceRequest) -> tuple[int, int, list[int]] | None:
+    def _orders_devices(self, row: int) -> bool:
+        """Whether more than the policy's preference tells the devices of the node apart."""
+        return bool(self._nodes.bonded[row] or self._nodes.warned[row].any())
+
+    def _bond(self, row: int, request: ResourceRequest) -> tuple[Bond, int, list[int]] | None:
         wanted = request.accelerators
         rows = np.array([row])
         eligible = self._nodes.eligible(rows, request)
         order = self._policy.preference(rows, eligible)[0].tolist()
         return tightest(self._nodes.devices[row], eligible[0], wanted.count, wanted.within, order.__getitem__)
 
-    def _mig_levels(self, rows: Ints, request: ResourceRequest) -> Ints:
-        """Levels by the growth of fragmentation on the GPUs' free slots."""
-        weight = max(sum(weight for _, weight in self._profiles), 1)
-        thresholds = sigmoid_thresholds(8 * weight)
-        losses = []
-        for row in rows.tolist():
-            choice = mig.choose(self._nodes.states[row], request.accelerators, self._profiles)
-            losses.append(choice.loss if choice else 0)
-        levels: Ints = thresholds.searchsorted(-np.array(losses, np.int64), "right")
-        return levels
+    def _mig_levels(self, choices: Sequence[MigChoice]) -> Ints:
+        """Levels by the growth of fragmentation on the GPUs' free slots, then changes, then fullness."""
+        unit = max(sum(weight for _, weight in self._profiles), 1)
+        levels = []
+        for choice in choices:
+            gain = _MIG_LOSSES // 2 - choice.loss * _MIG_STEPS // unit
+            level = min(max(gain, 0), _MIG_LOSSES - 1)
+            for many, bits in ((choice.destroyed, 3), (choice.created, 3), (choice.slots_free, 6)):
+                most = (1 << bits) - 1
+                level = (level << bits) | (most - min(many, most))
+            levels.append((_SOUND << LEVEL_BITS) * (not choice.warned) + level)
+        return np.array(levels, np.int64)
 
     def _several(self, row: _Row, request: ResourceRequest) -> list[int] | None:
         """The best rows for a request of several nodes, close together where racks and blocks are known."""
@@ -219,40 +298,22 @@ class Cluster:
         if not wanted.count:
             return NodePlacement(name)
         if wanted.mig_profile:
-            choice = mig.choose(self._nodes.states[row], wanted, self._profiles)
-            return NodePlacement(name, choice.grants if choice else ())
+            choice = mig.choose(
+                self._nodes.states[row], wanted, self._profiles, repartition=known.new_instances
+            )
+            return NodePlacement(name, choice.grants, choice.repartitions) if choice else NodePlacement(name)
         if wanted.count == 1:
             columns = [int(known.first[row])]
-        elif self._nodes.bonded[row] and (bond := self._bond(row, request)) is not None:
+        elif self._orders_devices(row) and (bond := self._bond(row, request)) is not None:
             columns = bond[2]
         else:
             rows = np.array([row])
-            columns = self._policy.chosen(rows, request, self._nodes.eligible(rows, request))[0].tolist()
+            columns = self._policy.chosen(rows, request, self._nodes.preferred(rows, request)[0])[0].tolist()
         memory = wanted.memory_mib if wanted.share_milli < WHOLE_DEVICE_MILLI else 0
         devices = self._nodes.devices[row]
         columns.sort()
         return NodePlacement(
             name, tuple(DeviceGrant(devices[column].uuid, wanted.share_milli, memory) for column in columns)
-        )
-
-    def _repartitioned(self, request: ResourceRequest) -> Placement | None:
-        """A placement that changes MIG layouts: the fewest idle instances destroyed, the least lost."""
-        options = []
-        for row, state in enumerate(self._nodes.states):
-            others = (each for each in filters.applying(request) if each is not filters.MIG)
-            if any(each.reason(self._nodes.state(row), request) for each in others):
-                continue
-            choice = mig.choose(state, request.accelerators, self._profiles, repartition=True)
-            if choice is not None:
-                options.append((choice.destroyed, choice.loss, -int(self._peers.tie[row]), row, choice))
-        if len(options) < request.nodes:
-            return None
-        options.sort(key=lambda option: option[:4])
-        return Placement(
-            tuple(
-                NodePlacement(self._nodes.states[row].name, choice.grants, choice.repartitions)
-                for _, _, _, row, choice in options[: request.nodes]
-            )
         )
 
     def _move(self, placement: Placement, request: ResourceRequest, sign: int) -> None:
@@ -270,9 +331,20 @@ class Cluster:
         nodes = self._nodes
         if part.node not in nodes.index:
             raise ValueError(f"{part.node} is not in the snapshot")
-        if part.repartitions:
-            raise ValueError(f"{part.node}: change the MIG layout first, then update the snapshot")
         row = nodes.index[part.node]
+        if part.repartitions:
+            # A GPU whose layout changes is in nobody else's plan until the snapshot is updated.
+            nodes.hold_gpus(row, [change.parent_uuid for change in part.repartitions], sign > 0)
+        try:
+            self._take_part(row, part, request, sign)
+        except ValueError:
+            if part.repartitions:
+                nodes.hold_gpus(row, [change.parent_uuid for change in part.repartitions], sign < 0)
+            raise
+        self._changed(row)
+
+    def _take_part(self, row: int, part: NodePlacement, request: ResourceRequest, sign: int) -> None:
+        nodes = self._nodes
         nodes.take(
             row,
             cpu_milli=sign * request.cpu_milli,
@@ -294,7 +366,6 @@ class Cluster:
                 disk_mib=-sign * request.disk_mib,
             )
             raise
-        self._changed(row)
 
     def _move_device(self, row: int, grant: DeviceGrant, sign: int) -> None:
         nodes = self._nodes

@@ -1,14 +1,38 @@
-"""Keeps devices of one request close: NVLink island, then NUMA node, then node; across nodes rack, block."""
+"""Keeps devices of one request close: one NUMA node and NVLink island, then NUMA node, island, node.
+
+Across nodes the rack comes first, then the block; that is decided in `cluster`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 
 from portal.scheduling.engine.placement.arrays import Bools
 from portal.scheduling.engine.placement.types import DeviceCapacity
 from provisioning.types import Within
 
-TIGHTEST_FIRST = (Within.ISLAND, Within.NUMA, Within.NODE)
+
+class Bond(IntEnum):
+    """What a group of devices has in common, the tightest first.
+
+    An island may span NUMA nodes (NVSwitch joins all GPUs of a host), so that it does not imply one.
+    Who needs NVLink asks for an island; for all others crossing NUMA nodes is the greater cost.
+    """
+
+    ISLAND_IN_NUMA = 0
+    NUMA = 1
+    ISLAND = 2
+    NODE = 3
+
+
+SATISFYING = {
+    Within.NODE: tuple(Bond),
+    Within.NUMA: (Bond.ISLAND_IN_NUMA, Bond.NUMA),
+    Within.ISLAND: (Bond.ISLAND_IN_NUMA, Bond.ISLAND),
+}
+"""The bonds that meet each requirement."""
+Key = tuple[str, int]
 
 
 def bond_of(device: DeviceCapacity, within: Within) -> str | int | None:
@@ -20,18 +44,13 @@ def bond_of(device: DeviceCapacity, within: Within) -> str | int | None:
     return 0
 
 
-def groups(devices: Sequence[DeviceCapacity], eligible: Bools, within: Within) -> list[list[int]]:
-    """Columns of the eligible devices by what bonds them, each in the order of the columns."""
-    found: dict[str | int, list[int]] = {}
-    for column, device in enumerate(devices):
-        if eligible[column] and (bond := bond_of(device, within)) is not None:
-            found.setdefault(bond, []).append(column)
-    return list(found.values())
-
-
 def largest_group(devices: Sequence[DeviceCapacity], eligible: Bools, within: Within) -> int:
-    """How many eligible devices share one bond, at most."""
-    return max((len(group) for group in groups(devices, eligible, within)), default=0)
+    """How many eligible devices share what is required, at most."""
+    counts: dict[str | int, int] = {}
+    for column, device in enumerate(devices):
+        if eligible[column] and (found := bond_of(device, within)) is not None:
+            counts[found] = counts.get(found, 0) + 1
+    return max(counts.values(), default=0)
 
 
 def tightest(
@@ -40,21 +59,53 @@ def tightest(
     count: int,
     required: Within,
     order: Callable[[int], int],
-) -> tuple[int, int, list[int]] | None:
-    """The smallest sufficient group of the tightest bond: its rank (0 is an island), size and columns.
+) -> tuple[Bond, int, list[int]] | None:
+    """The smallest sufficient group of the tightest bond: the bond, its size and the columns to take.
 
-    Inside the group, and between groups of one size, the devices that `order` puts first are taken.
-    None when no group that satisfies `required` is large enough.
+    Inside the group the devices that `order` puts first are taken, and of several groups the one is taken
+    that needs the fewest devices with a warning. None when no group that meets `required` is large enough.
     """
-    for rank, within in enumerate(TIGHTEST_FIRST):
-        enough = [group for group in groups(devices, eligible, within) if len(group) >= count]
+    for bond in SATISFYING[required]:
+        enough = [group for group in _groups(devices, eligible, bond, required) if len(group) >= count]
         if enough:
-            ranked = [sorted(group, key=lambda column: (order(column), column)) for group in enough]
+            ranked = [
+                sorted(group, key=lambda column: (devices[column].warned, order(column), column))
+                for group in enough
+            ]
             best = min(
                 ranked,
-                key=lambda group: (len(group), [order(column) for column in group[:count]], group[:count]),
+                key=lambda group: (
+                    sum(devices[column].warned for column in group[:count]),
+                    len(group),
+                    [order(column) for column in group[:count]],
+                    group[:count],
+                ),
             )
-            return rank, len(best), best[:count]
-        if within is required:
-            return None
+            return bond, len(best), best[:count]
     return None
+
+
+def _groups(
+    devices: Sequence[DeviceCapacity], eligible: Bools, bond: Bond, required: Within
+) -> list[list[int]]:
+    """Columns of the eligible devices by what the bond joins, each in the order of the columns."""
+    found: dict[Key, list[int]] = {}
+    for column, device in enumerate(devices):
+        if eligible[column] and (key := _key(device, bond, required)) is not None:
+            found.setdefault(key, []).append(column)
+    return list(found.values())
+
+
+def _key(device: DeviceCapacity, bond: Bond, required: Within) -> Key | None:
+    """The group of the device; None where it is in none, or cannot be shown to be."""
+    match bond:
+        case Bond.ISLAND_IN_NUMA:
+            # Linux tells no NUMA node on a machine that has only one: those belong together.
+            known = device.numa >= 0 or required is not Within.NUMA
+            return (device.island, device.numa) if device.island and known else None
+        case Bond.NUMA:
+            return ("", device.numa) if device.numa >= 0 else None
+        case Bond.ISLAND:
+            return (device.island, 0) if device.island else None
+        case Bond.NODE:
+            return ("", 0)

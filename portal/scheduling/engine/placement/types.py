@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.placement.mig_layouts import Geometry
 from provisioning.types import WHOLE_DEVICE_MILLI, DeviceKind, Placement, ResourceRequest
 
 Version = tuple[int, int]
@@ -80,7 +81,9 @@ class DeviceCapacity:
     `free_memory_mib` of -1 means that memory is shared in proportion to the milli-GPUs. A MIG instance
     has `kind` MIG, its `parent_uuid`, its `mig_profile` and where it begins (`mig_start`); a GPU with
     `mig_mode` is handed out by instances only. `island` names the NVLink island, `numa` the NUMA node
-    (-1: unknown). `unusable` says why the device may not be handed out.
+    (-1: unknown). `unusable` says why the device may not be handed out. A device with a warning (`warned`) is
+    handed out after those without, on whichever node they are. `layout` are the MIG
+    profiles that a GPU's driver tells (None: those of the table); `fixed`: it may not change now.
     """
 
     uuid: str
@@ -96,6 +99,9 @@ class DeviceCapacity:
     island: str = ""
     numa: int = -1
     unusable: Reason | None = None
+    warned: bool = False
+    layout: Geometry | None = None
+    fixed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

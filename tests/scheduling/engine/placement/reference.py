@@ -30,7 +30,7 @@ def suits(shape: Shape, model: str) -> bool:
 def fragmentation(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
     """Σ weight × what the shape cannot use. Shapes of several devices look at each model by itself."""
     total = 0
-    for shape, weight in mix.typical():
+    for shape, weight in mix.fragmentation_weights()[0]:
         enough = cpu >= shape.cpu_milli and memory >= shape.memory_mib
         for model in {model for model, _ in devices}:
             free = [each for kind, each in devices if kind == model]
@@ -49,7 +49,7 @@ def fragmentation(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> i
 def room(mix: RequestMix, cpu: int, memory: int, devices: Devices) -> int:
     """Σ weight × GPU of the shape × how often it fits."""
     total = 0
-    for shape, weight in mix.typical_accelerated():
+    for shape, weight in mix.room_weights()[0]:
         slots = sum(free // shape.share_milli for model, free in devices if suits(shape, model))
         times = min(slots // shape.count, cpu // max(shape.cpu_milli, 1), memory // max(shape.memory_mib, 1))
         total += weight * shape.count * shape.share_milli * times
@@ -65,7 +65,7 @@ def level(mix: RequestMix, node: NodeCapacity, request: ResourceRequest, after: 
     before = plain(node)
     lost = fragmentation(mix, cpu, memory, before) - fragmentation(mix, left_cpu, left_memory, after)
     kept = room(mix, left_cpu, left_memory, after) - room(mix, cpu, memory, before)
-    weight = sum(each for _, each in mix.typical()) or 1
-    accelerated = sum(each for _, each in mix.typical_accelerated()) or 1
-    gain = lost / (weight * 1000) + kept / (accelerated * 1000) / 10
+    weight = mix.fragmentation_weights()[1] or 1
+    accelerated = mix.room_weights()[1] or 1
+    gain = lost / (weight * 1000) + kept / (accelerated * 1000) * 2 / 25
     return math.floor(LEVELS / (1 + math.exp(-gain)))

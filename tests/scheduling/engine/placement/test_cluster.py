@@ -36,6 +36,8 @@ def test_decides_like_a_cluster_built_anew_and_never_gives_too_much(nodes, steps
         now = cluster.snapshot()
         decision = cluster.decide(request)
         assert decision == place(now, request, policy=policy)
+        # Asked again and again: only nodes that have changed meanwhile are looked at.
+        assert cluster.explain(steps[0][0]) == Cluster(now, policy=policy).explain(steps[0][0])
         if isinstance(decision, Placed):
             cluster.commit(decision.placement, request)
             running.append((decision.placement, request))

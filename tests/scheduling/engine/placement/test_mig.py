@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.engine import Cluster, RequestMix
-from portal.scheduling.engine.placement.mig import choose, fragmentation, geometry
-from portal.scheduling.engine.placement.types import Placed
-from provisioning.types import AcceleratorRequest, DeviceKind, MigRepartition, MigSlice
+from portal.scheduling.engine.placement.mig import carried_out, choose, fragmentation
+from portal.scheduling.engine.placement.mig_layouts import geometry, told
+from portal.scheduling.engine.placement.types import DeviceCapacity, Placed
+from provisioning.types import (
+    AcceleratorRequest,
+    DeviceKind,
+    MigRepartition,
+    MigSlice,
+    Placement,
+    ResourceRequest,
+)
 from tests.scheduling.engine.placement.helpers import (
     FAILED,
     H100,
@@ -39,6 +50,20 @@ assert LAYOUT is not None
         ("NVIDIA H100 80GB HBM3", 81_559, {"1g.10gb": 7, "1g.20gb": 4, "3g.40gb": 2, "4g.40gb": 1}),
         ("NVIDIA H200", 143_771, {"1g.18gb": 7, "1g.35gb": 4, "2g.35gb": 3, "3g.71gb": 2, "7g.141gb": 1}),
         ("NVIDIA B200", 183_359, {"1g.23gb": 7, "1g.45gb": 4, "2g.45gb": 3}),
+        ("NVIDIA H100 NVL", 95_830, {"1g.12gb": 7, "1g.24gb": 4, "2g.24gb": 3, "3g.47gb": 2, "7g.94gb": 1}),
+        ("NVIDIA H100 96GB HBM3", 97_871, {"1g.12gb": 7, "1g.24gb": 4, "3g.48gb": 2, "4g.48gb": 1}),
+        ("NVIDIA H20", 97_871, {"1g.12gb": 7, "2g.24gb": 3, "3g.48gb": 2, "7g.96gb": 1}),
+        ("NVIDIA GH200 480GB", 97_871, {"1g.12gb": 7, "1g.24gb": 4, "2g.24gb": 3, "7g.96gb": 1}),
+        ("NVIDIA GH200 144G HBM3e", 147_000, {"1g.18gb": 7, "1g.36gb": 4, "2g.36gb": 3, "3g.72gb": 2}),
+        ("NVIDIA GB200", 189_471, {"1g.23gb": 7, "1g.47gb": 4, "2g.47gb": 3, "3g.93gb": 2, "4g.93gb": 1}),
+        ("NVIDIA B300 SXM6 AC", 275_040, {"1g.34gb": 7, "1g.67gb": 4, "2g.67gb": 3, "3g.135gb": 2}),
+        ("NVIDIA GB300", 284_208, {"1g.35gb": 7, "1g.70gb": 4, "2g.70gb": 3, "4g.139gb": 1, "7g.278gb": 1}),
+        ("NVIDIA A30", 24_576, {"1g.6gb+me": 1, "2g.12gb+me": 1}),
+        ("NVIDIA A100-SXM4-40GB", 40_960, {"1g.5gb+me": 1}),
+        ("NVIDIA H100 80GB HBM3", 81_559, {"1g.10gb+me": 1}),
+        ("NVIDIA H200", 143_771, {"1g.18gb+me": 1}),
+        ("NVIDIA B200", 183_359, {"1g.23gb+me": 1}),
+        ("NVIDIA B300 SXM6 AC", 275_040, {"1g.34gb+me": 1}),
     ],
 )
 def test_as_many_instances_as_the_vendor_says(model, memory_mib, most):
@@ -56,6 +81,78 @@ def test_as_many_instances_as_the_vendor_says(model, memory_mib, most):
 @pytest.mark.parametrize("model", ["NVIDIA T4", "NVIDIA A10", "NVIDIA A1000"])
 def test_a_model_without_mig_has_no_layout(model):
     assert geometry(model, 24_000) is None
+
+
+def test_names_promise_more_memory_than_is_there_by_an_eighth_at_most():
+    """What is assumed of models of which only the profiles' names are known."""
+    known = [("NVIDIA A30", 24_576), ("NVIDIA A100", 40_960), ("NVIDIA A100", 81_920),
+             ("NVIDIA H100", 81_559), ("NVIDIA H200", 143_771), ("NVIDIA B200", 183_359)]  # fmt: skip
+    for model, memory_mib in known:
+        layout = geometry(model, memory_mib)
+        assert layout is not None
+        for profile in layout.profiles:
+            named_gb = int(profile.name.split(".")[1].partition("gb")[0])
+            assert named_gb * 896 <= profile.memory_mib <= memory_mib
+
+
+def test_media_engines_are_given_once():
+    state = node("a", *carrier("p", (f"{SMALL}+me", 0, False)))
+    assert choose(state, AcceleratorRequest(count=1, mig_profile=f"{SMALL}+me"), (), repartition=True) is None
+    assert choose(state, AcceleratorRequest(count=6, mig_profile=SMALL), (), repartition=True) is not None
+    a30 = node(
+        "a",
+        DeviceCapacity("p", "NVIDIA A30", 24_576, mig_mode=True),
+        DeviceCapacity("i", "NVIDIA A30", 5_900, 0, kind=DeviceKind.MIG, parent_uuid="p",
+                       mig_profile="1g.6gb+me", mig_start=0),
+    )  # fmt: skip
+    assert choose(a30, AcceleratorRequest(count=1, mig_profile="2g.12gb+me"), (), repartition=True) is None
+    assert choose(a30, AcceleratorRequest(count=1, mig_profile="2g.12gb"), (), repartition=True) is not None
+
+
+def test_an_idle_instance_with_media_engines_makes_room_for_another():
+    state = node("a", *carrier("p", (f"{SMALL}+me", 0, True), (SMALL, 1, False)))
+    plan = choose(state, AcceleratorRequest(count=1, mig_profile=f"{SMALL}+me"), (), repartition=True)
+    assert plan is not None
+    assert (plan.repartitions, [grant.uuid for grant in plan.grants]) == ((), [f"p/{SMALL}+me@0"])
+
+
+ODD = [
+    {"name": "1g.24gb", "memory_mib": 24_000, "most": 4, "placements": [[0, 3], [3, 3], [6, 3], [9, 3]]},
+    {"name": "2g.48gb", "memory_mib": 48_000, "most": 2, "placements": [[0, 6], [6, 6]]},
+    {"name": "4g.96gb", "memory_mib": 96_000, "most": 1, "placements": [[0, 12]]},
+    {"name": "1g.24gb+gfx", "memory_mib": 24_000, "most": 4, "placements": []},
+]
+
+
+def test_a_layout_is_planned_as_the_driver_tells_it():
+    """A model that is not in the table, with placements in other units than any that is."""
+    layout = told(ODD)
+    assert layout is not None
+    assert (layout.slots, [profile.name for profile in layout.profiles]) == (
+        12,
+        ["1g.24gb", "2g.48gb", "4g.96gb"],
+    )
+    model = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+    assert geometry(model, 97_887) is None
+    parent = DeviceCapacity("p", model, 97_887, mig_mode=True, layout=layout)
+    held = DeviceCapacity("i", model, 24_000, 0, kind=DeviceKind.MIG, parent_uuid="p",
+                          mig_profile="1g.24gb", mig_start=3)  # fmt: skip
+    plan = choose(
+        node("a", parent, held), AcceleratorRequest(count=1, mig_profile="2g.48gb"), (), repartition=True
+    )
+    assert plan is not None
+    assert plan.repartitions == (MigRepartition("p", (), (MigSlice("2g.48gb", 6),)),)
+
+
+def test_a_driver_that_tells_no_placement_tells_no_layout():
+    assert told([]) is None
+    assert told(None) is None
+    assert told([{"name": "1g.24gb"}]) is None
+    assert told([{**ODD[0], "placements": [[0, 0]]}]) is None
+    assert told([{**ODD[0], "placements": [[-1, 3]]}]) is None
+    assert told([{**ODD[0], "placements": [[4000, 3]]}]) is None
+    assert told([{**ODD[0], "placements": []}]) is None
+    assert told([{**ODD[0], "placements": [[0, 3], [3, 4]]}]) is None
 
 
 def test_fragmentation_of_the_free_slots():
@@ -114,21 +211,144 @@ def test_free_slots_are_used_before_idle_instances_are_destroyed():
     assert part.repartitions == (MigRepartition("r", (), (MigSlice(MEDIUM, 4),)),)
 
 
-def test_idle_instances_are_given_before_new_ones_are_made():
-    state = node("a", *carrier("p", (SMALL, 0, True)))
+def test_an_idle_instance_in_a_good_place_is_given_before_a_new_one_is_made():
+    state = node("a", *carrier("p", (SMALL, 6, True)))
     part = placement_of([state], wants(2, mig_profile=SMALL), repartition=True).nodes[0]
-    assert [grant.uuid for grant in part.devices] == ["p/1g.10gb@0"]
+    assert [grant.uuid for grant in part.devices] == ["p/1g.10gb@6"]
     assert len(part.repartitions[0].create) == 1
     assert part.repartitions[0].destroy == ()
 
 
-def test_a_plan_is_not_committed_before_it_is_carried_out():
+def test_a_new_instance_in_a_better_place_comes_before_an_idle_one_in_a_bad_place():
+    """The idle one at 0 would keep every 4g and 7g from this GPU, and the half from the 3g."""
+    state = node("a", *carrier("p", (SMALL, 0, True), (SMALL, 4, False)))
+    asked = wants(1, mig_profile=SMALL)
+    mix = RequestMix.of([wants(1, mig_profile="4g.40gb")])
+    part = placement_of([state], asked, repartition=True, mix=mix).nodes[0]
+    assert part.devices == ()
+    (change,) = part.repartitions
+    assert change.destroy == () and change.create[0].start > 4
+    # Without the permission it is the idle one, or nothing.
+    assert where([state], asked, mix=mix) == {"a": [f"p/{SMALL}@0"]}
+
+
+def test_a_better_place_on_another_node_counts_too():
+    bad = node("bad", *carrier("b", (SMALL, 0, True)))
+    good = node("good", *carrier("g", (SMALL, 4, False), (SMALL, 5, True)))
+    mix = RequestMix.of([wants(1, mig_profile="4g.40gb")])
+    for nodes in ([bad, good], [good, bad]):
+        part = placement_of(nodes, wants(1, mig_profile=SMALL), repartition=True, mix=mix).nodes[0]
+        assert [grant.uuid for grant in part.devices] == [f"g/{SMALL}@5"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(LAYOUT.profiles), st.integers(0, 7), st.booleans()), max_size=6),
+    st.sampled_from(LAYOUT.profiles),
+)
+def test_no_place_that_could_be_made_is_better_than_the_one_taken(pieces, profile):
+    state = node("a", *carrier("p", *legal(pieces)))
+    wanted = AcceleratorRequest(count=1, mig_profile=profile.name)
+    found = choose(state, wanted, (), repartition=True)
+    used = sum(
+        bits_of(device.mig_profile, device.mig_start)
+        for device in state.devices
+        if device.kind is DeviceKind.MIG and device.free_milli == 0
+    )
+    free = 0b1111_1111 & ~used
+    before = fragmentation(LAYOUT, free, ())
+    reachable = [
+        fragmentation(LAYOUT, free & ~bits, ()) - before for bits in profile.masks() if not bits & ~free
+    ]
+    if found is None:
+        # No room, or as many of the profile as a GPU may have are in use.
+        in_use = [device.mig_profile for device in state.devices if device.free_milli == 0]
+        assert not reachable or in_use.count(profile.name) >= profile.most
+    else:
+        assert found.loss == min(reachable)
+
+
+def test_what_has_been_carried_out_can_be_given_back():
+    cluster = Cluster([node("a", *carrier("p", (LARGE, 0, False), (SMALL, 4, True), (SMALL, 6, True)))])
+    request = wants(1, mig_profile=MEDIUM)
+    placement = cluster.find(request, repartition=True)
+    assert placement is not None
+    (before,) = cluster.snapshot()
+    after, part = carried_out(before, placement.nodes[0])
+    assert [device.uuid for device in after.devices] == ["p", f"p/{LARGE}@0", f"p/{SMALL}@6", f"p/{MEDIUM}@4"]
+    cluster.update(after)
+    cluster.commit(Placement((part,)), request)
+    assert cluster.find(request) is None
+    cluster.release(Placement((part,)), request)
+    again = cluster.find(request)
+    assert again is not None and again.nodes[0].devices == part.devices
+
+
+def test_while_a_plan_is_carried_out_its_gpu_is_in_no_other_one():
     cluster = Cluster([node("a", *carrier("p"))])
+    before = cluster.snapshot()
     request = wants(1, mig_profile=SMALL)
     decision = cluster.decide(request, repartition=True)
     assert isinstance(decision, Placed)
-    with pytest.raises(ValueError, match="change the MIG layout first"):
+    cluster.commit(decision.placement, request)
+    assert cluster.find(request, repartition=True) is None
+    with pytest.raises(ValueError, match="cannot be changed"):
         cluster.commit(decision.placement, request)
+    cluster.release(decision.placement, request)
+    assert cluster.snapshot() == before
+    assert cluster.find(request, repartition=True) == decision.placement
+    with pytest.raises(ValueError, match="cannot be changed"):
+        cluster.release(decision.placement, request)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(["leave", *(profile.name for profile in LAYOUT.profiles)]), max_size=14))
+def test_over_a_life_of_changing_layouts_a_kept_cluster_decides_as_one_built_anew(steps):
+    cluster = Cluster([node("a", *carrier("p"), *carrier("q")), node("b", *carrier("r"))])
+    running: list[tuple[Placement, ResourceRequest]] = []
+    for step in steps:
+        if step == "leave":
+            if running:
+                cluster.release(*running.pop(0))
+            continue
+        request = wants(1, mig_profile=step)
+        before = {state.name: state for state in cluster.snapshot()}
+        found = cluster.find(request, repartition=True)
+        assert found == Cluster(list(before.values())).find(request, repartition=True)
+        if found is None:
+            continue
+        (part,) = found.nodes
+        held = {device.uuid for device in before[part.node].devices if device.free_milli == 0}
+        assert not held & {uuid for change in part.repartitions for uuid in change.destroy}
+        after, granted = carried_out(before[part.node], part)
+        for parent in ("p", "q", "r"):
+            places = [
+                bits_of(device.mig_profile, device.mig_start)
+                for device in after.devices
+                if device.parent_uuid == parent
+            ]
+            assert sum(places) == reduce(or_, places, 0), "two instances on one slot"
+        cluster.update(after)
+        placement = Placement((granted,))
+        cluster.commit(placement, request)
+        running.append((placement, request))
+
+
+def bits_of(profile: str, start: int) -> int:
+    found = LAYOUT.profile(profile)
+    assert found is not None
+    return ((1 << found.width) - 1) << start
+
+
+def legal(pieces) -> list[tuple[str, int, bool]]:
+    """Those of the instances that a GPU may have at once: profile, start, and whether it is free."""
+    used, found = 0, []
+    for piece, start, free in pieces:
+        names = [name for name, _, _ in found]
+        bits = bits_of(piece.name, start)
+        if start in piece.starts and not bits & used and names.count(piece.name) < piece.most:
+            used |= bits
+            found.append((piece.name, start, free))
+    return found
 
 
 @given(
@@ -137,13 +357,7 @@ def test_a_plan_is_not_committed_before_it_is_carried_out():
     st.integers(1, 4),
 )
 def test_every_plan_is_a_legal_layout_and_spares_those_in_use(pieces, profile, count):
-    used, existing = 0, []
-    for piece, start, free in pieces:
-        bits = ((1 << piece.width) - 1) << start
-        if start in piece.starts and not bits & used:
-            used |= bits
-            existing.append((piece.name, start, free))
-    state = node("a", *carrier("p", *existing))
+    state = node("a", *carrier("p", *legal(pieces)))
     wanted = AcceleratorRequest(count=count, mig_profile=profile.name)
     plan = choose(state, wanted, (), repartition=True)
     if plan is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.scheduling.engine.placement.arrays import NodeArrays
-from portal.scheduling.engine.placement.engine import DEFAULT_MIX, RequestMix, place
+from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, RequestMix, place
+from portal.scheduling.engine.placement.mix import PLAIN, Shape
 from portal.scheduling.engine.placement.scoring.fragmentation import (
     LEVELS,
     Fragmentation,
@@ -18,7 +20,7 @@ from portal.scheduling.engine.placement.scoring.fragmentation import (
 )
 from portal.scheduling.engine.placement.types import Placed
 from tests.scheduling.engine.placement import reference
-from tests.scheduling.engine.placement.helpers import A10, H100, gpus, node, nodes_, requests_, wants
+from tests.scheduling.engine.placement.helpers import A10, H100, gpu, gpus, node, nodes_, requests_, wants
 
 mixes = st.lists(requests_(nodes=1, mig=False), max_size=8).map(RequestMix.of) | st.just(DEFAULT_MIX)
 EIGHT = RequestMix.of([wants(8, cpu=0, memory=0)])
@@ -34,12 +36,12 @@ HALF = RequestMix.of([wants(1, share_milli=500, cpu=4000, memory=0)])
         (HALF, [1000, 500, 400], 64_000, 400),
         (HALF, [400, 400], 64_000, 800),
         (HALF, [1000, 1000], 3999, 2000),
-        (RequestMix.of([wants(0)]), [1000], 64_000, 1000),
+        (RequestMix.of([wants(0)]), [1000], 64_000, 0),
     ],
 )
 def test_fragmentation_of_a_node_by_hand(mix, free, cpu, lost):
     policy = Fragmentation(NodeArrays([node("a", *gpus("g", *free), cpu=cpu)]), mix)
-    assert policy.loss()[0] == lost * sum(weight for _, weight in mix.typical())
+    assert policy.loss()[0] == lost * mix.fragmentation_weights()[1]
 
 
 @settings(max_examples=40)
@@ -97,9 +99,50 @@ def test_the_mix_does_not_depend_on_the_order_of_the_past():
 
 
 def test_rare_shapes_are_left_out_of_the_mix():
-    past = [wants(1)] * 96 + [wants(8)] * 4
+    past = [wants(1)] * 198 + [wants(8)] * 2
     assert [shape.count for shape, _ in RequestMix.of(past).typical()] == [1]
     assert [shape.count for shape, _ in RequestMix.of(past[30:]).typical()] == [1, 8]
+
+
+def test_what_few_devices_suit_is_scarce():
+    """Of 8 free devices one is an H100; two nodes have four free, but only one of them the cores."""
+    nodes = [
+        node("a", *gpus("a", *[1000] * 4, model=A10)),
+        node("b", *gpus("b", *[1000] * 3, model=A10), gpu("h"), cpu=0),
+    ]
+    any_one, an_h100, four = wants(1, cpu=0), wants(1, cpu=0, models=(H100,)), wants(4, cpu=8000)
+    nowhere, too_many = wants(1, models=("B200",)), wants(5)
+    mix = RequestMix.of([any_one, an_h100, four, nowhere, too_many, wants(0)])
+    found = dict(Cluster(nodes).weigh(mix).scarcity)
+    reserve = 80
+
+    def scarcity(usable: int) -> tuple[int, int]:
+        ratio = (8000 + reserve) / (usable + reserve)
+        return math.floor(PLAIN * ratio**0.75), math.floor(PLAIN * ratio)
+
+    assert found == {
+        Shape.of(any_one): (PLAIN, PLAIN),
+        Shape.of(an_h100): scarcity(1000),
+        Shape.of(four): scarcity(4000),
+        Shape.of(nowhere): (0, 0),
+        Shape.of(too_many): (0, 0),
+    }
+
+
+def test_what_is_scarce_weighs_more():
+    mix = RequestMix.of([wants(1), wants(2), wants(0)])
+    one, two = Shape.of(wants(1)), Shape.of(wants(2))
+    scarce = mix.weighed({one: (PLAIN, PLAIN), two: (3 * PLAIN, 2 * PLAIN)})
+    assert dict(scarce.fragmentation_weights()[0]) == {one: 3333 * PLAIN, two: 3 * 3333 * PLAIN}
+    assert dict(scarce.room_weights()[0]) == {one: 5000 * PLAIN, two: 2 * 5000 * PLAIN}
+    for weights in (RequestMix.fragmentation_weights, RequestMix.room_weights):
+        assert weights(scarce)[1] == weights(mix)[1]
+
+
+@given(nodes_(), mixes)
+def test_scarcity_does_not_depend_on_names_or_order(nodes, mix):
+    aliased = [replace(state, name=f"x{hash(state.name)}") for state in reversed(nodes)]
+    assert Cluster(nodes).weigh(mix) == Cluster(aliased).weigh(mix)
 
 
 def test_a_model_that_few_can_use_is_worth_less():

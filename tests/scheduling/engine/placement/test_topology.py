@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from provisioning.types import Within
-from tests.scheduling.engine.placement.helpers import gpu, gpus, node, wants, where
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portal.scheduling.engine.placement.engine import Cluster
+from portal.scheduling.engine.placement.types import DeviceCapacity
+from provisioning.types import Placement, Within
+from tests.scheduling.engine.placement.helpers import (
+    carrier,
+    gpu,
+    gpus,
+    node,
+    wants,
+    where,
+)
 
 
 def islands(name: str, *sizes: int, busy: tuple[int, ...] = ()):
@@ -51,6 +66,181 @@ def test_a_bond_is_a_wish_unless_it_is_required():
 
 def test_one_device_has_no_bond_to_keep():
     assert where([node("a", gpu("g"))], wants(1, within=Within.ISLAND)) == {"a": ["g"]}
+
+
+def nvswitch(name: str, *free: int):
+    """A host whose NVSwitch joins all its GPUs, half of them on each of two NUMA nodes."""
+    half = len(free) // 2
+    return node(
+        name,
+        *(
+            gpu(f"{name}{index}", each, island="nvswitch", numa=index // half)
+            for index, each in enumerate(free)
+        ),
+    )
+
+
+def test_an_island_that_spans_numa_nodes_is_no_numa_node():
+    host = nvswitch("a", 0, 0, 0, 1000, 1000, 0, 1000, 1000)
+    assert where([host], wants(2, within=Within.NUMA)) == {"a": ["a4", "a6"]}
+    assert where([host], wants(3, within=Within.NUMA)) == {"a": ["a4", "a6", "a7"]}
+
+
+def test_within_an_island_one_numa_node_is_taken_where_it_has_enough():
+    assert where([nvswitch("a", 0, 0, 0, 1000, 1000, 0, 1000, 0)], wants(2)) == {"a": ["a4", "a6"]}
+    host = nvswitch("a", 1000, 1000, 0, 0, 1000, 1000, 1000, 0)
+    assert where([host], wants(2)) == {"a": ["a0", "a1"]}
+    assert where([host], wants(2, within=Within.ISLAND)) == {"a": ["a0", "a1"]}
+    assert where([host], wants(4, within=Within.ISLAND)) == {"a": ["a0", "a1", "a4", "a5"]}
+
+
+def test_a_numa_node_comes_before_an_island_that_spans_several():
+    bridged = node(
+        "a",
+        *(
+            gpu(f"a{index}", island="bridge" if index in (0, 2) else "", numa=index // 2)
+            for index in range(4)
+        ),
+    )
+    assert where([bridged], wants(2)) == {"a": ["a0", "a1"]}
+    assert where([bridged], wants(2, within=Within.ISLAND)) == {"a": ["a0", "a2"]}
+
+
+def test_a_host_where_one_numa_node_has_enough_comes_before_one_where_none_has():
+    split, whole = nvswitch("split", 1000, 0, 1000, 0), nvswitch("whole", 1000, 1000, 1000, 1000)
+    assert where([split, whole], wants(2)) == {"whole": ["whole0", "whole1"]}
+
+
+def numa_nodes(devices: list[DeviceCapacity]) -> set[int]:
+    return {device.numa for device in devices if device.numa >= 0}
+
+
+@st.composite
+def hosts(draw):
+    """A few hosts of two NUMA nodes, their GPUs joined by a switch, in pairs, anyhow or not at all."""
+    found = []
+    for number in range(draw(st.integers(1, 3))):
+        size = draw(st.sampled_from([4, 8]))
+        names = draw(
+            st.sampled_from([["all"] * size, [f"pair{index // 2}" for index in range(size)], [""] * size])
+            | st.lists(st.sampled_from(["", "x", "y"]), min_size=size, max_size=size)
+        )
+        known = draw(st.sampled_from([True, True, True, False]))
+        found.append(
+            node(
+                f"n{number}",
+                *(
+                    gpu(
+                        f"n{number}/{index}",
+                        draw(st.sampled_from([0, 500, 1000, 1000, 1000])),
+                        island=names[index],
+                        numa=index * 2 // size if known else -1,
+                        warned=draw(st.sampled_from([False, False, False, True])),
+                    )
+                    for index in range(size)
+                ),
+            )
+        )
+    return found
+
+
+several = st.builds(
+    wants, st.integers(2, 5), cpu=st.just(0), memory=st.just(0), within=st.sampled_from(Within),
+    share_milli=st.sampled_from([500, 1000, 1000]),
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(
+    hosts(),
+    st.lists(several, min_size=1, max_size=5),
+    st.sampled_from(["fragmentation", "best_fit", "spread"]),
+)
+def test_no_placement_crosses_numa_nodes_where_it_need_not(states, requests, policy):
+    """Over a life of a cluster: what has been placed stays, and the rest has to do."""
+    cluster = Cluster(states, policy=policy)
+    for request in requests:
+        wanted = request.accelerators
+        before = {state.name: state for state in cluster.snapshot()}
+        placement: Placement | None = cluster.find(request)
+        if placement is None:
+            continue
+        part = placement.nodes[0]
+        granted = {grant.uuid for grant in part.devices}
+        chosen = [device for device in before[part.node].devices if device.uuid in granted]
+        if wanted.within is Within.NUMA:
+            assert len(numa_nodes(chosen)) == 1 and all(device.numa >= 0 for device in chosen)
+        if wanted.within is Within.ISLAND:
+            assert len({device.island for device in chosen}) == 1 and chosen[0].island
+        if len(numa_nodes(chosen)) > 1:
+            alone = [
+                replace(
+                    state,
+                    name=f"{state.name}/{numa}",
+                    devices=tuple(device for device in state.devices if device.numa == numa),
+                )
+                for state in before.values()
+                for numa in numa_nodes(list(state.devices))
+            ]
+            assert Cluster(alone).find(request) is None
+        cluster.commit(placement, request)
+
+
+def test_a_device_with_a_warning_is_taken_after_one_without_on_another_node():
+    tidy = [node("ill", gpu("i0", warned=True)), node("well", *gpus("w", *[1000] * 8))]
+    for policy in ("fragmentation", "best_fit", "spread"):
+        assert where(tidy, wants(1), policy=policy) == {"well": ["w0"]}
+        assert where(tidy, wants(1, share_milli=250), policy=policy) == {"well": ["w0"]}
+    assert where(tidy[:1], wants(1)) == {"ill": ["i0"]}
+    assert where([tidy[0], node("full", *gpus("f", 0))], wants(1)) == {"ill": ["i0"]}
+
+
+def test_a_device_with_a_warning_is_left_out_on_its_own_node_too():
+    mixed = node("a", gpu("a0", 500, warned=True), gpu("a1"))
+    assert where([mixed], wants(1, share_milli=500)) == {"a": ["a1"]}
+
+
+def test_of_several_devices_those_without_a_warning_are_taken():
+    ill = node("ill", *(gpu(f"i{index}", numa=0, island="x", warned=index < 2) for index in range(4)))
+    well = node("well", *(gpu(f"w{index}", numa=0, island="x") for index in range(8)))
+    assert where([ill, well], wants(2)) == {"ill": ["i2", "i3"]}
+    assert where([ill, well], wants(3)) == {"well": ["w0", "w1", "w2"]}
+    assert where([ill], wants(3)) == {"ill": ["i0", "i2", "i3"]}
+    loose = node("loose", *(gpu(f"l{index}", warned=index < 2) for index in range(4)))
+    assert where([loose], wants(2)) == {"loose": ["l2", "l3"]}
+    assert where([loose], wants(3)) == {"loose": ["l0", "l2", "l3"]}
+    assert where([loose, node("b", *gpus("b", *[1000] * 8))], wants(3)) == {"b": ["b0", "b1", "b2"]}
+
+
+def test_a_bond_comes_before_a_warning():
+    ill = node("ill", *(gpu(f"i{index}", numa=index // 2, warned=index == 0) for index in range(3)))
+    assert where([ill], wants(2)) == {"ill": ["i0", "i1"]}
+
+
+@pytest.mark.parametrize("of_parent", [True, False])
+def test_an_instance_with_a_warning_is_taken_after_one_without(of_parent):
+    def state(name: str, warned: bool):
+        parent, *parts = carrier(f"{name}g", ("1g.10gb", 0, True))
+        if of_parent:
+            parent = replace(parent, warned=warned)
+        else:
+            parts = [replace(part, warned=warned) for part in parts]
+        return node(name, parent, *parts)
+
+    asked = wants(1, mig_profile="1g.10gb")
+    assert set(where([state("a", True), state("b", False)], asked)) == {"b"}
+    assert set(where([state("a", False), state("b", True)], asked)) == {"a"}
+    assert set(where([state("a", True)], asked)) == {"a"}
+
+
+def test_a_warning_that_comes_later_is_known():
+    cluster = Cluster([node("a", gpu("a0")), node("b", *gpus("b", 1000, 1000))])
+    asked = wants(1)
+    found = cluster.find(asked)
+    assert found is not None and found.nodes[0].node == "a"
+    cluster.update(node("a", gpu("a0", warned=True)))
+    found = cluster.find(asked)
+    assert found is not None and found.nodes[0].node == "b"
 
 
 def rack(block: str, name: str, count: int):

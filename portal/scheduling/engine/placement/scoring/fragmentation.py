@@ -1,8 +1,9 @@
 """Fragmentation gradient: the node where the usual requests lose the least by this placement.
 
-After "Beware of Fragmentation" (USENIX ATC 2023), with three differences, each measured in
-docs/placement.md: memory counts beside CPU; a tenth of the loss of room (see `tables`) is added; and
-nodes of equal level are told apart by their usage among their peers, never by a fixed order of nodes.
+After "Beware of Fragmentation" (USENIX ATC 2023), with four differences, each measured in
+docs/placement.md: memory counts beside CPU; shapes weigh more, the scarcer that is what they can use (see
+`scarcity`); a little of the loss of room (see `tables`) is added; and nodes of equal level are told apart
+by their usage among their peers, never by a fixed order of nodes.
 
 The level is coarse on purpose: the change goes through a sigmoid to whole numbers 0 … 63. A finer
 score follows every small difference and scatters requests over all nodes.
@@ -22,8 +23,8 @@ from portal.scheduling.engine.placement.scoring.tables import full_peers, tables
 from provisioning.types import WHOLE_DEVICE_MILLI, ResourceRequest
 
 LEVELS = 64
-FRAGMENTATION_WEIGHT = 10
-ROOM_WEIGHT = 1
+FRAGMENTATION_WEIGHT = 25
+ROOM_WEIGHT = 2
 _FEW = 4
 
 

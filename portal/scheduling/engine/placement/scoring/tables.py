@@ -1,9 +1,9 @@
 """Look-up tables that turn fragmentation into a few additions per node.
 
-Fragmentation of a node over the shapes m of a mix with popularity p_m is F = Σ p_m f(m), where f(m) is
-all of the node's free GPU if m cannot run there, else the free share of those devices that have less
-than m needs. For shapes of one device this is a sum over the devices, because a device with less than
-m needs adds its free share to f(m) whether m runs elsewhere on the node or not:
+Fragmentation of a node over the shapes m of a mix with weight p_m (popularity × scarcity) is F = Σ p_m f(m),
+where f(m) is all of the node's free GPU if m cannot run there, else the free share of those devices that
+have less than m needs. For shapes of one device this is a sum over the devices, because a device with less
+than m needs adds its free share to f(m) whether m runs elsewhere on the node or not:
 
     F = Σ_devices free · (1 - P(class, cpu, memory, free)) - 1000 · full · Q(class, cpu, memory, full)
 
@@ -32,13 +32,17 @@ DeviceClass = tuple[int, str]
 
 
 class FragmentationTable:
-    """F in units of milli-GPU × weight of the mix; `total_weight` is the weight of the whole mix."""
+    """F in units of milli-GPU × weight of the mix; `total_weight` (default: the sum) stands for one GPU."""
 
     def __init__(
-        self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass], width: int
+        self,
+        typical: Sequence[tuple[Shape, int]],
+        classes: Sequence[DeviceClass],
+        width: int,
+        total_weight: int = 0,
     ) -> None:
         weights = sum(weight for _, weight in typical)
-        self.total_weight = weights or 1
+        self.total_weight = total_weight or weights or 1
         self._cpu = _thresholds(shape.cpu_milli for shape, _ in typical)
         self._memory = _thresholds(shape.memory_mib for shape, _ in typical)
         shares = _thresholds(shape.share_milli for shape, _ in typical if shape.count)
@@ -120,10 +124,12 @@ class FragmentationTable:
 
 
 class RoomTable:
-    """R in units of milli-GPU × weight; `total_weight` is the weight of the accelerated shapes."""
+    """R in units of milli-GPU × weight; `total_weight` stands for one GPU of room for every shape."""
 
-    def __init__(self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass]) -> None:
-        self.total_weight = sum(weight for _, weight in typical) or 1
+    def __init__(
+        self, typical: Sequence[tuple[Shape, int]], classes: Sequence[DeviceClass], total_weight: int
+    ) -> None:
+        self.total_weight = total_weight or 1
         shapes = [shape for shape, _ in typical]
         self._cpu = np.array([max(shape.cpu_milli, 1) for shape in shapes], np.float64)
         self._memory = np.array([max(shape.memory_mib, 1) for shape in shapes], np.float64)
@@ -168,7 +174,12 @@ def tables(
     mix: RequestMix, classes: tuple[DeviceClass, ...], width: int
 ) -> tuple[FragmentationTable, RoomTable]:
     """Both tables; kept, because the same pool asks again and again."""
-    return FragmentationTable(mix.typical(), classes, width), RoomTable(mix.typical_accelerated(), classes)
+    weights, total = mix.fragmentation_weights()
+    room, room_total = mix.room_weights()
+    return (
+        FragmentationTable(weights, classes, width, total),
+        RoomTable(room, classes, room_total),
+    )
 
 
 def _thresholds(values: object) -> Ints:

@@ -1,0 +1,110 @@
+"""What a long queue costs, through the portal's own path: a cycle, a creation, a preview. CPU time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.accounts.models import Team
+from portal.catalog.models import Flavor, Template
+from portal.common.domain_events import emit
+from portal.scheduling import admission, cycle, snapshot_cache
+from portal.scheduling.models import QueueState
+from portal.workspaces import services
+from portal.workspaces.domain_events import RequestChanged
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+
+WAITS, STARTS = "h100-x4", "t4-x1"
+"""A flavor of which all is in use, and one of which there is some left (`site.SPARE`)."""
+
+
+def measure(count: int) -> dict[str, Any]:
+    """Each `count` times on a site that has been decided on: CPU milliseconds, and statements."""
+    cycle.run()
+    cycle.show()
+    template = Template.objects.get(slug="bench")
+    flavors = {each.slug: each for each in Flavor.objects.select_related("pool")}
+    teams = list(Team.objects.prefetch_related("members"))
+    running = list(Workspace.objects.filter(state=State.RUNNING).select_related("team", "owner")[:count])
+    made = 0
+
+    def create(slug: str) -> None:
+        nonlocal made
+        team = teams[made % len(teams)]
+        services.create(
+            actor=team.members.all()[0],
+            team=team,
+            template=template,
+            flavor=flavors[slug],
+            name=f"long-{made}",
+        )
+        made += 1
+
+    def preview(number: int, slug: str) -> None:
+        team = teams[number % len(teams)]
+        admission.assess(template=template, flavor=flavors[slug], team=team, actor=team.members.all()[0])
+
+    def changed(number: int) -> None:
+        emit(RequestChanged(running[number % len(running)]))
+
+    def nothing(_: int) -> None:
+        return None
+
+    def a_second_later(_: int) -> None:
+        _forget_what_was_foreseen()
+
+    def of(work: Callable[[int], Any], before: Callable[[int], None] = nothing) -> dict[str, Any]:
+        work(count)
+        return _timed(work, before, count)
+
+    return {
+        "waiting": Workspace.objects.filter(state=State.PENDING).count(),
+        "preview, nothing changed": of(lambda n: preview(n, WAITS)),
+        "preview, a second later": of(lambda n: preview(n, WAITS), a_second_later),
+        "preview, a workspace changed": of(lambda n: preview(n, WAITS), changed),
+        "preview of what starts": of(lambda n: preview(n, STARTS), changed),
+        "creation that waits": of(lambda _: create(WAITS)),
+        "creation that starts": of(lambda _: create(STARTS)),
+        "decision of a cycle": of(lambda _: cycle.decide()),
+        "telling all, nothing changed": of(lambda _: cycle.show()),
+        "telling all, after a creation": of(lambda _: cycle.show(), lambda _: create(WAITS)),
+        "reading it all": _timed(lambda _: _read_anew(), nothing, max(1, count // 4)),
+        "shown_ms": QueueState.objects.get().shown_ms,
+    }
+
+
+def _timed(work: Callable[[int], Any], before: Callable[[int], None], count: int) -> dict[str, Any]:
+    times, statements = [], []
+    for number in range(count):
+        before(number)
+        with CaptureQueriesContext(connection) as queries:
+            began = time.process_time()
+            work(number)
+            times.append((time.process_time() - began) * 1000)
+        statements.append(len(queries))
+    ordered = sorted(times)
+    return {
+        "p50_ms": round(statistics.median(ordered)),
+        "p95_ms": round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]),
+        "max_ms": round(ordered[-1]),
+        "statements": max(statements),
+    }
+
+
+def _forget_what_was_foreseen() -> None:
+    """As the passing of a second does."""
+    with snapshot_cache.previews.use() as snapshot:
+        snapshot.foreseen = None
+
+
+def _read_anew() -> None:
+    snapshot_cache.forget()
+    with snapshot_cache.previews.use(timezone.now()):
+        pass

@@ -1,0 +1,258 @@
+"""`python -m bench.placement.mig`: how many requests for MIG instances get one, beside first fit.
+
+GPUs of one kind in MIG mode, none split. Requests arrive one by one, for a profile drawn from a mix; each is
+given an instance at once or refused, and leaves after a time drawn at random. Both sides see the same
+requests and may split idle slots anew. First fit takes the first GPU with room and the lowest place on it.
+The engine knows the mix from what has been asked before, as the portal does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from portal.scheduling.engine.placement.engine import Cluster, RequestMix
+from portal.scheduling.engine.placement.mig import carried_out
+from portal.scheduling.engine.placement.mig_layouts import Geometry, geometry
+from portal.scheduling.engine.placement.types import DeviceCapacity, NodeCapacity
+from provisioning.types import AcceleratorRequest, ResourceRequest
+
+GPUS_PER_NODE = 8
+MEAN_LIFE = 1000.0
+"""In units of time of which a GPU's slots are free or held."""
+LOADS = (0.8, 1.0, 1.2)
+KINDS = {
+    "A30": ("NVIDIA A30", 24_576),
+    "H100 80 GB": ("NVIDIA H100 80GB HBM3", 81_559),
+}
+# Weights of the profiles from the smallest to the largest.
+SHAPES: dict[str, tuple[int, ...]] = {
+    "uniform": (1, 1, 1, 1, 1, 1),
+    "small": (30, 25, 20, 10, 10, 5),
+    "large": (5, 10, 10, 20, 25, 30),
+    "both ends": (30, 15, 5, 5, 15, 30),
+    "halves": (40, 0, 0, 60, 0, 0),
+    "mostly one slot": (80, 0, 10, 0, 10, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request for one instance of `profile`, which leaves `life` after it came."""
+
+    at: float
+    profile: str
+    life: float
+
+
+class Side(Protocol):
+    """Gives instances and takes them back; `give` answers with what `take_back` wants, or None."""
+
+    def give(self, profile: str) -> Any: ...
+
+    def take_back(self, given: Any) -> None: ...
+
+
+def profiles_of(layout: Geometry) -> list[str]:
+    """The profiles without media extensions, the smallest first."""
+    return [profile.name for profile in layout.profiles if not profile.media]
+
+
+def weights_of(layout: Geometry, shape: str) -> dict[str, int]:
+    """The mix over the layout's profiles; where there are fewer, the middle ones are left out."""
+    names, weights = profiles_of(layout), list(SHAPES[shape])
+    while len(weights) > len(names):
+        del weights[len(weights) // 2]
+    return {name: weight for name, weight in zip(names, weights, strict=True) if weight}
+
+
+def arrivals(
+    layout: Geometry, weights: dict[str, int], *, gpus: int, load: float, count: int, seed: int
+) -> list[Arrival]:
+    """Requests at such a rate that, were none refused, `load` of all slots would be held on average."""
+    chance = random.Random(f"{seed}/{load}/{sorted(weights.items())}")
+    width = {profile.name: profile.width for profile in layout.profiles}
+    names = list(weights)
+    total = sum(weights.values())
+    mean_width = sum(width[name] * weight for name, weight in weights.items()) / total
+    gap = MEAN_LIFE * mean_width / (load * gpus * layout.slots)
+    now = 0.0
+    found = []
+    for _ in range(count):
+        now += chance.expovariate(1 / gap)
+        name = chance.choices(names, [weights[each] for each in names])[0]
+        found.append(Arrival(now, name, chance.expovariate(1 / MEAN_LIFE)))
+    return found
+
+
+class FirstFit:
+    """The first GPU with room, and the lowest place on it."""
+
+    def __init__(self, layout: Geometry, gpus: int) -> None:
+        self._layout = layout
+        self._free = [(1 << layout.slots) - 1] * gpus
+        self._held: list[list[str]] = [[] for _ in range(gpus)]
+
+    def give(self, name: str) -> tuple[int, int, str] | None:
+        profile = self._layout.profile(name)
+        assert profile is not None
+        for gpu, free in enumerate(self._free):
+            if self._held[gpu].count(name) >= profile.most:
+                continue
+            for bits in profile.masks():
+                if not bits & ~free:
+                    self._free[gpu] &= ~bits
+                    self._held[gpu].append(name)
+                    return gpu, bits, name
+        return None
+
+    def take_back(self, given: tuple[int, int, str]) -> None:
+        gpu, bits, name = given
+        self._free[gpu] |= bits
+        self._held[gpu].remove(name)
+
+
+class Engine:
+    """The placement engine, on nodes of eight GPUs. Plans are carried out at once."""
+
+    def __init__(self, model: str, memory_mib: int, gpus: int, *, mix: RequestMix) -> None:
+        nodes = [
+            NodeCapacity(
+                name=f"node-{first // GPUS_PER_NODE}",
+                cpu_milli=10**6, memory_mib=10**6, disk_mib=0,
+                free_cpu_milli=10**6, free_memory_mib=10**6, free_disk_mib=0,
+                devices=tuple(
+                    DeviceCapacity(f"gpu-{index}", model, memory_mib, mig_mode=True)
+                    for index in range(first, min(first + GPUS_PER_NODE, gpus))
+                ),
+            )
+            for first in range(0, gpus, GPUS_PER_NODE)
+        ]  # fmt: skip
+        self._states = {node.name: node for node in nodes}
+        self._cluster = Cluster(nodes, mix=mix)
+        self.created = 0
+        self.placed = 0
+
+    def give(self, profile: str) -> tuple[str, str] | None:
+        request = ResourceRequest(1, 1, accelerators=AcceleratorRequest(count=1, mig_profile=profile))
+        found = self._cluster.find(request, repartition=True)
+        if found is None:
+            return None
+        part = found.nodes[0]
+        node = self._states[part.node]
+        self.placed += 1
+        if part.repartitions:
+            self.created += 1
+            node, part = carried_out(node, part)
+        (grant,) = part.devices
+        self._put(node, grant.uuid, free_milli=0)
+        return part.node, grant.uuid
+
+    def take_back(self, given: tuple[str, str]) -> None:
+        name, uuid = given
+        self._put(self._states[name], uuid, free_milli=1000)
+
+    def _put(self, node: NodeCapacity, uuid: str, *, free_milli: int) -> None:
+        devices = tuple(
+            replace(device, free_milli=free_milli) if device.uuid == uuid else device
+            for device in node.devices
+        )
+        self._states[node.name] = replace(node, devices=devices)
+        self._cluster.update(self._states[node.name])
+
+
+def replay(side: Side, requests: Sequence[Arrival], *, warm_up: float = 0.25) -> float:
+    """The part of the requests after the warm-up that were given an instance, in percent."""
+    leaving: list[tuple[float, int, Any]] = []
+    given = 0
+    first = int(len(requests) * warm_up)
+    for number, each in enumerate(requests):
+        while leaving and leaving[0][0] <= each.at:
+            side.take_back(heapq.heappop(leaving)[2])
+        place = side.give(each.profile)
+        if place is not None:
+            heapq.heappush(leaving, (each.at + each.life, number, place))
+            given += number >= first
+    return 100.0 * given / (len(requests) - first)
+
+
+def mix_of(weights: dict[str, int]) -> RequestMix:
+    """The mix as the portal would have learnt it."""
+    return RequestMix.of(
+        ResourceRequest(1, 1, accelerators=AcceleratorRequest(count=1, mig_profile=name))
+        for name, weight in weights.items()
+        for _ in range(weight)
+    )
+
+
+def compare(
+    kind: str, shape: str, *, gpus: int, count: int, seeds: Sequence[int], loads: Sequence[float] = LOADS
+) -> dict[str, Any]:
+    """Acceptance of both sides, by load, as means over the seeds."""
+    model, memory_mib = KINDS[kind]
+    layout = geometry(model, memory_mib)
+    assert layout is not None
+    weights = weights_of(layout, shape)
+    row: dict[str, Any] = {"gpu": kind, "mix": shape, "loads": {}}
+    differences = []
+    for load in loads:
+        first_fit, engine, created = [], [], []
+        for seed in seeds:
+            requests = arrivals(layout, weights, gpus=gpus, load=load, count=count, seed=seed)
+            first_fit.append(replay(FirstFit(layout, gpus), requests))
+            side = Engine(model, memory_mib, gpus, mix=mix_of(weights))
+            engine.append(replay(side, requests))
+            created.append(100.0 * side.created / max(side.placed, 1))
+        pairs = zip(engine, first_fit, strict=True)
+        differences += [one - other for one, other in pairs]
+        row["loads"][load] = {
+            "first_fit": statistics.mean(first_fit),
+            "engine": statistics.mean(engine),
+            "created": statistics.mean(created),
+        }
+    row["gain"] = statistics.mean(differences)
+    row["worst"] = min(differences)
+    return row
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a row for each kind of GPU and mix; the exit code is 1 where first fit is better in one."""
+    parser = argparse.ArgumentParser(prog="bench.placement.mig", description=__doc__)
+    parser.add_argument("--gpus", type=int, default=24)
+    parser.add_argument("--requests", type=int, default=1500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--kind", action="append", choices=KINDS)
+    parser.add_argument("--mix", action="append", choices=SHAPES)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    rows = []
+    heads = " ".join(f"{f'{load:.0%}':>15}" for load in LOADS)
+    print(f"{'GPU':<12}{'mix':<17}{heads}   gain  worst   new instances")
+    for kind in options.kind or KINDS:
+        for shape in options.mix or SHAPES:
+            row = compare(kind, shape, gpus=options.gpus, count=options.requests, seeds=range(options.seeds))
+            rows.append(row)
+            cells = " ".join(
+                f"{each['engine']:6.2f} ({each['first_fit']:5.2f})" for each in row["loads"].values()
+            )
+            created = statistics.mean(each["created"] for each in row["loads"].values())
+            print(
+                f"{kind:<12}{shape:<17}{cells}  {row['gain']:+5.2f}  {row['worst']:+5.2f}   {created:.0f} %",
+                flush=True,
+            )
+    mean = statistics.mean(row["gain"] for row in rows)
+    print(f"mean gain {mean:+.2f} points, worst mix {min(row['gain'] for row in rows):+.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    return int(any(row["gain"] < 0 for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

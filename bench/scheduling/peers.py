@@ -1,0 +1,150 @@
+"""Published preemptive policies, on the trace alone: nothing here comes from Berth's engine.
+
+Tiresias' discretised 2D-LAS (Gu et al., NSDI 2019) needs no durations: requests go down a ladder of queues as
+their attained service (GPUs times seconds) grows; inside a queue those that run come first, then those that
+wait, in the order in which they came to it. SRSF (shortest remaining service first) is the policy that knows
+all durations. Both are taken as their authors' simulator has them with placement left out ("count"):
+whoever fits in the order runs; everybody else is preempted at once, loses nothing and comes back at no cost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.scheduling.trace import Job
+
+LIMITS = (3250, 7200)
+"""Attained service in GPU seconds up to which a request stays in the first and second queue (Tiresias)."""
+Rank = tuple[float, int, int, str]
+_NEVER_S = float("inf")
+
+
+@dataclass(slots=True)
+class _State:
+    job: Job
+    level: int = 0
+    number: int = 0
+    done_s: float = 0.0
+    """How long it has run in all."""
+    since_s: float = -1.0
+    """Since when it has been running; below zero: it waits."""
+    rank: Rank = (0.0, 0, 0, "")
+
+
+@dataclass(slots=True)
+class PeerOutcome:
+    """Waits in seconds by job: from submission to the end, less what it runs. How often one was preempted."""
+
+    waits: dict[str, float] = field(default_factory=dict)
+    preempted: int = 0
+
+
+def tiresias(jobs: Sequence[Job], gpus: int, limits: Sequence[int] = LIMITS) -> PeerOutcome:
+    """Discretised 2D-LAS: durations are not known to it."""
+    return _Simulation(jobs, gpus, tuple(limits)).run()
+
+
+def srsf(jobs: Sequence[Job], gpus: int) -> PeerOutcome:
+    """Shortest remaining service (GPUs times seconds) first: durations are known to it."""
+    return _Simulation(jobs, gpus, None).run()
+
+
+class _Simulation:
+    """Everybody is ranked at each event; whoever fits in that order runs."""
+
+    def __init__(self, jobs: Sequence[Job], gpus: int, limits: tuple[int, ...] | None) -> None:
+        self._jobs, self._gpus, self._limits = jobs, gpus, limits
+        self._now_s = 0.0
+        self._count = 0
+        self._states: dict[str, _State] = {}
+        self._waiting: list[Rank] = []
+        self._running: dict[str, _State] = {}
+        self._outcome = PeerOutcome()
+
+    def run(self) -> PeerOutcome:
+        following = 0
+        while following < len(self._jobs) or self._running:
+            self._now_s = min(
+                self._jobs[following].submit_s if following < len(self._jobs) else _NEVER_S,
+                min((self._changes_s(each) for each in self._running.values()), default=_NEVER_S),
+            )
+            for each in list(self._running.values()):
+                self._advance(each)
+            while following < len(self._jobs) and self._jobs[following].submit_s <= self._now_s:
+                self._join(_State(self._jobs[following]))
+                following += 1
+            self._divide()
+        return self._outcome
+
+    def _changes_s(self, each: _State) -> float:
+        """When a running request ends, or has attained what takes it to the next queue."""
+        left_s = each.job.duration_s - each.done_s
+        if self._limits is not None and each.level < len(self._limits):
+            left_s = min(left_s, self._limits[each.level] / each.job.gpus - each.done_s)
+        return each.since_s + left_s
+
+    def _advance(self, each: _State) -> None:
+        if self._changes_s(each) > self._now_s:
+            return
+        each.done_s += self._now_s - each.since_s
+        each.since_s = self._now_s
+        if each.done_s >= each.job.duration_s - 1e-6:
+            del self._running[each.job.id], self._states[each.job.id]
+            self._outcome.waits[each.job.id] = self._now_s - each.job.submit_s - each.job.duration_s
+        else:
+            each.level += 1
+            each.number = self._next()
+
+    def _join(self, each: _State) -> None:
+        each.number = self._next()
+        each.rank = self._rank(each)
+        self._states[each.job.id] = each
+        insort(self._waiting, each.rank)
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count
+
+    def _rank(self, each: _State) -> Rank:
+        """Its place: in 2D-LAS by queue, those that run first; in SRSF by what is left."""
+        waits = int(each.since_s < 0)
+        if self._limits is not None:
+            return (each.level, waits, each.number, each.job.id)
+        done_s = each.done_s if waits else each.done_s + self._now_s - each.since_s
+        return ((each.job.duration_s - done_s) * each.job.gpus, waits, each.number, each.job.id)
+
+    def _divide(self) -> None:
+        """Give the GPUs out in order; whoever does not fit is passed over."""
+        free = self._gpus
+        running = sorted(self._rank(each) for each in self._running.values())
+        first = second = 0
+        chosen: list[_State] = []
+        while free and (first < len(running) or second < len(self._waiting)):
+            if second >= len(self._waiting) or (
+                first < len(running) and running[first] < self._waiting[second]
+            ):
+                name = running[first][3]
+                first += 1
+            else:
+                name = self._waiting[second][3]
+                second += 1
+            each = self._states[name]
+            if each.job.gpus <= free:
+                free -= each.job.gpus
+                chosen.append(each)
+        kept = {each.job.id for each in chosen}
+        for each in [each for each in self._running.values() if each.job.id not in kept]:
+            each.done_s += self._now_s - each.since_s
+            each.since_s = -1.0
+            each.number = self._next()
+            each.rank = self._rank(each)
+            del self._running[each.job.id]
+            insort(self._waiting, each.rank)
+            self._outcome.preempted += 1
+        for each in chosen:
+            if each.since_s < 0:
+                del self._waiting[bisect_left(self._waiting, each.rank)]
+                each.since_s = self._now_s
+                self._running[each.job.id] = each

@@ -1,0 +1,131 @@
+"""`python -m bench.scheduling.previews [--worlds N] [--seed S]`: is every preview what a creation then gets?
+
+Small sites with random limits run on for a while under the engine. Before each request its verdict is
+asked for; then it is made, and outcome, place, expected start, reason and who makes room are compared.
+Exits with 1 where any of them differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Outcome, Policy, QueueVerdict, Snapshot, Workload
+from portal.scheduling.engine.outlook import Outlook
+from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.engine.verdicts import verdict
+
+GPU, CPU = "gpu:a", "cpu_milli"
+STEPS = 40
+
+
+def site(chance: Random) -> Scheduler:
+    def limit(most: int) -> Limit:
+        return Limit(
+            chance.randint(0, most), chance.choice((None, 0, most)), chance.choice((None, 0, most // 2))
+        )
+
+    teams = tuple(
+        Team(
+            f"t{number}",
+            chance.choice(("all", "sub", "")),
+            {name: limit(6) for name in (GPU, CPU) if chance.random() < 0.7},
+            weight_milli=chance.choice((500, 1000, 2000)),
+            user_caps={GPU: chance.randint(1, 5)} if chance.random() < 0.3 else {},
+        )
+        for number in range(4)
+    )
+    cohorts = (Cohort("all"), Cohort("sub", chance.choice(("", "all"))))
+    policy = Policy(
+        preemption=chance.random() < 0.7,
+        min_run_s=chance.choice((0, 600)),
+        patience_s=chance.choice((0, 900)),
+    )
+    capacity = {GPU: chance.randint(4, 12), CPU: chance.randint(4, 16)}
+    return Scheduler(Snapshot(0, teams, cohorts, capacity=capacity, policy=policy))
+
+
+def request(chance: Random, number: int, now_s: int) -> Workload:
+    return Workload(
+        f"w{number:04d}",
+        f"t{chance.randrange(4)}",
+        {GPU: chance.randint(0, 4), CPU: chance.randint(0, 4)},
+        user=chance.choice(("ann", "bob")),
+        priority=chance.choice((0, 0, 0, 1)),
+        created_s=now_s,
+        duration_s=chance.choice((60, 900, 7200, 86_400)),
+        preemptible=chance.random() < 0.8,
+        loses_work=chance.random() < 0.5,
+    )
+
+
+def differences(said: QueueVerdict, scheduler: Scheduler, asked: Workload) -> list[str]:
+    """Make the request; what it gets that was not said."""
+    now_s = scheduler.now_s
+    scheduler.submit(asked)
+    cycle = scheduler.cycle(now_s)
+    scheduler.apply(cycle, now_s)
+    if said.outcome in (Outcome.IMPOSSIBLE, Outcome.NEEDS_APPROVAL):
+        if asked.id not in cycle.starts:
+            scheduler.withdraw(asked.id)
+        return ["refused, and starts"] if asked.id in cycle.starts else []
+    victims = tuple(each for each in cycle.victims if each.beneficiary == asked.id)
+    found = [] if said.victims == victims else ["who makes room"]
+    if (said.outcome is Outcome.FITS_NOW) != (asked.id in cycle.starts):
+        return [*found, f"{said.outcome.value}, and not so"]
+    if said.outcome is Outcome.FITS_NOW:
+        return found
+    outlook = Outlook(scheduler.clone())
+    outlook.look_up_all()
+    got = outlook.of(asked.id)
+    eta_s = got.eta.eta_s if got.eta else None
+    pairs = {"place": (said.position, got.position or 0), "expected start": (said.eta_s, eta_s)}
+    pairs["reason"] = (said.blocker, got.blocker)  # type: ignore[assignment]
+    return found + [name for name, (one, other) in pairs.items() if one != other]
+
+
+def world(seed: int) -> tuple[int, Counter[str]]:
+    """One site over time: how many previews were asked for, and what was not as said."""
+    chance = Random(seed)
+    scheduler = site(chance)
+    wrong: Counter[str] = Counter()
+    for number in range(STEPS):
+        now_s = scheduler.now_s + chance.choice((1, 60, 1800, 40_000))
+        for name in scheduler.ended_by(now_s):
+            gone = scheduler.finish(name)
+            if gone.preempt_at_s is not None and now_s < gone.started_s + gone.workload.duration_s:
+                again = gone.workload.preempted + 1
+                scheduler.submit(replace(gone.workload, nominated=False, preempted=again))
+        if chance.random() < 0.7:
+            scheduler.apply(scheduler.cycle(now_s), now_s)
+        scheduler.now_s = now_s
+        asked = request(chance, number, now_s)
+        wrong.update(differences(verdict(scheduler, asked), scheduler, asked))
+    return STEPS, wrong
+
+
+def probe(worlds: int, seed: int = 1) -> tuple[int, Counter[str]]:
+    """So many worlds from a seed on."""
+    asked, wrong = 0, Counter[str]()
+    for number in range(seed, seed + worlds):
+        count, its = world(number)
+        asked, wrong = asked + count, wrong + its
+    return asked, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.scheduling.previews", description=__doc__)
+    parser.add_argument("--worlds", type=int, default=1500)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    asked, wrong = probe(options.worlds, options.seed)
+    print(f"{asked} previews, {sum(wrong.values())} differences {dict(wrong) or ''}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""How pending requests stand once a decision has been carried out: place, ETA, what is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from portal.common.reasons.codes import Rule, WaitBasis
+from portal.common.reasons.reason import Reason
+from portal.scheduling.engine.model import Blocker, Cycle, Eta, Holder, Workload
+from portal.scheduling.engine.plan import Plan
+from portal.scheduling.engine.scheduler import Scheduler
+from portal.scheduling.engine.usage import Shortfall
+
+MAX_HOLDERS_NAMED = 3
+IDLE_FROM_S = 1800
+"""What has not been used for so long counts as idle."""
+IDLE_STEP_S = 900
+"""For how long it has been idle at least is said in such steps: what is said holds for a while."""
+MAX_ROOMS = 64
+"""So many shapes at most are asked of the nodes in one outlook: each takes several looks at them."""
+NEEDS_CHANGE = frozenset({Rule.TEAM_LIMIT, Rule.USER_CAP, Rule.LEDGER})
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A pending request's place from 1, its ETA, and the rule in the way.
+
+    Where `needs_change`, it waits for another limit and has neither place nor ETA.
+    """
+
+    needs_change: bool
+    blocker: Blocker
+    position: int | None = None
+    eta: Eta | None = None
+
+
+class Outlook:
+    """The standings on a scheduler right after its decision has been carried out.
+
+    Nobody makes room for those that still wait: cycles have seen to that.
+    """
+
+    def __init__(self, scheduler: Scheduler, settled: Cycle | None = None) -> None:
+        """`settled` is the last decision, where the next one would be the same (`Decided.settled`)."""
+        self._scheduler = scheduler
+        if settled is not None:
+            self.cycle = settled
+        else:
+            with without_preemption(scheduler):
+                self.cycle = scheduler.cycle(scheduler.now_s)
+        self._plan: Plan | None = None
+        self._shared = False
+        self._positions: dict[str, int] | None = None
+        self._etas: dict[str, Eta] | None = None
+        self._rooms: dict[object, tuple[int, tuple[str, ...]] | None] = {}
+        self._holders: dict[str, tuple[Holder, ...]] = {}
+        self._fits: dict[object, bool] = {}
+        self._blocked: dict[object, tuple[bool, Shortfall, Blocker]] = {}
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of all that waits."""
+        if self._plan is None:
+            self._plan = Plan(self._scheduler, self.cycle)
+        return self._plan
+
+    def share_plan(self, other: Outlook) -> None:
+        """Use the plan of an outlook that differs only in a request that it does not have.
+
+        Not taken over where that request has changed what starts next.
+        """
+        if self.cycle.starts == other.cycle.starts:
+            self._plan, self._shared = other.plan, True
+
+    def of(self, workload_id: str) -> Standing:
+        """Raises KeyError where it does not wait."""
+        request = self._scheduler.pending.items[workload_id]
+        needs_change, shortfall, blocker = self._blocked_by(request)
+        if needs_change:
+            return Standing(True, blocker)
+        return Standing(False, blocker, self._position(request), self._eta(request, shortfall))
+
+    def kind_of(self, workload_id: str) -> object:
+        """Equal for those that the same stands in the way of. Raises KeyError where it does not wait."""
+        shape = self._scheduler.pending.shape_of(workload_id)
+        if not self._scheduler.usage.calendar.reservations:
+            return shape
+        # A booking is met by some durations and not by others of the same shape.
+        request = self._scheduler.pending.items[workload_id]
+        return (shape, request.preemptible, request.duration_s)
+
+    def look_up_all(self) -> None:
+        """Look up all places and ETAs at once: for a long queue that is faster than one by one."""
+        self._positions = self._scheduler.pending.positions(self._scheduler.usage)
+        if not self._shared:
+            self._etas = self.plan.etas()
+
+    def _blocked_by(self, request: Workload) -> tuple[bool, Shortfall, Blocker]:
+        """Whether a limit has to change for it, what is short, and the rule in the way."""
+        kind = self.kind_of(request.id)
+        found = self._blocked.get(kind)
+        if found is None:
+            scheduler = self._scheduler
+            never = scheduler.usage.never(request)
+            shortfall = never or self._why_not(request)
+            resource = shortfall[1]
+            if resource not in self._holders:
+                self._holders[resource] = holders_of(scheduler, resource)
+            blocker = blocker_of(scheduler, request, shortfall, self._holders[resource])
+            needs_change = shortfall[0] is Rule.LEDGER or (never is not None and never[0] in NEEDS_CHANGE)
+            found = self._blocked[kind] = (needs_change, shortfall, blocker)
+        return found
+
+    def _position(self, request: Workload) -> int:
+        if self._positions is not None:
+            return self._positions[request.id]
+        return self._scheduler.pending.position(request.id, self._scheduler.usage)
+
+    def _eta(self, request: Workload, shortfall: Shortfall) -> Eta:
+        if self._shared:
+            eta = self.plan.insert(request, self._scheduler.pending.key_of(request))
+        else:
+            eta = self._etas[request.id] if self._etas is not None else self.plan.eta(request.id)
+        if shortfall[0] is not Rule.PLACEMENT or eta.eta_s is None:
+            return eta
+        shape = self._scheduler.pending.shape_of(request.id)
+        if shape not in self._rooms:
+            if len(self._rooms) >= MAX_ROOMS:
+                return eta
+            self._rooms[shape] = self._scheduler.room(request)
+        room = self._rooms[shape]
+        if room is None:
+            return Eta(None, Reason(WaitBasis.NO_ROOM_ON_NODES))
+        return Eta(max(eta.eta_s, room[0]), eta.basis)
+
+    def _why_not(self, request: Workload) -> Shortfall:
+        """The rule in the way once those that start now have started."""
+        scheduler = self._scheduler
+        started = [scheduler.pending.items[name] for name in self.cycle.starts]
+        for workload in started:
+            scheduler.usage.add(workload)
+        shortfall = scheduler.usage.shortfall(request, scheduler.now_s)
+        for workload in started:
+            scheduler.usage.remove(workload)
+        if shortfall is not None:
+            return shortfall
+        resource = next((name for name, amount in request.amounts.items() if amount), "")
+        if scheduler.placer is None:
+            return (Rule.ORDER, resource)
+        # Of equal shapes all fit or none does.
+        shape = scheduler.pending.shape_of(request.id)
+        if shape not in self._fits:
+            self._fits[shape] = scheduler.placer.fits(request, ())
+        return (Rule.ORDER if self._fits[shape] else Rule.PLACEMENT, resource)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What the next decision is if nobody else comes, pass by pass, and the outlook then."""
+
+    passes: tuple[Cycle, ...]
+    outlook: Outlook
+
+
+@contextmanager
+def without_preemption(scheduler: Scheduler) -> Iterator[None]:
+    """Ask what would start without looking for others to make room."""
+    before = scheduler.policy
+    scheduler.policy = replace(before, preemption=False)
+    try:
+        yield
+    finally:
+        scheduler.policy = before
+
+
+def blocker_of(
+    scheduler: Scheduler, request: Workload, shortfall: Shortfall, holders: tuple[Holder, ...] | None = None
+) -> Blocker:
+    """The rule in the way with its numbers, and who holds most of what is short, where that is not given."""
+    rule, resource = shortfall
+    wanted, free, limit = scheduler.usage.numbers(request, shortfall)
+    if holders is None:
+        holders = holders_of(scheduler, resource)
+    return Blocker(rule, resource, wanted, free, limit, holders)
+
+
+def holders_of(scheduler: Scheduler, resource: str) -> tuple[Holder, ...]:
+    """The teams that hold most of the resource."""
+    held = sorted(
+        (
+            (amount, team)
+            for (team, name), amount in scheduler.usage.team_used.items()
+            if name == resource and amount > 0
+        ),
+        key=lambda each: (-each[0], each[1]),
+    )
+    return tuple(_holder(scheduler, team, resource, amount) for amount, team in held[:MAX_HOLDERS_NAMED])
+
+
+def _holder(scheduler: Scheduler, team: str, resource: str, amount: int) -> Holder:
+    """What the team holds, when the first of it is expected back, and how much of it lies idle."""
+    next_end_s: int | None = None
+    idle = 0
+    idle_s = -1
+    for each in scheduler.of_team(team):
+        part = each.workload.amounts.get(resource, 0)
+        if not part:
+            continue
+        if next_end_s is None or each.ends_s < next_end_s:
+            next_end_s = each.ends_s
+        if each.idle_s >= IDLE_FROM_S:
+            idle += part
+            for_s = each.idle_s - each.idle_s % IDLE_STEP_S
+            idle_s = for_s if idle_s < 0 else min(idle_s, for_s)
+    return Holder(team, amount, next_end_s, idle, idle_s)

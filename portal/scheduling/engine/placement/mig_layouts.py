@@ -1,0 +1,199 @@
+"""Legal MIG layouts: the profiles of a GPU, how many slots each takes, and where it may begin.
+
+A GPU whose driver tells its profiles and their placements is planned by these (`told`). The table is for the
+others, and for planning ahead: after NVIDIA's MIG user guide, and for the newer models after the profiles and
+counts of NVIDIA's mig-parted. Models with 8 memory slots share one layout. Not in the table, because their
+placements are not published: RTX PRO 4500, 5000 and 6000 Blackwell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+MEDIA = "+me"
+MAX_SLOTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A MIG profile: its memory, the slots it takes, the slots at which it may begin, and how many a GPU has.
+
+    Those with media extensions (`+me`) need engines of which a GPU has one set: one instance at a time.
+    """
+
+    name: str
+    memory_mib: int
+    width: int
+    starts: tuple[int, ...]
+    most: int
+
+    @property
+    def media(self) -> bool:
+        return MEDIA in self.name
+
+    def masks(self) -> tuple[int, ...]:
+        """The slots of each legal placement, as bits."""
+        return tuple(((1 << self.width) - 1) << start for start in self.starts)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The slots of a GPU model and its profiles, by name."""
+
+    slots: int
+    profiles: tuple[Profile, ...]
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Profile]:
+        return {profile.name: profile for profile in self.profiles}
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.slots, self.profiles))
+
+    def __hash__(self) -> int:
+        # Looked up for every GPU of every decision.
+        return self._hash
+
+    def profile(self, name: str) -> Profile | None:
+        return self.by_name.get(name)
+
+
+# Width, starts and number of each profile, in the order of the names below.
+_EIGHT = (
+    (1, (0, 1, 2, 3, 4, 5, 6), 7),
+    (1, (0, 1, 2, 3, 4, 5, 6), 1),
+    (2, (0, 2, 4, 6), 4),
+    (2, (0, 2, 4), 3),
+    (4, (0, 4), 2),
+    (4, (0,), 1),
+    (8, (0,), 1),
+)
+_FOUR = ((1, (0, 1, 2, 3), 4), (1, (0, 1, 2, 3), 1), (2, (0, 2), 2), (2, (0, 2), 1), (4, (0,), 1))
+
+
+def _layout(slots: int, *profiles: tuple[str, int]) -> Geometry:
+    """The layout of all models with so many slots; `profiles` gives name and MiB of each."""
+    shapes = {8: _EIGHT, 4: _FOUR}[slots]
+    return Geometry(
+        slots,
+        tuple(
+            Profile(name, mib, width, starts, most)
+            for (name, mib), (width, starts, most) in zip(profiles, shapes, strict=True)
+        ),
+    )
+
+
+def _mib(gib_hundredths: int) -> int:
+    return gib_hundredths * 1024 // 100
+
+
+def _named(*gigabytes: int) -> Geometry:
+    """A layout of 8 slots of which only the names are known: 1g, 1g double, 3g and 7g in GB.
+
+    The names round up by at most an eighth on every model whose amounts are known: so much less is sure.
+    """
+    one, double, half, whole = gigabytes
+    names = (
+        (f"1g.{one}gb", one), (f"1g.{one}gb{MEDIA}", one), (f"1g.{double}gb", double),
+        (f"2g.{double}gb", double), (f"3g.{half}gb", half), (f"4g.{half}gb", half), (f"7g.{whole}gb", whole),
+    )  # fmt: skip
+    return _layout(8, *((name, gb * 896) for name, gb in names))
+
+
+_A30 = _layout(
+    4,
+    ("1g.6gb", _mib(581)), ("1g.6gb+me", _mib(581)), ("2g.12gb", _mib(1169)), ("2g.12gb+me", _mib(1169)),
+    ("4g.24gb", _mib(2344)),
+)  # fmt: skip
+_A100_40 = _layout(
+    8,
+    ("1g.5gb", _mib(475)), ("1g.5gb+me", _mib(475)), ("1g.10gb", _mib(975)), ("2g.10gb", _mib(975)),
+    ("3g.20gb", _mib(1962)), ("4g.20gb", _mib(1962)), ("7g.40gb", _mib(3938)),
+)  # fmt: skip
+_A100_80 = _layout(
+    8,
+    ("1g.10gb", _mib(950)), ("1g.10gb+me", _mib(950)), ("1g.20gb", _mib(1950)), ("2g.20gb", _mib(1950)),
+    ("3g.40gb", _mib(3925)), ("4g.40gb", _mib(3925)), ("7g.80gb", _mib(7900)),
+)  # fmt: skip
+_H100_80 = _layout(
+    8,
+    ("1g.10gb", _mib(962)), ("1g.10gb+me", _mib(962)), ("1g.20gb", _mib(1950)), ("2g.20gb", _mib(1950)),
+    ("3g.40gb", _mib(3925)), ("4g.40gb", _mib(3925)), ("7g.80gb", _mib(7925)),
+)  # fmt: skip
+_H200 = _layout(
+    8,
+    ("1g.18gb", _mib(1600)), ("1g.18gb+me", _mib(1600)), ("1g.35gb", _mib(3225)), ("2g.35gb", _mib(3225)),
+    ("3g.71gb", _mib(6950)), ("4g.71gb", _mib(6950)), ("7g.141gb", _mib(13975)),
+)  # fmt: skip
+_B200 = _layout(
+    8,
+    ("1g.23gb", _mib(2050)), ("1g.23gb+me", _mib(2050)), ("1g.45gb", _mib(4425)), ("2g.45gb", _mib(4425)),
+    ("3g.90gb", 90 * 896), ("4g.90gb", 90 * 896), ("7g.180gb", 180 * 896),
+)  # fmt: skip
+
+# Part of the model's name, memory from and below which (MiB), and the layout.
+_GEOMETRIES: tuple[tuple[str, int, int, Geometry], ...] = (
+    ("A30", 20_000, 30_000, _A30),
+    ("A100", 35_000, 45_000, _A100_40),
+    ("A100", 75_000, 90_000, _A100_80),
+    ("H100", 75_000, 90_000, _H100_80),
+    # The H100 NVL and others of 94 GB, and those of 96 GB.
+    ("H100", 93_000, 96_500, _named(12, 24, 47, 94)),
+    ("H100", 96_500, 100_000, _named(12, 24, 48, 96)),
+    ("H20", 93_000, 100_000, _named(12, 24, 48, 96)),
+    ("GH200", 93_000, 100_000, _named(12, 24, 48, 96)),
+    ("GH200", 140_000, 150_000, _named(18, 36, 72, 144)),
+    ("H200", 130_000, 150_000, _H200),
+    ("B200", 170_000, 200_000, _B200),
+    ("GB200", 180_000, 200_000, _named(23, 47, 93, 186)),
+    ("B300", 260_000, 300_000, _named(34, 67, 135, 269)),
+    ("GB300", 260_000, 300_000, _named(35, 70, 139, 278)),
+)
+
+
+@lru_cache(maxsize=1024)
+def geometry(model: str, memory_mib: int) -> Geometry | None:
+    """The layout of a GPU by the table, or None where it is not known (or the GPU has no MIG)."""
+    words = model.upper().replace("-", " ").split()
+    for name, least, below, found in _GEOMETRIES:
+        if name in words and least <= memory_mib < below:
+            return found
+    return None
+
+
+def told(profiles: Any) -> Geometry | None:
+    """The layout that a driver tells: a list of `name`, `memory_mib`, `most`, `placements` (start, size).
+
+    None where it tells no placement, or something else. A profile without placements, or with such of
+    different sizes, is left out.
+    """
+    try:
+        return _told(
+            tuple(
+                (
+                    str(each["name"]),
+                    int(each["memory_mib"]),
+                    int(each["most"]),
+                    tuple((int(start), int(size)) for start, size in each["placements"]),
+                )
+                for each in profiles
+            )
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _told(profiles: tuple[tuple[str, int, int, tuple[tuple[int, int], ...]], ...]) -> Geometry | None:
+    found = []
+    for name, memory_mib, most, places in profiles:
+        widths = {size for _, size in places}
+        if len(widths) == 1 and most > 0 and min(widths) > 0 and min(start for start, _ in places) >= 0:
+            starts = tuple(sorted(start for start, _ in places))
+            found.append(Profile(name, memory_mib, widths.pop(), starts, most))
+    slots = max((profile.starts[-1] + profile.width for profile in found), default=0)
+    return Geometry(slots, tuple(found)) if 0 < slots <= MAX_SLOTS else None

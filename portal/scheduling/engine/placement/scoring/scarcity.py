@@ -1,0 +1,81 @@
+"""How scarce that is what a shape of request can use: the part of the free GPUs that it can use now.
+
+Of two placements the one is better after which more of the expected requests can still be served. If requests
+of a shape come in proportion to its popularity until what it can use is spent, a GPU that it loses is worth
+the more the less of them it has left. So popularity alone, which fragmentation and room go by, is too little
+for requests that few devices suit (a model, many devices of one node), and too much for those that fit nearly
+everywhere. Hence
+
+    scarcity = (free + reserve) / (usable + reserve)
+
+with `reserve` one percent of all GPUs, so that what is nearly spent does not outweigh everything else. Room
+goes by it as it is, with the slots for `usable`, and fragmentation by its power of 3/4, which replays chose
+(docs/placement.md).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
+from portal.scheduling.engine.placement.mix import PLAIN, RequestMix, Shape
+from provisioning.types import WHOLE_DEVICE_MILLI
+
+RESERVE_PERCENT = 1
+
+
+def measure(nodes: NodeArrays, mix: RequestMix) -> dict[Shape, tuple[int, int]]:
+    """The scarcity of each typical shape with devices, for fragmentation and for room, in 1/`PLAIN`.
+
+    Both are 0 for a shape that no node here could take if it were empty.
+    """
+    free = nodes.free_milli * nodes.usable[:, None]
+    total = int(free.sum())
+    reserve = int(nodes.present.sum()) * WHOLE_DEVICE_MILLI * RESERVE_PERCENT // 100 or 1
+    empty = np.where(nodes.present, WHOLE_DEVICE_MILLI, 0)
+    cpu = np.array([node.cpu_milli for node in nodes.states], np.int64)
+    memory = np.array([node.memory_mib for node in nodes.states], np.int64)
+    found = {}
+    for shape, _ in (*mix.typical(), *mix.typical_accelerated()):
+        if not shape.count or shape in found:
+            continue
+        suits = nodes.class_mask(shape.models, 0)[nodes.device_class]
+        if not _usable(shape, empty * suits, cpu, memory).any():
+            found[shape] = (0, 0)
+            continue
+        left = free * suits
+        usable = int(_usable(shape, left, nodes.free_cpu, nodes.free_memory).sum())
+        room = int(_slots(shape, left, nodes.free_cpu, nodes.free_memory).sum())
+        room *= shape.count * shape.share_milli
+        above = total + reserve
+        fragmentation = PLAIN**4 * above**3 // (min(usable, total) + reserve) ** 3
+        found[shape] = (
+            math.isqrt(math.isqrt(fragmentation)),
+            PLAIN * above // (min(room, total) + reserve),
+        )
+    return found
+
+
+def _enough(shape: Shape, cpu: Ints, memory: Ints) -> Bools:
+    enough: Bools = (cpu >= shape.cpu_milli) & (memory >= shape.memory_mib)
+    return enough
+
+
+def _usable(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
+    """Free milli-GPUs of each node that the shape could use."""
+    fits = free >= shape.share_milli
+    if shape.share_milli == WHOLE_DEVICE_MILLI:
+        fits &= (fits.sum(axis=1) >= shape.count)[:, None]
+    usable: Ints = np.where(_enough(shape, cpu, memory), (free * fits).sum(axis=1), 0)
+    return usable
+
+
+def _slots(shape: Shape, free: Ints, cpu: Ints, memory: Ints) -> Ints:
+    """How often the shape fits on each node."""
+    slots: Ints = (free // max(shape.share_milli, 1)).sum(axis=1) // shape.count
+    for left, needed in ((cpu, shape.cpu_milli), (memory, shape.memory_mib)):
+        if needed:
+            slots = np.minimum(slots, np.maximum(left, 0) // needed)
+    return slots

@@ -1,0 +1,166 @@
+"""Expected starts far back in the queue: by how much work stands before a request, not slot by slot.
+
+Each limit has room for so much work (amount times seconds) until each time. A request starts when all that
+stands before it in the order has had room in each of its limits, and not before it would fit all alone.
+Requests of one shape take the same of the same limits: what stands before one is summed up shape by shape.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from portal.scheduling.engine.model import Eta, Workload
+from portal.scheduling.engine.pending import Key, Rank, rank_of
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Demand = tuple[tuple[int, int], ...]
+
+
+class Slots(Protocol):
+    """What the tail asks of the plan of those before it. Rows are limits, times indexes of its grid."""
+
+    @property
+    def grid(self) -> Ints: ...
+
+    def left_of(self, row: int) -> Ints: ...
+
+    def demand(self, workload: Workload) -> Demand: ...
+
+    def never(self, workload: Workload) -> Eta | None: ...
+
+    def alike(self, workload: Workload) -> str: ...
+
+    def alone(self, workload: Workload) -> tuple[int, Eta]: ...
+
+    def eta_at(self, index: int) -> Eta: ...
+
+
+class _Shape:
+    """Requests that take the same of the same limits, in their order, and the delay by their team's share.
+
+    What never starts as limits are takes no room from the others: it has no `demand`.
+    """
+
+    __slots__ = ("_before", "delay_ms", "demand", "keys", "never", "taken")
+
+    def __init__(
+        self,
+        keys: Sequence[Key],
+        delay_ms: int,
+        demand: Demand,
+        never: Eta | None,
+    ) -> None:
+        self.keys, self.delay_ms = keys, delay_ms
+        self.demand, self.never = demand, never
+        self.taken = dict(demand)
+        self._before: list[int] | None = None
+
+    def seconds_before(self, rank: Rank) -> int:
+        """How long those of this shape that come before the rank run in all."""
+        if self._before is None:
+            self._before = list(accumulate((key[5] for key in self.keys), initial=0))
+        return self._before[bisect_left(self.keys, rank, key=partial(rank_of, delay_ms=self.delay_ms))]
+
+
+class Tail:
+    """The ETAs of those behind the plan's own slots, who come in the order of their ranks.
+
+    `waiting` has their keys by shape, each with the delay by its team's share.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        items: Mapping[str, Workload],
+        waiting: Iterable[tuple[int, Sequence[Key]]],
+    ) -> None:
+        self._slots = slots
+        self._items = items
+        self._shapes: list[_Shape] = []
+        for delay_ms, keys in waiting:
+            first = items[keys[0][4]]
+            never = slots.never(first)
+            demand = slots.demand(first) if never is None else ()
+            self._shapes.append(_Shape(keys, delay_ms, demand, never))
+        self._alone: dict[object, tuple[int, Eta]] = {}
+        self._room: dict[int, Floats] = {}
+        self._etas: dict[str, Eta] | None = None
+
+    def etas(self) -> dict[str, Eta]:
+        """The ETAs of all, by id."""
+        if self._etas is None:
+            self._etas = self._all()
+        return self._etas
+
+    def insert(self, workload: Workload, rank: Rank) -> Eta:
+        """The ETA of one more with this rank, or of the one that has it."""
+        never = self._slots.never(workload)
+        if never is not None:
+            return never
+        demand = self._slots.demand(workload)
+        wanted = {row for row, _ in demand}
+        before = dict.fromkeys(wanted, 0)
+        for shape in self._shapes:
+            rows = wanted & shape.taken.keys()
+            if rows and (seconds := shape.seconds_before(rank)):
+                for row in rows:
+                    before[row] += shape.taken[row] * seconds
+        first = max((self._starts(row, work) for row, work in before.items()), default=0)
+        return self._eta(workload, demand, int(first))
+
+    def _all(self) -> dict[str, Eta]:
+        waiting = [
+            (rank_of(key, shape.delay_ms), number, key[5])
+            for number, shape in enumerate(self._shapes)
+            for key in shape.keys
+        ]
+        waiting.sort()
+        of = np.array([number for _, number, _ in waiting], np.intp)
+        durations = np.array([duration_s for _, _, duration_s in waiting], np.float64)
+        first = np.zeros(len(waiting), np.int64)
+        for row in {row for shape in self._shapes for row in shape.taken}:
+            amounts = np.array([shape.taken.get(row, 0) for shape in self._shapes], np.float64)[of]
+            takers = np.flatnonzero(amounts)
+            work = amounts[takers] * durations[takers]
+            before = np.concatenate([[0.0], np.cumsum(work)[:-1]])
+            first[takers] = np.maximum(first[takers], self._starts(row, before))
+        found = {}
+        for (rank, number, _), index in zip(waiting, first.tolist(), strict=True):
+            shape = self._shapes[number]
+            workload = self._items[rank[4]]
+            found[workload.id] = shape.never or self._eta(workload, shape.demand, index)
+        return found
+
+    def _eta(self, workload: Workload, demand: Demand, first: int) -> Eta:
+        alone, eta = self._start_alone(workload, demand)
+        if eta.eta_s is None or first <= alone:
+            return eta
+        return self._slots.eta_at(first)
+
+    def _start_alone(self, workload: Workload, demand: Demand) -> tuple[int, Eta]:
+        """As by the plan, with its duration rounded down to a power of two."""
+        bits = workload.duration_s.bit_length()
+        key = (demand, bits, workload.preemptible, self._slots.alike(workload))
+        found = self._alone.get(key)
+        if found is None:
+            found = self._alone[key] = self._slots.alone(replace(workload, duration_s=1 << bits - 1))
+        return found
+
+    def _starts(self, row: int, before: float | Floats) -> Ints:
+        """The first grid time until which a limit has room for so much work."""
+        room = self._room.get(row)
+        if room is None:
+            left = self._slots.left_of(row)
+            steps = np.diff(self._slots.grid) * np.maximum(0, left[:-1])
+            room = self._room[row] = np.concatenate([[0.0], np.cumsum(steps, dtype=np.float64)])
+        found: Ints = np.searchsorted(room, before)
+        return found

@@ -1,0 +1,113 @@
+"""The requests that each pool expects: learnt from the last ones, kept in a row, read with the pools.
+
+A pool's mix holds the last requests that might have gone there, whatever became of them, and, as long as
+there are few, what the catalog offers. Only `portal.scheduling.learning` writes it; previews and cycles of
+all processes read the row, so that they decide alike.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from portal.catalog.models import Flavor
+from portal.inventory.models import Pool
+from portal.scheduling.engine.placement.mix import WINDOW, RequestMix, learn_again
+from portal.scheduling.models import LearntMix
+from portal.workspaces.models import Workspace
+from provisioning import messages
+from provisioning.types import ResourceRequest
+
+log = logging.getLogger(__name__)
+
+
+def of_pools(pools: Iterable[Pool]) -> dict[UUID, RequestMix]:
+    """The mix of each pool by key: as learnt, else what the catalog offers there. Two queries at most."""
+    pools = list(pools)
+    learnt = {row.pool_id: row for row in LearntMix.objects.filter(pool__in=pools)}
+    found = {key: mix_of(row) for key, row in learnt.items()}
+    if len(found) < len(pools):
+        flavors = offered()
+        for pool in pools:
+            if pool.pk not in found:
+                found[pool.pk] = RequestMix.learnt((), offered_in(pool, flavors))
+    return found
+
+
+def offered() -> list[Flavor]:
+    """The catalog as it is."""
+    return list(Flavor.objects.filter(enabled=True).select_related("pool").order_by("slug"))
+
+
+def learn(pool: Pool, row: LearntMix | None, flavors: Iterable[Flavor]) -> LearntMix | None:
+    """What the pool expects as of now, not yet kept; None where too little is new for that.
+
+    The catalog counts while the window is not full, and may have changed meanwhile.
+    """
+    if row is not None and row.requests >= WINDOW and not _enough_new(pool, row):
+        return None
+    fresh = _learnt(pool, offered_in(pool, flavors))
+    if row is None or _enough_new(pool, row):
+        return fresh
+    same_past = (fresh.requests, fresh.learnt_until) == (row.requests, row.learnt_until)
+    return fresh if same_past and mix_of(fresh).shapes != mix_of(row).shapes else None
+
+
+def mix_of(row: LearntMix) -> RequestMix:
+    """The value that is kept."""
+    return RequestMix.from_json(row.shapes)
+
+
+def offered_in(pool: Pool, flavors: Iterable[Flavor]) -> list[ResourceRequest]:
+    """What the catalog offers that may go to the pool."""
+    return [
+        messages.load(flavor.as_request(), ResourceRequest)
+        for flavor in flavors
+        if (flavor.pool_id == pool.pk if flavor.pool_id is not None else not pool.simulated)
+    ]
+
+
+def last_asked(pool: Pool) -> datetime | None:
+    """When the latest request was made that might have gone to the pool."""
+    return _asked_of(pool).order_by("-requested_at").values_list("requested_at", flat=True).first()
+
+
+def _asked_of(pool: Pool) -> Any:
+    """The workspaces that might have gone to the pool."""
+    which = Q(flavor__pool=pool) if pool.simulated else Q(flavor__pool=pool) | Q(flavor__pool=None)
+    return Workspace.objects.filter(which)
+
+
+def _enough_new(pool: Pool, row: LearntMix) -> bool:
+    since = _asked_of(pool)
+    if row.learnt_until is not None:
+        since = since.filter(requested_at__gt=row.learnt_until)
+    return learn_again(row.requests, len(since.values_list("pk")[:WINDOW]))
+
+
+def _learnt(pool: Pool, offered: list[ResourceRequest]) -> LearntMix:
+    """What the pool expects as of now, not yet kept."""
+    rows = list(_asked_of(pool).order_by("-requested_at").values_list("requested_at", "resources")[:WINDOW])
+    known: dict[str, ResourceRequest | None] = {}
+    recent = [request for _, data in reversed(rows) if (request := _request(data, known)) is not None]
+    mix = RequestMix.learnt(recent, offered)
+    until = rows[0][0] if rows else None
+    return LearntMix(pool=pool, shapes=mix.as_json(), requests=len(rows), learnt_until=until)
+
+
+def _request(data: Mapping[str, Any], known: dict[str, ResourceRequest | None]) -> ResourceRequest | None:
+    """The stored form as a value, read once for equal ones; None where it cannot be read."""
+    key = json.dumps(data, sort_keys=True)
+    if key not in known:
+        try:
+            known[key] = messages.load(data, ResourceRequest)
+        except ValueError:
+            log.warning("a request cannot be read, and nothing is learnt from it: %s", key)
+            known[key] = None
+    return known[key]

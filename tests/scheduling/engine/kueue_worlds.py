@@ -1,0 +1,204 @@
+"""Random small sites, as the engine sees them and as the model of Kueue does, and what both decide."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from fractions import Fraction
+
+from portal.common.reasons.codes import PreemptionCode
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
+from portal.scheduling.engine.scheduler import schedule
+from tests.scheduling.engine.kueue_classical import classical
+from tests.scheduling.engine.kueue_model import (
+    FAIR_SHARING,
+    IN_CLUSTER_QUEUE,
+    RECLAMATION,
+    Info,
+    Model,
+    Node,
+    Quota,
+    Targets,
+)
+
+REASONS = {
+    PreemptionCode.IN_TEAM: IN_CLUSTER_QUEUE,
+    PreemptionCode.RECLAIM: RECLAMATION,
+    PreemptionCode.FAIR_SHARE: FAIR_SHARING,
+}
+NOW_S = 1000
+ENDLESS_S = 10**9
+POLICY = Policy(min_run_s=0)
+"""Nobody is protected by the time it has run, and nothing ends by itself: Kueue knows neither."""
+
+
+@dataclass(frozen=True)
+class World:
+    """A site with one request."""
+
+    teams: tuple[Team, ...]
+    cohorts: tuple[Cohort, ...]
+    running: tuple[Running, ...]
+    incoming: Workload
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(NOW_S, self.teams, self.cohorts, self.running, queued=(self.incoming,), policy=POLICY)
+
+    def model(self) -> Model:
+        nodes = [
+            (Node(each.name, _quotas(each), Fraction(each.weight_milli, 1000)), each.parent)
+            for each in self.cohorts
+        ]
+        nodes += [
+            (
+                Node(
+                    each.name,
+                    _quotas(each),
+                    Fraction(each.weight_milli, 1000),
+                    reclaim=each.reclaim,
+                    is_queue=True,
+                ),
+                each.cohort,
+            )
+            for each in self.teams
+        ]
+        return Model(nodes, [_info(each.workload, each.started_s) for each in self.running])
+
+    def asked(self) -> Info:
+        return _info(self.incoming, NOW_S)
+
+
+def _quotas(each: Team | Cohort) -> dict[str, Quota]:
+    return {name: Quota(limit.nominal, limit.borrowing, limit.lending) for name, limit in each.limits.items()}
+
+
+def _info(workload: Workload, at_s: int) -> Info:
+    return Info(workload.id, workload.team, dict(workload.amounts), workload.priority, at_s)
+
+
+def random_world(seed: int) -> World:
+    """The same world for the same seed: up to five cohorts in each other, seven teams, three resources."""
+    chance = random.Random(seed)
+    resources = ("gpu:a", "gpu:b", "cpu_milli")[: chance.choice((1, 1, 2, 2, 3))]
+    most = chance.choice((2, 4, 6))
+    bounded = chance.random() < 0.5
+    weights = chance.choice(((1000,), (1000, 2000, 500), (1000, 3000, 0)))
+    cohorts: list[Cohort] = []
+    for number in range(chance.choice((1, 1, 2, 3, 4, 5))):
+        parent = cohorts[chance.randrange(len(cohorts))].name if cohorts and chance.random() < 0.9 else ""
+        limits = {
+            name: _limit(chance, most // 2, bounded and parent != "")
+            for name in resources
+            if chance.random() < 0.3
+        }
+        cohorts.append(Cohort(f"c{number}", parent, limits, chance.choice(weights)))
+    teams = tuple(
+        Team(
+            f"t{number}",
+            chance.choice([each.name for each in cohorts]) if chance.random() < 0.95 else "",
+            # A ClusterQueue has a quota for whatever its workloads may ask for, if only of nothing.
+            {name: _limit(chance, most, bounded) for name in resources},
+            weight_milli=chance.choice(weights),
+            reclaim=chance.random() < 0.9,
+        )
+        for number in range(chance.randint(1, 7))
+    )
+    world = World(teams, tuple(cohorts), (), Workload("none", teams[0].name, {}))
+    model = world.model()
+    running: list[Running] = []
+    over = chance.random() < 0.1
+    for number in range(chance.randint(0, 24)):
+        workload = _workload(chance, f"w{number}", teams, resources, max(1, most // 2))
+        info = _info(workload, 0)
+        # Now and then a site holds more than its quota, because limits were lowered.
+        if model.fits(info) or (over and chance.random() < 0.3):
+            model.add(info)
+            running.append(Running(workload, chance.randrange(6) * 100))
+    incoming = _workload(chance, "incoming", teams, resources, max(2, most // 2))
+    return World(teams, tuple(cohorts), tuple(running), incoming)
+
+
+def _limit(chance: random.Random, most: int, bounded: bool) -> Limit:
+    def bound() -> int | None:
+        return chance.randint(0, most) if bounded and chance.random() < 0.4 else None
+
+    return Limit(chance.choice((0, chance.randint(0, most))), bound(), bound())
+
+
+def _workload(
+    chance: random.Random, name: str, teams: tuple[Team, ...], resources: tuple[str, ...], most: int
+) -> Workload:
+    amounts = {each: chance.randint(0, most) for each in resources if chance.random() < 0.8}
+    if not any(amounts.values()):
+        amounts[resources[0]] = 1
+    return Workload(
+        name,
+        chance.choice(teams).name,
+        amounts,
+        priority=chance.choice((0, 0, 0, 1, 2)),
+        duration_s=ENDLESS_S,
+    )
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What the engine and the model decide, and in what they differ (empty: in nothing).
+
+    `choice` is true where the model gives the flavor up before it looks for victims, and Berth does not.
+    """
+
+    engine: Targets
+    fair: list[Targets]
+    choice: bool
+    classical: bool
+    difference: str
+
+
+def decide(world: World) -> Decided:
+    """One request by the engine's own cycle and by the model, with fair sharing and classically."""
+    cycle = schedule(world.snapshot())
+    engine = frozenset((each.workload, REASONS[each.reason]) for each in cycle.victims)
+    model, asked = world.model(), world.asked()
+    short = model.needs_preemption(asked)
+    fair = model.fair(asked)
+    choice = bool(short) and engine not in fair and not model.may_preempt(asked, short, fair_sharing=True)
+    if choice:
+        fair = model.fair(asked, gated=False)
+    difference = ""
+    if bool(cycle.starts) != (short == set()):
+        difference = f"starts: {cycle.starts}, short in the model: {short}"
+    elif engine not in fair:
+        difference = f"victims: {sorted(engine)}, in the model: {[sorted(each) for each in fair]}"
+    compared = bool(short) and model.may_preempt(asked, short, fair_sharing=False)
+    if compared and short and not difference:
+        compared, difference = _beside_classical(world, model, asked, short, engine)
+    return Decided(engine, fair, choice, compared, difference)
+
+
+def _beside_classical(
+    world: World, model: Model, asked: Info, short: set[str], engine: Targets
+) -> tuple[bool, str]:
+    """Whether classical preemption has to decide the same here, and in what it does not.
+
+    Both take the same while nobody else borrows, and where an owner has one borrower to take from; of
+    several borrowers each has an order of its own, but an owner gets what it wants by both or by neither.
+    That is so with one resource: with more, fair sharing counts also what is borrowed of another.
+    """
+    queue = model.queue(asked.queue)
+    borrowers = [
+        other
+        for other in (queue.root().queues() if queue.parent else ())
+        if other is not queue and not other.within_nominal_in(set(other.quotas))
+    ]
+    one_resource = len({name for each in world.teams for name in each.limits}) == 1
+    model.add(asked)
+    owner = one_resource and queue.within_nominal_in(short)
+    model.remove(asked)
+    if borrowers and not owner:
+        return False, ""
+    found = classical(model, asked)
+    same = bool(found) == bool(engine)
+    if len(borrowers) <= 1:
+        same = {name for name, _ in found} == {name for name, _ in engine}
+    return True, "" if same else f"victims: {sorted(engine)}, classically: {sorted(found)}"

@@ -1,0 +1,147 @@
+"""Preemption as Kueue decides it: single cases, and random ones beside a model of Kueue's algorithm."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+
+from portal.common.reasons.codes import PreemptionCode
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import Policy, Running, Snapshot, Workload
+from portal.scheduling.engine.preemption import find_victims
+from portal.scheduling.engine.scheduler import schedule
+from portal.scheduling.engine.usage import Usage
+from tests.scheduling.engine.kueue_model import Info, Model, Node, Quota
+from tests.scheduling.engine.kueue_worlds import decide, random_world
+from tests.scheduling.engine.test_golden import KUEUE, milli
+
+X, Y = "gpu:x", "gpu:y"
+HOUR = 3600
+CASES = 300
+COHORTS = (Cohort("all"),)
+
+
+def held(name: str, team: str, *, priority: int = 0, age_s: int = HOUR, **amounts: int) -> Running:
+    return Running(
+        Workload(name, team, _named(amounts), priority=priority, duration_s=100 * HOUR), started_s=-age_s
+    )
+
+
+def ask(name: str, team: str, *, priority: int = 0, duration_s: int = HOUR, **amounts: int) -> Workload:
+    return Workload(name, team, _named(amounts), priority=priority, duration_s=duration_s)
+
+
+def _named(amounts: dict[str, int]) -> dict[str, int]:
+    return {f"gpu:{name}": amount for name, amount in amounts.items()}
+
+
+def team(name: str, *, weight_milli: int = 1000, borrowing: int | None = None, **nominal: int) -> Team:
+    limits = {resource: Limit(amount, borrowing) for resource, amount in _named(nominal).items()}
+    return Team(name, "all", limits, weight_milli=weight_milli)
+
+
+def victims(teams: tuple[Team, ...], running: tuple[Running, ...], *queued: Workload) -> dict[str, str]:
+    """Who has to leave for whom."""
+    cycle = schedule(Snapshot(0, teams, COHORTS, running, queued))
+    return {each.workload: each.beneficiary for each in cycle.victims}
+
+
+@pytest.mark.parametrize("start", range(0, CASES, 50))
+def test_random_sites_are_decided_as_by_the_model(start):
+    """The same cases each time; `python -m bench.scheduling.kueue` has as many as one likes."""
+    decided = {seed: decide(random_world(seed)) for seed in range(start, start + 50)}
+    assert {seed: each.difference for seed, each in decided.items() if each.difference} == {}
+
+
+@pytest.mark.parametrize("case", KUEUE["cases"], ids=lambda case: case["name"])
+def test_the_model_decides_kueues_own_table(case):
+    nodes = [(Node(KUEUE["base_cohort"], {}), "")]
+    nodes += [
+        (
+            Node(name, {"cpu": Quota(cpu * 1000)}, Fraction(1), reclaim=name != "preemptible", is_queue=True),
+            KUEUE["base_cohort"],
+        )
+        for name, cpu in KUEUE["base_nominal_cpu"].items()
+    ]
+    admitted = [
+        Info(each["name"], each["cq"], {"cpu": milli(each["request_cpu"])}, each["priority"])
+        for each in case["admitted"]
+    ]
+    asked = case["incoming"]
+    incoming = Info(
+        asked["name"], case["targetCQ"], {"cpu": milli(asked["request_cpu"])}, asked["priority"], 1
+    )
+    (found,) = Model(nodes, admitted).fair(incoming)
+    wanted = {(name, reason.removesuffix("Reason")) for name, reason in case["wantPreempted"]}
+    assert json.dumps(sorted(found)) == json.dumps(sorted(wanted))
+
+
+def test_an_owner_takes_its_own_back_whatever_else_it_borrows():
+    """It borrows five of Y, and of X it has lent one of three."""
+    teams = (team("a", x=3, y=0), team("b", x=0, y=5))
+    running = (held("mine", "a", x=2, y=5), held("theirs", "b", x=1))
+    assert victims(teams, running, ask("new", "a", x=1)) == {"theirs": "new"}
+
+
+def test_a_teams_own_limit_does_not_end_the_look_at_the_cohort():
+    """The team may hold four: what has a lower priority leaves, and a borrower as well."""
+    teams = (team("a", x=2, borrowing=2, weight_milli=3000), team("b", x=1), team("c", x=1))
+    running = (held("low", "a", x=1), held("lent", "b", x=3))
+    assert victims(teams, running, ask("new", "a", x=4, priority=1)) == {"low": "new", "lent": "new"}
+
+
+def test_only_what_is_short_counts_and_who_holds_it():
+    """X is short and a's own; that it borrows of Y, which is free, does not matter, nor who borrows Y."""
+    teams = (team("a", x=2, y=0), team("b", x=0, y=0), team("c", x=0, y=4))
+    running = (held("much", "b", y=2), held("little", "c", x=1))
+    cycle = schedule(Snapshot(0, teams, COHORTS, running, (ask("new", "a", x=2, y=2),)))
+    assert [(each.workload, each.reason) for each in cycle.victims] == [("little", PreemptionCode.RECLAIM)]
+
+
+@pytest.mark.parametrize(("wanted", "gives"), [(4, {"low", "b0"}), (5, set())])
+def test_the_second_strategy_takes_from_a_team_once(wanted, gives):
+    """Once a's own has left, its share is below b's: one of b's may leave for it, and not a second one."""
+    teams = (team("own", x=8), team("a", x=0, weight_milli=2000), team("b", x=0))
+    running = tuple(held(f"b{number}", "b", x=1, age_s=HOUR + number) for number in range(4))
+    running = (held("low", "a", x=3), held("owns", "own", x=1), *running)
+    assert set(victims(teams, running, ask("new", "a", x=wanted, priority=1))) == gives
+
+
+def test_of_two_borrowers_without_weight_the_larger_one_gives():
+    teams = (team("own", x=5), team("b", x=0, weight_milli=0), team("c", x=0, weight_milli=0))
+    running = (held("small", "b", x=1), held("large", "c", x=4))
+    assert victims(teams, running, ask("new", "own", x=1)) == {"large": "new"}
+
+
+def test_what_has_not_begun_yet_makes_nobody_a_borrower():
+    """Of t1 runs one, which is its own; what it was promised is not held against that."""
+    teams = (team("t0", x=2), team("t1", x=1), team("t2", x=2))
+    snapshot = Snapshot(0, teams, COHORTS, policy=Policy())
+    old, promised, mine = held("old", "t1", x=1), ask("big", "t1", x=4), ask("mine", "t0", x=1)
+    usage = Usage(snapshot)
+    usage.add(old.workload)
+    usage.add(promised)
+    running = {"t1": (old,)}
+    found = [
+        find_victims(usage, mine, lambda name: running.get(name, ()), 0, snapshot.policy, unsettled=unsettled)
+        for unsettled in ((), (promised,))
+    ]
+    assert [[each.workload for each in victims] for victims in found] == [["old"], []]
+
+
+def test_a_claim_of_the_same_cycle_makes_nobody_a_borrower():
+    """t1 holds its own one and claims what t2 borrowed; then an owner wants one."""
+    teams = (team("t0", x=2), team("t1", x=1, weight_milli=3000), team("t2", x=2))
+    running = (held("old", "t1", x=1), held("lent", "t2", x=4))
+    big, mine = ask("big", "t1", x=4, priority=1), ask("mine", "t0", x=1)
+    assert set(victims(teams, running, big, mine)) == {"lent"}
+
+
+def test_what_began_just_now_makes_no_borrower_of_who_ran_within_its_own():
+    """Until it may be asked to leave itself, an older one of its team does not leave in its place."""
+    teams = (team("t0", x=2), team("t1", x=1))
+    for age_s, leaves in ((600, {}), (900, {"young": "mine"})):
+        running = (held("old", "t1", x=1), held("young", "t1", x=2, age_s=age_s))
+        assert victims(teams, running, ask("mine", "t0", x=1)) == leaves

@@ -1,0 +1,104 @@
+"""Owners, who stay within their quota, and heads that would borrow for theirs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+
+from portal.quotas.types import Cohort, Limit, Team
+from portal.scheduling.engine.model import FOREVER_S, Cycle, Policy, Running, Snapshot, Workload
+from portal.scheduling.engine.scheduler import Scheduler, schedule
+from portal.scheduling.engine.usage import within_nominal
+from tests.scheduling.engine.worlds import sites
+
+GPU, HOUR, DAY = "gpu:h100", 3600, 86400
+TEAMS = tuple(Team(name, "all", {GPU: Limit(nominal)}) for name, nominal in (("a", 1), ("b", 1), ("c", 0)))
+
+
+def ask(name: str, gpus: int, created_s: int, hours: int = 1, **more) -> Workload:
+    """A request of the team that its name begins with."""
+    return Workload(name, name[0], {GPU: gpus}, created_s=created_s, duration_s=hours * HOUR, **more)
+
+
+def site(*queued: Workload, running: tuple[Running, ...] = (), teams=TEAMS, now_s: int = 100) -> Snapshot:
+    return Snapshot(now_s, teams, (Cohort("all"),), running, queued)
+
+
+LENT = (Running(ask("c-runs", 1, 0, hours=22), 100),)
+
+
+def heads(cycle: Cycle) -> dict[str, int]:
+    return {head.workload: head.start_s for head in cycle.backfill_reservations}
+
+
+def test_an_owner_passes_a_head_that_would_borrow():
+    """One of two is free. b wants both, which is one more than its own; a wants its own for longer."""
+    cycle = schedule(site(ask("b", 2, 1), ask("a", 1, 2, hours=30), running=LENT))
+    assert cycle.starts == ("a",)
+    assert cycle.backfilled == frozenset()
+    assert heads(cycle) == {"b": 100 + 30 * HOUR}
+
+
+def test_who_would_borrow_as_well_does_not_pass_it():
+    cycle = schedule(site(ask("b", 2, 1), ask("c", 1, 2, hours=30), running=LENT))
+    assert cycle.starts == ()
+    assert heads(cycle) == {"b": 100 + 22 * HOUR}
+
+
+def test_in_its_team_nothing_passes_what_comes_first():
+    cycle = schedule(site(ask("b1", 2, 1), ask("b2", 1, 2, hours=30), running=LENT))
+    assert cycle.starts == ()
+    assert heads(cycle) == {"b1": 100 + 22 * HOUR}
+
+
+def test_a_head_of_its_own_team_does_not_hide_an_owner_behind_another_teams_head():
+    """b1 waits for more than there will be soon; c's reserved start does not keep b2 from what is b's."""
+    teams = (*TEAMS, Team("d", "all", {"cpu_milli": Limit(1)}))
+    running = (*LENT, Running(replace(ask("d-runs", 0, 0, hours=9), amounts={"cpu_milli": 1}), 100))
+    b1 = replace(ask("b1", 1, 2), amounts={GPU: 1, "cpu_milli": 1})
+    cycle = schedule(site(ask("c", 2, 1), b1, ask("b2", 1, 3, hours=2), running=running, teams=teams))
+    assert cycle.starts == ("b2",)
+    cycle = schedule(site(ask("c", 2, 1), b1, ask("b2", 1, 3, hours=30), running=running, teams=teams))
+    # It would delay b1, which stands before it in its own team.
+    assert cycle.starts == ()
+
+
+def test_nobody_passes_who_has_waited_too_long():
+    cycle = schedule(site(ask("b", 2, 1), ask("a", 1, 2, hours=30), running=LENT, now_s=8 * DAY))
+    assert (cycle.starts, list(heads(cycle))) == ((), ["b"])
+
+
+def test_without_back_fill_owners_pass_all_the_same():
+    snapshot = site(ask("b", 2, 1), ask("a", 1, 2, hours=30), ask("c", 1, 3), running=LENT)
+    assert schedule(replace(snapshot, policy=Policy(backfill=False))).starts == ("a",)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(sites(preemption=False))
+def test_no_owner_waits_where_its_own_is_free(snapshot):
+    """But behind what is older, or more urgent, of its own team."""
+    scheduler = Scheduler(snapshot)
+    now_s = snapshot.now_s
+    for _ in range(30):
+        cycle = scheduler.cycle(now_s)
+        scheduler.apply(cycle, now_s)
+        waiting = {scheduler.pending.items[head].team for head in heads(cycle)}
+        for workload in scheduler.pending.items.values():
+            band = scheduler.pending.key_of(workload)[0]
+            overdue = any(
+                scheduler.pending.key_of(scheduler.pending.items[head])[0] < band for head in heads(cycle)
+            )
+            if overdue or workload.team in waiting or not within_nominal(scheduler.usage, workload):
+                continue
+            owners = [
+                head
+                for head in heads(cycle)
+                if within_nominal(scheduler.usage, scheduler.pending.items[head])
+            ]
+            assert owners or scheduler.usage.shortfall(workload, now_s) is not None
+        now_s = scheduler.next_end()
+        if now_s >= FOREVER_S:
+            break
+        for name in scheduler.ended_by(now_s):
+            scheduler.finish(name)

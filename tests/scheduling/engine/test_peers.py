@@ -1,0 +1,72 @@
+"""The policies that the benchmark compares with, by hand; and that the order keeps what it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from bench.scheduling.peers import srsf, tiresias
+from bench.scheduling.replay import quotas, replay
+from bench.scheduling.trace import Job, synthetic
+from portal.scheduling.engine.model import Policy
+
+HOUR = 3600
+
+
+def job(name: str, gpus: int, submit_s: int, duration_s: int) -> Job:
+    return Job(name, "g", gpus, submit_s, duration_s)
+
+
+def test_srsf_preempts_for_less_service_that_is_left():
+    """Two GPUs: the long one gives way to the short one, and runs on where it was."""
+    found = srsf([job("long", 2, 0, 1000), job("short", 2, 100, 200), job("longer", 2, 150, 2000)], 2)
+    assert found.waits == {"long": 200, "short": 0, "longer": 1200 - 150}
+    assert found.preempted == 1
+
+
+def test_tiresias_demotes_by_attained_service():
+    """After 1,000 GPU seconds the first goes down a queue: the second, which came later, runs at once."""
+    found = tiresias([job("first", 2, 0, 1000), job("second", 2, 100, 300)], 2, limits=(1000,))
+    assert found.waits == {"first": 300, "second": 400}
+    # In the queue below nobody is preempted for another of it: the second runs to its end.
+    found = tiresias([job("first", 2, 0, 1000), job("second", 2, 600, 900)], 2, limits=(1000,))
+    assert found.waits == {"first": 900, "second": 0}
+
+
+def test_a_job_that_does_not_fit_is_passed_over():
+    found = tiresias([job("two", 2, 0, 1000), job("four", 4, 10, 100), job("one", 1, 20, 100)], 4)
+    assert found.waits["one"] == 0
+    assert found.waits["four"] > 0
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_is_due_first_comes_first_and_large_jobs_are_no_worse_off(seed):
+    """Against age alone and against EASY, with work that no trace has, with and without preemption."""
+    jobs = synthetic(seed, 1000, 64)
+    teams = quotas(jobs, 64)
+    off = Policy(preemption=False)
+    runs = {
+        "easy": replay(jobs, 64, replace(off, due_after=0, max_wait_s=1 << 40)),
+        "age": replay(jobs, 64, replace(off, due_after=0), teams=teams),
+        "due": replay(jobs, 64, off, teams=teams),
+        "preempting": replay(jobs, 64, Policy(), teams=teams),
+    }
+    assert not any(each.violations or each.reservations_delayed for each in runs.values())
+    large = {each.id for each in jobs if each.gpus >= 8}
+    mean = {name: sum(each.waits.values()) / len(jobs) for name, each in runs.items()}
+    of_large = {
+        name: sum(wait for job_id, wait in each.waits.items() if job_id in large) / len(large)
+        for name, each in runs.items()
+    }
+    assert mean["due"] < 0.75 * min(mean["easy"], mean["age"])
+    assert mean["preempting"] < 0.75 * min(mean["easy"], mean["age"])
+    assert of_large["due"] < of_large["easy"]
+
+
+def test_drawn_jobs_come_in_order_and_fit():
+    jobs = synthetic(7, 200, 64)
+    assert all(one.submit_s <= two.submit_s for one, two in pairwise(jobs))
+    assert max(each.gpus for each in jobs) <= 8
+    assert jobs == synthetic(7, 200, 64)

@@ -1,0 +1,203 @@
+"""Many wait: what a request pays does not grow with them, and nothing is written that has not changed."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.catalog import selectors
+from portal.quotas.models import Grant, Quota
+from portal.scheduling import cycle, queue_status, snapshot_cache
+from portal.scheduling import snapshot as snapshot_module
+from portal.scheduling.admission import assess
+from portal.scheduling.models import QueueState
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import QueueEntry, Workspace
+from tests.factories import WorkspaceFactory
+from tests.snapshots import rows_changed
+
+pytestmark = pytest.mark.django_db
+BIG = "sim-h100-x4"
+STATUS = ("position", "eta_at", "eta_basis", "outcome", "reason", "blocker")
+
+
+@pytest.fixture
+def long_queue(make, alice, pool, clock, monkeypatch):
+    """A function that makes `count` more wait for what two others hold; a queue is long with one in it."""
+    monkeypatch.setattr(cycle, "FEW", 0)
+    for _ in range(2):
+        make(alice, BIG)
+    first = make(alice, BIG)
+
+    def more(count: int) -> None:
+        for number in range(count):
+            WorkspaceFactory(
+                owner=first.owner, team=first.team, template=first.template, flavor=first.flavor,
+                name=f"more-{first.team.workspaces.count()}-{number}", state=State.PENDING,
+                resources=first.resources, requested_at=timezone.now(), expected_s=3600,
+            )  # fmt: skip
+        rows_changed()
+        cycle.run()
+        cycle.show()
+
+    more(3)
+    return more
+
+
+def statuses():
+    return {row["pk"]: row for row in QueueEntry.objects.values("pk", "digest", *STATUS)}
+
+
+def writes(queries):
+    statement = f'UPDATE "{QueueEntry._meta.db_table}"'
+    return [each["sql"] for each in queries.captured_queries if statement in each["sql"]]
+
+
+def test_statuses_that_have_not_changed_are_not_written(long_queue, clock):
+    before = statuses()
+    clock.shift(1)
+    with CaptureQueriesContext(connection) as queries:
+        cycle.decide()
+        cycle.show()
+    assert not writes(queries)
+    assert statuses() == before
+
+
+def test_only_what_has_changed_is_written(long_queue):
+    some = QueueEntry.objects.filter(workspace__state=State.PENDING).first()
+    right = statuses()
+    QueueEntry.objects.filter(pk=some.pk).update(position=999)
+    with CaptureQueriesContext(connection) as queries:
+        cycle.show()
+    (written,) = writes(queries)
+    assert "position" in written
+    assert "reason" not in written
+    assert statuses() == right
+
+
+def test_a_digest_that_is_gone_has_all_written_again(long_queue):
+    right = statuses()
+    QueueEntry.objects.filter(workspace__state=State.PENDING).update(digest="", reason={}, blocker={})
+    cycle.show()
+    assert statuses() == right
+
+
+def test_a_creation_says_how_it_stands_and_leaves_the_others_to_a_worker(
+    long_queue, make, alice, run_node, clock
+):
+    clock.shift(1)
+    QueueEntry.objects.filter(workspace__state=State.PENDING).update(position=None)
+    said = assess(
+        template=selectors.template_by_slug("jupyterlab"),
+        flavor=selectors.flavor_by_slug(BIG),
+        team=Workspace.objects.filter(state=State.PENDING).first().team,
+        actor=alice,
+    )
+    made = make(alice, BIG)
+    entry = made.queue_entry
+    assert (entry.position, entry.reason) == (said.position, said.reason.as_json())
+    assert entry.eta_at == said.eta_at
+    others = QueueEntry.objects.filter(workspace__state=State.PENDING).exclude(pk=made.pk)
+    assert not others.exclude(position=None).exists(), "the request does not write those of others"
+    QueueState.objects.update(shown_at=None)
+    run_node()
+    assert sorted(others.values_list("position", flat=True)) == list(range(1, entry.position))
+
+
+@pytest.mark.parametrize("flavor", [BIG, "sim-cpu"])
+def test_a_creation_takes_as_many_statements_however_many_wait(long_queue, make, alice, flavor):
+    def statements() -> int:
+        with CaptureQueriesContext(connection) as queries:
+            make(alice, flavor)
+        return len(queries)
+
+    statements()
+    few = statements()
+    long_queue(40)
+    statements()
+    assert statements() <= few
+
+
+def test_all_are_told_at_most_a_tenth_of_the_time(long_queue, make, alice, clock, monkeypatch):
+    told = []
+    monkeypatch.setattr(queue_status, "write", lambda changes: told.append(list(changes)))
+    QueueState.objects.update(shown_ms=1000, shown_at=timezone.now())
+    make(alice, "sim-cpu")
+    told.clear()
+    cycle.run()
+    assert not told, "they have just been told"
+    clock.shift(11)
+    cycle.run()
+    assert len(told) == 1
+    assert QueueState.objects.get().shown_at == timezone.now()
+
+
+def test_whoever_waits_no_more_is_not_written(long_queue):
+    waiting = QueueEntry.objects.filter(workspace__state=State.PENDING)
+    gone, stays = waiting[0], waiting[1]
+    Workspace.objects.filter(pk=gone.pk).update(state=State.STOPPED)
+    queue_status.write([queue_status.Change(pk, {"position": 77}) for pk in (gone.pk, stays.pk)])
+    gone.refresh_from_db()
+    stays.refresh_from_db()
+    assert (gone.position != 77, stays.position) == (True, 77)
+
+
+def test_an_eta_far_ahead_is_written_when_it_moves_by_more_than_it_is_exact():
+    now = timezone.now()
+    far, near = now + dt.timedelta(hours=10), now + dt.timedelta(minutes=5)
+    assert not queue_status._moved(far + dt.timedelta(minutes=17), far, now)
+    assert queue_status._moved(far + dt.timedelta(minutes=19), far, now)
+    assert not queue_status._moved(near + dt.timedelta(seconds=29), near, now)
+    assert queue_status._moved(near + dt.timedelta(seconds=30), near, now)
+    assert queue_status._moved(None, near, now)
+    assert not queue_status._moved(None, None, now)
+
+
+@pytest.fixture
+def readings(monkeypatch, long_queue):
+    """The times at which all is read anew, with a reading that takes 3 s."""
+    found = []
+
+    def load(now):
+        found.append(now)
+        snapshot = snapshot_module.load(now)
+        snapshot.reading_s = 3.0
+        return snapshot
+
+    monkeypatch.setattr(snapshot_cache, "_load", load)
+    rows_changed()
+    return found
+
+
+def test_what_takes_long_to_read_is_read_less_often(readings, clock):
+    for _ in range(10):
+        cycle.decide()
+        clock.shift(58)
+    first, second = readings
+    assert (second - first).total_seconds() == 348
+
+
+def test_a_grant_begins_on_time_though_nothing_is_read_anew(readings, make, alice, clock):
+    team = make(alice, "sim-cpu").team
+    Quota.objects.create(team=team, resource="gpu:simulated-h100", nominal=8000)
+    Grant.objects.create(
+        team=team,
+        resource="gpu:simulated-h100",
+        amount=4000,
+        starts_at=timezone.now() + dt.timedelta(seconds=90),
+    )
+    rows_changed()
+    cycle.decide()
+    readings.clear()
+    with snapshot_cache.cycles.use() as snapshot:
+        assert snapshot.scheduler.usage.own_limit(team.slug, "gpu:simulated-h100") == 8000
+        waiting = set(snapshot.scheduler.pending.items)
+    clock.shift(91)
+    with snapshot_cache.cycles.use() as snapshot:
+        assert snapshot.scheduler.usage.own_limit(team.slug, "gpu:simulated-h100") == 12_000
+        assert set(snapshot.scheduler.pending.items) == waiting
+    assert not readings

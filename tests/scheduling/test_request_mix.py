@@ -1,0 +1,181 @@
+"""The requests that a pool expects: the catalog at first, then what has been asked for; alike everywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog.models import Flavor
+from portal.scheduling import learning, snapshot_cache
+from portal.scheduling.engine.placement.mix import (
+    DEFAULT_MIX,
+    PLAIN,
+    WINDOW,
+    RequestMix,
+    Shape,
+    learn_again,
+)
+from portal.scheduling.models import ChangeKind, LearntMix, SnapshotChange
+from portal.scheduling.tasks import learn_mixes
+from portal.workspaces.models import Workspace
+from provisioning.types import AcceleratorRequest, DeviceGrant, NodePlacement, Placement, ResourceRequest
+from tests.factories import simulated_pool
+from tests.snapshots import rows_changed
+
+pytestmark = pytest.mark.django_db
+
+LIGHT = ResourceRequest(1000, 1024, accelerators=AcceleratorRequest(1))
+HEAVY = ResourceRequest(48_000, 1024, accelerators=AcceleratorRequest(1))
+
+
+def shapes(mix: RequestMix) -> dict[int, int]:
+    """Weight by CPU."""
+    return {shape.cpu_milli: weight for shape, weight in mix.shapes}
+
+
+def expected(cache, pool) -> RequestMix:
+    with cache.use() as snapshot:
+        return snapshot.pools[pool.pk].mix
+
+
+def ask(make, alice, flavor: str, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        make(alice, flavor, name=f"w{number}")
+
+
+def test_a_fresh_pool_expects_what_its_own_catalog_offers(pool, local_pool):
+    mix = expected(snapshot_cache.previews, pool)
+    assert {(shape.count, weight) for shape, weight in mix.typical()} == {(n, 2500) for n in (0, 1, 2, 4)}
+    real = expected(snapshot_cache.previews, local_pool)
+    assert {shape.cpu_milli for shape, _ in real.shapes} == {1000, 2000}
+
+
+def test_without_any_offer_the_built_in_mix_is_expected(pool):
+    Flavor.objects.all().delete()
+    assert expected(snapshot_cache.previews, pool) == DEFAULT_MIX
+
+
+def test_previews_and_cycles_learn_from_the_requests(pool, make, alice):
+    before = expected(snapshot_cache.previews, pool)
+    assert expected(snapshot_cache.cycles, pool) == before
+    ask(make, alice, "sim-h100-x1", 12)
+    learn_mixes()
+    mix = expected(snapshot_cache.previews, pool)
+    assert mix == expected(snapshot_cache.cycles, pool)
+    assert mix != before
+    popular, weight = mix.shapes[0]
+    assert (popular.count, weight) == (1, max(weight for _, weight in mix.shapes))
+    # What is kept outlives every process.
+    rows_changed()
+    assert expected(snapshot_cache.cycles, pool) == mix
+
+
+def test_what_nothing_was_asked_of_keeps_its_catalog(pool, make, alice, tmp_path):
+    other = simulated_pool(str(tmp_path / "other"), slug="other")
+    before = expected(snapshot_cache.previews, other)
+    ask(make, alice, "sim-h100-x1", 3)
+    learn_mixes()
+    assert expected(snapshot_cache.previews, other).shapes == before.shapes
+
+
+def test_what_becomes_scarce_weighs_more_without_learning_anew(pool, make, alice):
+    ask(make, alice, "sim-cpu", 12)
+    learning.update()
+    row = LearntMix.objects.get(pool=pool)
+    before = dict(expected(snapshot_cache.previews, pool).scarcity)
+    four = next(shape for shape in before if shape.count == 4)
+    assert before[four] == (PLAIN, PLAIN)
+    assert learning.update() == 0
+    # Of eight GPUs on two nodes six are free, four of them on one.
+    ask(make, alice, "sim-h100-x2", 1, first=12)
+    assert learning.update() == 1
+    after = dict(expected(snapshot_cache.cycles, pool).scarcity)
+    assert after[four] > before[four]
+    assert expected(snapshot_cache.previews, pool).scarcity == expected(snapshot_cache.cycles, pool).scarcity
+    assert LearntMix.objects.get(pool=pool).learnt_until == row.learnt_until
+    assert learning.update() == 0
+
+
+def test_a_mix_is_learnt_again_only_after_enough_requests(pool, make, alice):
+    ask(make, alice, "sim-h100-x1", 8)
+    assert learning.update() == 1
+    assert learning.update() == 0
+    ask(make, alice, "sim-cpu", 1, first=8)
+    assert learning.update() == 0
+    ask(make, alice, "sim-cpu", 1, first=9)
+    assert learning.update() == 1
+    assert LearntMix.objects.get(pool=pool).requests == 10
+    assert SnapshotChange.objects.filter(kind=ChangeKind.MIX).count() == 2
+
+
+def test_another_catalog_is_taken_over_while_few_have_asked(pool, make, alice):
+    ask(make, alice, "sim-h100-x1", 8)
+    learning.update()
+    Flavor.objects.filter(slug="sim-h100-x4").update(enabled=False)
+    assert learning.update() == 1
+    assert 4 not in {shape.count for shape, _ in expected(snapshot_cache.previews, pool).shapes}
+
+
+def test_a_request_that_cannot_be_read_is_passed_over(pool, make, alice):
+    ask(make, alice, "sim-h100-x1", 2)
+    Workspace.objects.filter(name="w0").update(resources={"cpu_milli": "many"})
+    learning.update()
+    assert LearntMix.objects.get(pool=pool).requests == 2
+    assert expected(snapshot_cache.previews, pool).shapes[0][0].count == 1
+
+
+@pytest.mark.parametrize(("usual", "spared"), [(HEAVY, True), (LIGHT, False)])
+def test_the_decision_follows_what_is_asked_for(pool, usual, spared):
+    """A light request goes where heavy ones lack cores, but only where heavy ones are to be expected."""
+    with snapshot_cache.previews.use() as snapshot:
+        nodes = snapshot.pools[pool.pk]
+        cluster = nodes.cluster
+        # One node has few cores left and all its GPUs, the other one GPU less and its cores.
+        cores = ResourceRequest(nodes.nodes[0].cpu_milli - 40_000, 1024)
+        poor = cluster.find(cores)
+        cluster.commit(poor, cores)
+        rich = next(node.name for node in nodes.nodes if node.name != poor.nodes[0].node)
+        device = next(node for node in nodes.nodes if node.name == rich).devices[0].uuid
+        cluster.commit(Placement((NodePlacement(rich, (DeviceGrant(device, 1000, 0),)),)), LIGHT)
+        nodes.expect(RequestMix.learnt([usual] * WINDOW, []))
+        assert (cluster.find(LIGHT).nodes[0].node != rich) is spared
+
+
+def test_a_mix_keeps_its_form():
+    mix = RequestMix.learnt([LIGHT, HEAVY, HEAVY], [LIGHT])
+    assert RequestMix.from_json(mix.as_json()) == mix
+    sliced = RequestMix.of(
+        [
+            ResourceRequest(1, 1, accelerators=AcceleratorRequest(2, mig_profile="1g.10gb")),
+            ResourceRequest(1, 1, accelerators=AcceleratorRequest(1, models=("A", "B"), share_milli=300)),
+        ]
+    )
+    assert RequestMix.from_json(sliced.as_json()) == sliced
+
+
+@pytest.mark.parametrize(("requests", "part"), [(0, 1.0), (100, 9.5 / 109.5), (1000, 5 / 1005), (2000, 0)])
+def test_the_catalog_counts_ten_requests_and_fades_out(requests, part):
+    offered = [ResourceRequest(cpu, 1024) for cpu in (1, 2, 3)]
+    mix = shapes(RequestMix.learnt([LIGHT] * requests, offered))
+    total = sum(mix.values())
+    assert (total - mix.get(1000, 0)) / total == pytest.approx(part)
+    assert len({mix.get(cpu, 0) for cpu in (1, 2, 3)}) == 1
+
+
+def test_only_the_last_two_thousand_count():
+    mix = RequestMix.learnt([HEAVY] * 500 + [LIGHT] * WINDOW, [HEAVY])
+    assert set(shapes(mix)) == {1000}
+
+
+def test_a_request_of_several_nodes_counts_for_each():
+    pair = ResourceRequest(5000, 1024, nodes=3, accelerators=AcceleratorRequest(1))
+    assert shapes(RequestMix.of([pair, LIGHT])) == {5000: 3, 1000: 1}
+    assert Shape.of(pair).count == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "fresh", "again"),
+    [(0, 0, False), (0, 1, True), (3, 1, True), (8, 1, False), (8, 2, True), (1000, 249, False),
+     (1000, 250, True), (2000, 249, False), (2000, 250, True)],
+)  # fmt: skip
+def test_how_many_new_requests_are_enough(known, fresh, again):
+    assert learn_again(known, fresh) is again
