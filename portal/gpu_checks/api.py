@@ -38,6 +38,8 @@ from portal.inventory.models import CheckLevel
 from portal.inventory.selectors import pool_by_slug
 from provisioning.gpu.check import schema
 
+ASKED_FOR = [(kind.value, kind.label) for kind in (CheckKind.CHECK, CheckKind.SCRUB)]
+"""What somebody may ask for; a change of a MIG layout is asked for by a start."""
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
 
@@ -92,7 +94,7 @@ class GpuCheckDetailSerializer(GpuCheckSerializer):
 class GpuCheckCreateSerializer(StrictSerializer):
     device = serializers.CharField(max_length=80, help_text="Id of the device, or its UUID (`GPU-…`).")
     level = serializers.ChoiceField(CheckLevel.choices, default=CheckLevel.QUICK)
-    kind = serializers.ChoiceField(CheckKind.choices, default=CheckKind.CHECK)
+    kind = serializers.ChoiceField(ASKED_FOR, default=CheckKind.CHECK)
 
 
 class GpuCheckFilter(filters.FilterSet):
@@ -222,6 +224,11 @@ class PoolChecksSerializer(StrictSerializer):
         required=False, help_text="Keep a device back when its check could not be run at all."
     )
     scrub_required = serializers.BooleanField(required=False, help_text="The same for scrubs.")
+    mig_repartition = serializers.BooleanField(
+        required=False,
+        help_text="Destroy idle MIG instances and create others where a start needs them. "
+        "Does nothing where the pool's driver cannot: its capabilities lack `repartition`.",
+    )
 
 
 class PoolChecks(ApiView):

@@ -25,7 +25,7 @@ from portal.inventory.models import AllocatedDevice
 from portal.workspaces import reconcile
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
-from portal.workspaces.selectors import locked
+from portal.workspaces.transitions import locked
 
 log = logging.getLogger(__name__)
 ENDS = (State.PROVISIONING, State.RUNNING)

@@ -1,4 +1,4 @@
-"""GPU checks and scrubs: each run with its cause, its progress, and what came of it."""
+"""GPU checks, scrubs and changes of MIG layouts: each run with its cause and what came of it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from portal.inventory.models.capacity import CheckLevel, Device
 class CheckKind(models.TextChoices):
     CHECK = "check", _("GPU check")
     SCRUB = "scrub", _("Scrub")
+    REPARTITION = "repartition", _("Change of MIG layout")
 
 
 class CheckCause(models.TextChoices):
@@ -47,16 +48,16 @@ class CheckVerdict(models.TextChoices):
 
 
 class GpuCheckRun(models.Model):
-    """One run of the CUDA validation workload, or one scrub, on one device.
+    """One run of the CUDA validation workload, or one scrub, on a device; or a change of a GPU's MIG layout.
 
     A device has one open run at most. `report` is what came back, in the published schema; `measures` are
     its judged figures by name, with their floors, for trends. What a simulated pool says is marked
-    `simulated` and says nothing about any device.
+    `simulated` and says nothing about any device. `plan` is the layout change: `destroy` and `create`.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="checks")
-    kind = models.CharField(max_length=8, choices=CheckKind, default=CheckKind.CHECK)
+    kind = models.CharField(max_length=12, choices=CheckKind, default=CheckKind.CHECK)
     level = models.CharField(max_length=10, choices=CheckLevel, default=CheckLevel.QUICK)
     cause = models.CharField(max_length=10, choices=CheckCause)
     status = models.CharField(max_length=8, choices=CheckStatus, default=CheckStatus.QUEUED)
@@ -74,6 +75,7 @@ class GpuCheckRun(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+    plan = models.JSONField(default=dict, blank=True)
     progress = models.JSONField(default=dict, blank=True)
     report = models.JSONField(default=dict, blank=True)
     measures = models.JSONField(default=dict, blank=True)

@@ -16,10 +16,9 @@ from django.utils import timezone
 from portal.common.actors import SYSTEM
 from portal.common.reasons.codes import CheckCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import message_of
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.gpu_checks import results, runs
+from portal.gpu_checks import repartitions, results, runs
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.cordons import display_name
@@ -33,6 +32,8 @@ from provisioning.types import Op
 
 DEADLINE_S = 150
 """All checks before one hand-out have this long together; a quick one takes some seconds."""
+CHANGE_DEADLINE_S = 900
+"""So long a workspace waits for other MIG layouts before its checks begin."""
 CANNOT_FOR = timedelta(hours=1)
 """Where the check could not be run at all it is not tried again before every hand-out, but after this."""
 FIRST_RESERVATION = 1
@@ -105,6 +106,7 @@ def runs_of(workspace: Workspace) -> QuerySet[GpuCheckRun]:
     held = AllocatedDevice.objects.filter(active=True, allocation__workspace=workspace)
     return GpuCheckRun.objects.filter(
         workspace=workspace,
+        kind=CheckKind.CHECK,
         cause=CheckCause.HAND_OUT,
         created_at__gte=workspace.placed_at,
         device__in=held.values("device"),
@@ -122,15 +124,20 @@ def proceed(event: PreflightDue) -> None:
     """The checks of a locked workspace have taken their time: give up on those under way, and conclude."""
     workspace = event.workspace
     now = timezone.now()
-    under_way = list(runs_of(workspace).filter(status__in=runs.OPEN).order_by("device_id"))
-    until = (workspace.checks_began_at or now) + timedelta(seconds=DEADLINE_S)
+    changes = list(repartitions.of(workspace).filter(status__in=runs.OPEN).order_by("device_id"))
+    if any(each.report and results.conclude_change(each.pk) for each in changes):
+        # It has been handed on there, and its row is another one now.
+        return
+    under_way = changes or list(runs_of(workspace).filter(status__in=runs.OPEN).order_by("device_id"))
+    deadline_s = CHANGE_DEADLINE_S if changes else DEADLINE_S
+    until = (workspace.checks_began_at or now) + timedelta(seconds=deadline_s)
     if under_way and now < until:
         _look_again(workspace, until)
         return
     for each in under_way:
         run = runs.locked_run(each.pk)
         if run.open:
-            results.give_up(run, Reason(CheckCode.NO_VERDICT, {"within_s": DEADLINE_S}))
+            results.give_up(run, Reason(CheckCode.NO_VERDICT, {"within_s": deadline_s}))
     _start_if_good(workspace)
 
 
@@ -145,10 +152,34 @@ def check_ended(event: HandOutCheckEnded) -> None:
 
 
 def _start_if_good(workspace: Workspace) -> None:
-    if _conclude(workspace):
+    if _layouts_stand(workspace) and _conclude(workspace):
         workspace.checks_ended_at = timezone.now()
         workspace.save(update_fields=["checks_ended_at"])
         dispatch.send(workspace, Op.START)
+
+
+def wait_for_changes(workspaces: Iterable[Workspace], now: datetime) -> None:
+    """Note that these wait for changes of MIG layouts; their checks come after."""
+    its = list(workspaces)
+    Workspace.objects.filter(pk__in=[each.pk for each in its]).update(checks_began_at=now)
+    for each in its:
+        each.checks_began_at = now
+
+
+def _layouts_stand(workspace: Workspace) -> bool:
+    """Whether the MIG layouts that it waits for are there, and nothing else is to be waited for by that."""
+    changes = list(repartitions.of(workspace).select_related("device", "device__node"))
+    if not changes:
+        return True
+    if any(run.open for run in changes):
+        return False
+    bad = next((run for run in changes if run.verdict != CheckVerdict.PASS), None)
+    if bad is not None:
+        params = {"device": display_name(bad.device), "problem": bad.summary}
+        another(workspace, Reason(WorkspaceCode.REPARTITION_FAILED, params))
+        return False
+    # The new instances have never been checked: now is the time, once.
+    return runs_of(workspace).exists() or not begin([workspace], timezone.now())
 
 
 def _conclude(workspace: Workspace) -> bool:
@@ -182,14 +213,13 @@ def _check_failed(its: Iterable[GpuCheckRun], *, unknown: bool = False) -> Reaso
 
 def another(workspace: Workspace, reason: Reason) -> None:
     """Back into the queue at its old place: nothing has been started, so nothing is left behind."""
-    code, sentence = reason.code.value, message_of(reason)
     advance(
         workspace,
         Trigger.NO_CAPACITY,
         actor=SYSTEM,
         message="queues it again",
-        reason=sentence,
-        data={"reason": code},
+        cause=reason.as_json(),
+        data={"reason": reason.code.value},
         pool=None,
         placed_at=None,
         admitted_at=None,

@@ -187,6 +187,8 @@ def look_of(run: GpuCheckRun) -> Look:
 def title_of(run: GpuCheckRun) -> str:
     if run.kind == CheckKind.SCRUB:
         return gettext("Scrub")
+    if run.kind == CheckKind.REPARTITION:
+        return gettext("Change of MIG layout")
     return str(_LEVELS[CheckLevel(run.level)])
 
 

@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul, strip_nul_json
 from portal.events import live
-from portal.gpu_checks import report_reader
+from portal.gpu_checks import repartitions, report_reader
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.gpu_checks.runs import (
@@ -31,9 +31,10 @@ from portal.gpu_checks.runs import (
     send_on_commit,
 )
 from portal.inventory.cordons import cordon_device, display_name, lift_cordon, notify_operators
+from portal.inventory.domain_events import InventoryApplied, NodesChanged
 from portal.inventory.models import CordonCause, Device
 from portal.workspaces.models import Workspace
-from portal.workspaces.selectors import locked
+from portal.workspaces.transitions import locked
 from provisioning.check_messages import CheckAnswer
 from provisioning.types import DeviceKind
 
@@ -94,6 +95,12 @@ def apply_answer(answer: CheckAnswer) -> bool:
             return False
         if not answer.lease or run.lease != answer.lease or not run.open or run.kind != answer.kind:
             return False
+        if run.kind == CheckKind.REPARTITION:
+            repartitions.answered(run, answer)
+            # It has failed; or what it made is known already, when this is said a second time.
+            if not run.open or repartitions.conclude(run, workspace):
+                _hand_out(run, workspace)
+            return True
         if run.started_at is None:
             run.started_at = timezone.now()
         reading_of = report_reader.of_check if run.kind == CheckKind.CHECK else report_reader.of_scrub
@@ -110,6 +117,26 @@ def apply_answer(answer: CheckAnswer) -> bool:
         )
         _act(run, found)
         _hand_out(run, workspace)
+    return True
+
+
+def inventory_applied(event: InventoryApplied) -> None:
+    """Changes of MIG layouts that the inventory shows are done. Each in a transaction of its own."""
+    for run_id in repartitions.to_conclude(event.pool):
+        conclude_change(run_id)
+
+
+@transaction.atomic
+def conclude_change(run_id: UUID) -> bool:
+    """End a change of a MIG layout if it is seen to be done; whether it has ended by now."""
+    workspace = _lock_waiting(run_id)
+    try:
+        run = locked_run(run_id)
+    except NotFound:
+        return True
+    if not repartitions.conclude(run, workspace):
+        return not run.open
+    _hand_out(run, workspace)
     return True
 
 
@@ -141,6 +168,9 @@ def give_up(run: GpuCheckRun, reason: Reason) -> None:
     device, noun, why = run.device, NOUN[CheckKind(run.kind)], sentence_of(reason)
     end(run, CheckStatus.LOST, summary=why)
     record(run, device, "lost", f"has no result of the {noun} of {display_name(device)}: {why}")
+    if run.kind == CheckKind.REPARTITION:
+        repartitions.lost(run)
+        return
     _unproven(run, f"Its {noun} was lost: {why}")
 
 
@@ -170,8 +200,7 @@ def _act(run: GpuCheckRun, found: report_reader.Reading) -> None:
             record(run, device, "passed", f"finds that {name} passes its {noun}")
             _passed(run, found)
         case CheckVerdict.DEGRADED:
-            device.warning = run.summary
-            device.save(update_fields=["warning"])
+            _warn(device, run.summary)
             record(run, device, "degraded", f"finds {name} degraded: {run.summary}")
             notify_operators(device, "device.check_degraded", f"{name} is degraded", run.summary)
         case CheckVerdict.FAIL | CheckVerdict.HUNG:
@@ -186,14 +215,23 @@ def _act(run: GpuCheckRun, found: report_reader.Reading) -> None:
             _unproven(run, run.summary)
 
 
+def _warn(device: Device, warning: str) -> None:
+    """Note what is wrong with a device that stays in use, or that nothing is (empty)."""
+    if device.warning != warning:
+        device.warning = warning
+        device.save(update_fields=["warning"])
+        emit(NodesChanged((device.node_id,)))
+
+
 def _passed(run: GpuCheckRun, found: report_reader.Reading) -> None:
     device = run.device
     if run.kind == CheckKind.SCRUB:
         device.clean_free_mib = found.free_mib
         device.save(update_fields=["clean_free_mib"])
     else:
-        device.passed_at, device.warning = run.finished_at, ""
-        device.save(update_fields=["passed_at", "warning"])
+        device.passed_at = run.finished_at
+        device.save(update_fields=["passed_at"])
+        _warn(device, "")
     if device.cordoned and device.cordon_cause == CAUSE[CheckKind(run.kind)]:
         lift_cordon(actor=SYSTEM, device_id=device.pk, reason=f"it passes its {NOUN[CheckKind(run.kind)]}")
     if device.kind == DeviceKind.MIG and run.kind == CheckKind.CHECK:

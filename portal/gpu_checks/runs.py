@@ -37,7 +37,7 @@ from portal.inventory.models import CheckLevel, Device, Node, PlacementLock
 from portal.workspaces.models import Workspace
 from provisioning import messages
 from provisioning.check_messages import CheckCommand
-from provisioning.types import DeviceKind
+from provisioning.types import DeviceKind, MigRepartition
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,9 @@ DEADLINES_S: dict[str, float] = {
     CheckLevel.EXTENDED: 2400.0,
 }
 SCRUB_DEADLINE_S = 120.0
-NOUN = {CheckKind.CHECK: "check", CheckKind.SCRUB: "scrub"}
+REPARTITION_DEADLINE_S = 600.0
+"""Two scrubs of each instance concerned, one after the other, and what lies between."""
+NOUN = {CheckKind.CHECK: "check", CheckKind.SCRUB: "scrub", CheckKind.REPARTITION: "change of MIG layout"}
 
 
 @transaction.atomic
@@ -117,6 +119,16 @@ def _request(
         )
     if not device.present:
         raise StateConflict(Reason(CheckCode.DEVICE_GONE, {"device": display_name(device)}))
+    parent = Device.objects.filter(uuid=device.parent_uuid, checking=True) if device.parent_uuid else None
+    if parent is not None and (at_work := parent.first()) is not None:
+        # Its layout is being changed: the instance may be about to go.
+        raise StateConflict(
+            Reason(
+                CheckCode.CHECK_UNDER_WAY,
+                {"kind": CheckKind.REPARTITION.value, "device": display_name(at_work)},
+            ),
+            code="check_under_way",
+        )
     holders = device.allocated.filter(active=True)
     if workspace is not None:
         holders = holders.exclude(allocation__workspace=workspace)
@@ -136,6 +148,7 @@ def make_run(
     cause: CheckCause,
     level: CheckLevel = CheckLevel.QUICK,
     workspace: Workspace | None = None,
+    change: MigRepartition | None = None,
 ) -> GpuCheckRun:
     """Queue a run for a locked device that has none open, and send it once the transaction has held."""
     run = GpuCheckRun.objects.create(
@@ -145,12 +158,13 @@ def make_run(
         cause=cause,
         workspace=workspace,
         simulated=device.node.pool.simulated,
+        plan=plan_as_json(change) if change is not None else {},
         asked_by=None if isinstance(actor, SystemActor) else actor,
     )
     device.checking = True
     device.save(update_fields=["checking"])
     emit(NodesChanged((device.node_id,)))
-    noun = f"a {level} check" if kind == CheckKind.CHECK else "a scrub"
+    noun = f"a {level} check" if kind == CheckKind.CHECK else f"a {NOUN[kind]}"
     record(run, device, "asked", f"asks for {noun} of {display_name(device)}", actor=actor)
     send_on_commit(device.node_id)
     return run
@@ -216,7 +230,7 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
     run.lease_expires_at = now + timedelta(seconds=BEGIN_WITHIN_S)
     run.attempts += 1
     run.save(update_fields=["lease", "lease_expires_at", "attempts"])
-    scrub = run.kind == CheckKind.SCRUB
+    scrub, check = run.kind == CheckKind.SCRUB, run.kind == CheckKind.CHECK
     command = CheckCommand(
         kind=run.kind,
         run=str(run.pk),
@@ -225,10 +239,11 @@ def _send_run(run: GpuCheckRun, now: datetime) -> None:
         uuid=device.uuid,
         level=run.level,
         expires_at=run.lease_expires_at.timestamp(),
-        deadline_s=SCRUB_DEADLINE_S if scrub else DEADLINES_S[run.level],
-        baseline={} if scrub else baselines.of_fleet(device),
-        node_median={} if scrub else baselines.of_node(device),
+        deadline_s=_deadline_s(run),
+        baseline=baselines.of_fleet(device) if check else {},
+        node_median=baselines.of_node(device) if check else {},
         baseline_mib=baselines.clean_free_mib(device) if scrub else None,
+        change=change_of(run),
     )
     to = node_commands.queue_of(pool, device.node.name)
     transaction.on_commit(partial(_send, f"node.gpu_{run.kind}", to, messages.dump(command)))
@@ -242,10 +257,31 @@ def _send(task: str, queue: str, command: dict[str, Any]) -> None:
         log.warning("%s was not sent to %s: %s", task, queue, error)
 
 
+def _deadline_s(run: GpuCheckRun) -> float:
+    match run.kind:
+        case CheckKind.SCRUB:
+            return SCRUB_DEADLINE_S
+        case CheckKind.REPARTITION:
+            return REPARTITION_DEADLINE_S
+        case _:
+            return DEADLINES_S[run.level]
+
+
+def plan_as_json(change: MigRepartition) -> dict[str, Any]:
+    """What a run keeps of its plan; the GPU is the run's device."""
+    return {"destroy": list(change.destroy), "create": messages.dump(change.create)}
+
+
+def change_of(run: GpuCheckRun) -> MigRepartition | None:
+    """The change of layout that a run is for."""
+    if run.kind != CheckKind.REPARTITION:
+        return None
+    return messages.load({"parent_uuid": run.device.uuid, **run.plan}, MigRepartition)
+
+
 def hard_limit(run: GpuCheckRun) -> timedelta:
     """How long a run may be running, whatever its node says."""
-    limit = SCRUB_DEADLINE_S if run.kind == CheckKind.SCRUB else DEADLINES_S[run.level]
-    return timedelta(seconds=limit * 1.5 + 120)
+    return timedelta(seconds=_deadline_s(run) * 1.5 + 120)
 
 
 # --- shared with the other modules of this package --------------------------------------------------

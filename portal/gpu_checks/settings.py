@@ -10,15 +10,20 @@ from django.db import transaction
 from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import CheckCode, InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.events.kinds import AuditKind
+from portal.inventory.domain_events import CapacityChanged, CapacityFreed
 from portal.inventory.models import CheckLevel, Pool
 
 MAX_HOURS = 24 * 365
-NAMES = ("check_every_h", "check_level", "hand_out_max_age_h", "check_required", "scrub_required")
+NAMES = (
+    "check_every_h", "check_level", "hand_out_max_age_h", "check_required", "scrub_required",
+    "mig_repartition",
+)  # fmt: skip
 
 
 @transaction.atomic
@@ -44,6 +49,9 @@ def set_checks(*, actor: User | SystemActor, slug: str, **wanted: Any) -> Pool:
             raise InvalidInput(Reason(CheckCode.SETTINGS_NOT_VALID), errors={name: [too_many]})
     if changed:
         pool.save(update_fields=list(changed))
+        if "mig_repartition" in changed:
+            emit(CapacityChanged())
+            emit(CapacityFreed())
         events.record(
             actor=actor,
             kind=AuditKind.POOL_CHECKS_SET,
@@ -64,6 +72,6 @@ def from_form(data: Any) -> dict[str, Any]:
                 Reason(CheckCode.HOURS_NOT_WHOLE), errors={name: [Reason(CheckCode.WRITE_HOURS)]}
             )
         found[name] = int(text)
-    for name in ("check_required", "scrub_required"):
+    for name in ("check_required", "scrub_required", "mig_repartition"):
         found[name] = name in data
     return found

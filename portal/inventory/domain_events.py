@@ -23,7 +23,7 @@ class CapacityChanged(DomainEvent):
 
 @dataclass(frozen=True, slots=True)
 class NodesChanged(DomainEvent):
-    """These nodes, or devices on them, have begun or ceased to take work."""
+    """These nodes, or devices on them, have begun or ceased to take work, or to have a warning."""
 
     nodes: tuple[UUID, ...]
 

@@ -10,8 +10,6 @@ from django.conf import settings
 from portal.celery import app
 from portal.inventory.models import Pool
 from provisioning.celery_config import ENGINE_QUEUE, node_queue
-from provisioning.driver import Plane
-from provisioning.registry import driver_class
 from provisioning.types import PoolConfig
 
 log = logging.getLogger(__name__)
@@ -22,19 +20,14 @@ def config_of(pool: Pool) -> PoolConfig:
     return PoolConfig(slug=pool.slug, driver=pool.driver, config=pool.config)
 
 
-def runs_on_node(pool: Pool) -> bool:
-    """Whether the pool's driver works on the node itself, through that node's own worker."""
-    return driver_class(pool.driver).plane is Plane.NODE
-
-
 def queue_of(pool: Pool, node_name: str) -> str:
     """Where the pool's commands go: to the node's own worker, or to any that has the engine's API."""
-    return node_queue(node_name) if runs_on_node(pool) else ENGINE_QUEUE
+    return node_queue(node_name) if pool.runs_on_node else ENGINE_QUEUE
 
 
 def nodes_to_ask(pool: Pool) -> list[str]:
     """The node names to send a pool-wide question to: each node of its own plane, else one for all."""
-    if not runs_on_node(pool):
+    if not pool.runs_on_node:
         return [""]
     known = list(pool.nodes.values_list("name", flat=True))
     configured = str(pool.config.get("node", settings.BERTH_NODE_NAME))

@@ -13,14 +13,14 @@ from provisioning.types import Failure
 def refresh_due() -> None:
     """Ask every pool whose inventory is due."""
     for pool in services.pools_due():
-        _ask(pool)
+        ask(pool)
 
 
 def worker_ready(queues: list[str]) -> None:
     """A node worker has started: ask its pools at once, so that a fresh portal has capacity in a second."""
     for pool in Pool.objects.filter(enabled=True):
         if any(node_commands.queue_of(pool, node) in queues for node in node_commands.nodes_to_ask(pool)):
-            _ask(pool)
+            ask(pool)
 
 
 def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
@@ -34,7 +34,8 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
         services.apply_inventory_failure(pool=pool, failure=messages.load(failure, Failure))
 
 
-def _ask(pool: Pool) -> None:
+def ask(pool: Pool) -> None:
+    """Have the pool say what it has."""
     services.mark_asked(pool)
     for node in node_commands.nodes_to_ask(pool):
         node_commands.send(

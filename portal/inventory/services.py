@@ -34,7 +34,7 @@ from portal.inventory.domain_events import (
 )
 from portal.inventory.inventory_sync import UNSEEN_STATES, apply_devices
 from portal.inventory.models import Node, Pool, PoolState
-from portal.inventory.node_commands import config_of, runs_on_node
+from portal.inventory.node_commands import config_of
 from provisioning import messages
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_class, driver_for
@@ -114,7 +114,7 @@ def mark_asked(pool: Pool) -> None:
             sentence_of(Reason(InventoryCode.POOL_SILENT)),
         )
     # A node whose own worker is silent takes no new work, even when its pool has others that answer.
-    if runs_on_node(pool):
+    if pool.runs_on_node:
         for node in pool.nodes.filter(online=True, seen_at__lt=now - silence):
             _node_offline(pool, node)
 
@@ -127,7 +127,7 @@ def apply_inventory(*, pool: Pool, inventory: Inventory) -> None:
     existing = {node.name: node for node in pool.nodes.all()}
     nodes = [(_apply_node(pool, existing.get(info.name), info, now), info) for info in inventory.nodes]
     apply_devices(pool, nodes)
-    if not runs_on_node(pool):
+    if not pool.runs_on_node:
         seen = {info.name for info in inventory.nodes}
         for name in set(existing) - seen:
             _node_offline(pool, existing[name])

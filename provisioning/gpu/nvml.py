@@ -226,6 +226,46 @@ class Device:
             return ()
         return tuple((int(place.start), int(place.size)) for place in places[: count.value])
 
+    def profile_info(self, name: str) -> Any:
+        """NVML's information on the profile of that name. Raises `NvmlProblem` where there is none."""
+        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            known = self.mig_profile(number)
+            if known is not None and _profile_name(*known) == name:
+                return known[0]
+        raise NvmlProblem(f"This GPU has no MIG profile {name}.")
+
+    def profile_name(self, profile_id: int) -> str:
+        """The name of the profile with this id; empty where the GPU has none such."""
+        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            known = self.mig_profile(number)
+            if known is not None and int(known[0].id) == profile_id:
+                return _profile_name(*known)
+        return ""
+
+    def gpu_instances(self) -> list[GpuInstance]:
+        """All GPU instances, those without a compute instance too. Needs an administrator's rights."""
+        found = []
+        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            known = self.mig_profile(number)
+            if known is None:
+                continue
+            info = known[0]
+            count = c_uint(0)
+            handles = (pynvml.c_nvmlGpuInstance_t * int(info.instanceCount))()
+            _must("nvmlDeviceGetGpuInstances", self.handle, int(info.id), handles, byref(count))
+            found += [GpuInstance(handles[place]) for place in range(count.value)]
+        return sorted(found, key=lambda each: each.start)
+
+    def create_gpu_instance(self, profile: str, start: int) -> GpuInstance:
+        """A GPU instance of the profile at this place. Raises `NvmlProblem` where the driver refuses it."""
+        info = self.profile_info(profile)
+        size = next((size for at, size in self.mig_placements(int(info.id)) if at == start), None)
+        if size is None:
+            raise NvmlProblem(f"The profile {profile} cannot stand at slice {start} of this GPU.")
+        place = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
+        name = "nvmlDeviceCreateGpuInstanceWithPlacement"
+        return GpuInstance(_must(name, self.handle, int(info.id), byref(place)))
+
     # -- where it stands --------------------------------------------------------------------
 
     def pcie(self) -> tuple[int | None, int | None, int | None, int | None]:
@@ -364,6 +404,55 @@ class Device:
         if values is None:
             return [None] * len(wanted)
         return [_field(value) for value in values]
+
+
+class GpuInstance:
+    """A GPU instance of a GPU in MIG mode: its profile and its place, with or without compute instances."""
+
+    __slots__ = ("handle", "profile_id", "start")
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        info = _must("nvmlGpuInstanceGetInfo", handle)
+        self.profile_id, self.start = int(info.profileId), int(info.placement.start)
+
+    def destroy(self) -> None:
+        """Destroy it. Raises `NvmlProblem` while it has compute instances."""
+        _must("nvmlGpuInstanceDestroy", self.handle)
+
+    def compute_instances(self) -> list[Any]:
+        """The handles of its compute instances."""
+        found = []
+        for info in self._compute_profiles():
+            count = c_uint(0)
+            handles = (pynvml.c_nvmlComputeInstance_t * int(info.instanceCount))()
+            _must("nvmlGpuInstanceGetComputeInstances", self.handle, int(info.id), handles, byref(count))
+            found += [handles[place] for place in range(count.value)]
+        return found
+
+    def create_compute_instance(self) -> None:
+        """One compute instance that has all of it."""
+        whole = max(self._compute_profiles(), key=lambda info: int(info.sliceCount))
+        _must("nvmlGpuInstanceCreateComputeInstance", self.handle, int(whole.id))
+
+    def _compute_profiles(self) -> list[Any]:
+        shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        name = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+        asked = (
+            _ask(name, self.handle, number, shared)
+            for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+        )
+        return [info for info in asked if info is not None]
+
+
+def destroy_compute_instance(handle: Any) -> None:
+    """Raises `NvmlProblem` while something runs in it."""
+    _must("nvmlComputeInstanceDestroy", handle)
+
+
+def _profile_name(info: Any, name: str) -> str:
+    """The driver's name of a profile; an old one tells none, so that it follows from the amounts."""
+    return name or f"{int(info.sliceCount)}g.{round(int(info.memorySizeMB) / 1024)}gb"
 
 
 _UNION = {

@@ -125,6 +125,7 @@ class FakeLibrary:
         self.open = 0
         self.calls: list[str] = []
         self.gpm_samples: dict[int, int] = {}
+        self.made = 0
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name.startswith("_") or name in self.without:
@@ -468,7 +469,8 @@ class FakeLibrary:
         gpu, _, code = self._find(handle)
         if gpu is None or code != OK:
             return code
-        if _plain(index) >= len(gpu.instances):
+        # A GPU instance without a compute instance is no device.
+        if _plain(index) >= len(gpu.instances) or gpu.instances[_plain(index)].compute_id < 0:
             return int(pynvml.NVML_ERROR_NOT_FOUND)
         return _set_handle(target, _handle_number(handle) + _plain(index) + 1)
 
@@ -558,6 +560,110 @@ class FakeLibrary:
             for place, (start, size) in zip(places, found, strict=False):
                 place.start, place.size = start, size
         return OK
+
+    # -- another layout: handles of GPU and compute instances are those of the device ----------------------
+
+    def do_nvmlDeviceGetGpuInstances(self, handle: Any, profile_id: Any, found: Any, count: Any) -> int:
+        gpu, _, code = self._find(handle)
+        if gpu is None or code != OK:
+            return code
+        slots = [n for n, each in enumerate(gpu.instances) if each.profile_id == _plain(profile_id)]
+        for place, slot in enumerate(slots):
+            self._put_handle(found, place, _handle_number(handle) + slot + 1)
+        _out(count).value = len(slots)
+        return OK
+
+    def do_nvmlDeviceCreateGpuInstanceWithPlacement(
+        self, handle: Any, profile_id: Any, placement: Any, target: Any
+    ) -> int:
+        gpu, _, code = self._find(handle)
+        if gpu is None or code != OK:
+            return code
+        if isinstance(refusal := gpu.values.get("nvmlDeviceCreateGpuInstanceWithPlacement"), Err):
+            return refusal.code
+        place = _out(placement)
+        profile = next((each for each in gpu.profiles if each.id == _plain(profile_id)), None)
+        if profile is None or (place.start, place.size) not in profile.places:
+            return int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        taken = {slot for each in gpu.instances for slot in range(each.start, each.start + each.size)}
+        if taken & set(range(place.start, place.start + place.size)):
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+        self.made += 1
+        number = max((each.instance_id for each in gpu.instances), default=0) + 1
+        gpu.instances.append(
+            Instance(
+                uuid_of(9000 + self.made, "MIG"),
+                f"{gpu.name} MIG {profile.name}",
+                profile.memory_mib << 20,
+                number,
+                -1,
+                profile.id,
+                place.start,
+                place.size,
+                profile.sms,
+            )
+        )
+        return _set_handle(target, _handle_number(handle) + len(gpu.instances))
+
+    def do_nvmlGpuInstanceDestroy(self, handle: Any) -> int:
+        gpu, instance, code = self._find(handle)
+        if gpu is None or instance is None or code != OK:
+            return code or int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        if instance.compute_id >= 0:
+            return int(pynvml.NVML_ERROR_IN_USE)
+        gpu.instances.remove(instance)
+        return OK
+
+    def do_nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+        self, handle: Any, number: Any, engines: Any, target: Any
+    ) -> int:
+        gpu, instance, code = self._find(handle)
+        if gpu is None or instance is None or code != OK:
+            return code or int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        profile = next(each for each in gpu.profiles if each.id == instance.profile_id)
+        if _plain(number) != {1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[profile.slices]:
+            return UNSUPPORTED
+        _out(target).id, _out(target).sliceCount, _out(target).instanceCount = (
+            _plain(number),
+            profile.slices,
+            1,
+        )
+        return OK
+
+    def do_nvmlGpuInstanceGetComputeInstances(
+        self, handle: Any, profile_id: Any, found: Any, count: Any
+    ) -> int:
+        _, instance, code = self._find(handle)
+        if instance is None or code != OK:
+            return code or int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        _out(count).value = int(instance.compute_id >= 0)
+        if instance.compute_id >= 0:
+            self._put_handle(found, 0, _handle_number(handle))
+        return OK
+
+    def do_nvmlGpuInstanceCreateComputeInstance(self, handle: Any, profile_id: Any, target: Any) -> int:
+        _, instance, code = self._find(handle)
+        if instance is None or code != OK:
+            return code or int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        if instance.compute_id >= 0:
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+        instance.compute_id = 0
+        return _set_handle(target, _handle_number(handle))
+
+    def do_nvmlComputeInstanceDestroy(self, handle: Any) -> int:
+        _, instance, code = self._find(handle)
+        if instance is None or code != OK:
+            return code or int(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        if instance.processes:
+            return int(pynvml.NVML_ERROR_IN_USE)
+        instance.compute_id = -1
+        return OK
+
+    @staticmethod
+    def _put_handle(array: Any, place: int, number: int) -> None:
+        source = ctypes.c_void_p(number)
+        size = ctypes.sizeof(source)
+        ctypes.memmove(ctypes.addressof(array) + place * size, ctypes.addressof(source), size)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ async def test_the_stream_tells_each_step_and_ends_with_the_verdict(olga, sent, 
         answer(command)
         connection.close()
 
-    async def hints(channel):
+    async def hints(channel, *, ends_with):
         channels.append(channel)
         yield True
         await sync_to_async(begin)()
@@ -232,6 +232,7 @@ def test_operators_set_when_a_pool_is_checked(olga, bob, as_user, operator, h100
         "hand_out_max_age_h": 0,
         "check_required": True,
         "scrub_required": True,
+        "mig_repartition": False,
     }
     problem(operator.put("pools/this-machine/checks", {"check_every_h": -1}), 400, "invalid")
     problem(operator.put("pools/this-machine/checks", {"check_level": "deep"}), 400, "invalid")

@@ -15,7 +15,7 @@ from portal.gpu_checks import lost_runs, results, runs, selectors
 from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVerdict, GpuCheckRun
 from portal.inventory.cordons import cordon_device, lift_cordon
 from portal.inventory.models import CordonCause, Device, Pool
-from portal.scheduling import capacity
+from portal.scheduling import capacity, snapshot, snapshot_cache
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import node_info
 from tests.gpu_checks.helpers import (
@@ -180,6 +180,23 @@ def test_who_watches_is_told_of_each_step(gpu, sent, monkeypatch):
     assert not results.apply_progress(run_id=run.pk, lease="other", progress={"phase": "beat"})
     assert answer(command)
     assert told == [run.pk] * 3
+
+
+def test_placement_learns_of_a_warning_and_of_its_end(gpu, sent):
+    kept = snapshot.load()
+
+    def warned() -> list[str]:
+        assert snapshot_cache.follow(kept, timezone.now())
+        nodes = kept.pools[gpu.node.pool_id].nodes
+        return [device.uuid for node in nodes for device in node.devices if device.warned]
+
+    assert warned() == []
+    ask(gpu)
+    assert answer(only(sent), "slow_memory")
+    assert warned() == [gpu.uuid]
+    ask(gpu)
+    assert answer(only(sent))
+    assert warned() == []
 
 
 def test_a_degraded_device_stays_in_use_with_a_warning(gpu, olga, sent):

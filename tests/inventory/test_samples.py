@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portal.celery import app as control_app
+from portal.embedded.clock import SCHEDULE
 from portal.inventory import samples
 from portal.inventory.models import Device, DeviceHour, DeviceMinute, DeviceSeries
 from provisioning import messages
@@ -188,7 +189,7 @@ def test_the_tasks_do_it():
     tasks["control.roll_up_samples"]()
     tasks["control.forget_samples"]()
     assert DeviceHour.objects.get().gpu_pct_s == 300
-    known = {entry["task"] for entry in control_app.conf.beat_schedule.values()}
+    known = {entry["task"] for entry in SCHEDULE.values()}
     assert {"control.roll_up_samples", "control.forget_samples"} <= known <= set(tasks)
 
 

@@ -8,7 +8,9 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
-from provisioning.types import DeviceKind, Isolation, LimitEnforcement
+from provisioning.driver import Plane
+from provisioning.registry import driver_class
+from provisioning.types import Capability, DeviceKind, Isolation, LimitEnforcement
 
 
 class PoolState(models.TextChoices):
@@ -66,6 +68,8 @@ class Pool(models.Model):
     # Whether a device is kept back when its check, or its scrub, could not be run at all.
     check_required = models.BooleanField(default=False)
     scrub_required = models.BooleanField(default=False)
+    # Whether idle MIG instances may be destroyed, and others created, for a start.
+    mig_repartition = models.BooleanField(default=False)
     inventory_due_at = models.DateTimeField(null=True, blank=True)
     inventory_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -75,6 +79,16 @@ class Pool(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def repartitions(self) -> bool:
+        """Whether another MIG layout may be asked for here: it is allowed, and its driver can."""
+        return self.mig_repartition and Capability.REPARTITION in self.capabilities
+
+    @property
+    def runs_on_node(self) -> bool:
+        """Whether its driver works on the node itself, through that node's own worker."""
+        return driver_class(self.driver).plane is Plane.NODE
 
 
 class Node(models.Model):
@@ -151,6 +165,8 @@ class Device(models.Model):
     passed_at = models.DateTimeField(null=True, blank=True)
     # What it had free when it was last clean: less than that the next time is a leak.
     clean_free_mib = models.PositiveIntegerField(null=True, blank=True)
+    # After a change of its MIG layout that failed no other one is planned before this.
+    layout_fixed_until = models.DateTimeField(null=True, blank=True)
     healthy = models.BooleanField(default=True)
     health_note = models.TextField(blank=True)
     present = models.BooleanField(default=True)

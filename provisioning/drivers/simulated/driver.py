@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from provisioning.driver import Driver, Plane
-from provisioning.drivers.simulated import faults, hardware, rows
+from provisioning.drivers.simulated import faults, hardware, mig, mig_profiles, rows
 from provisioning.drivers.simulated.script import (
     Faults,
     InvalidConfig,
@@ -35,12 +35,15 @@ from provisioning.errors import (
     ProvisioningError,
     Stale,
     StartFailed,
+    Unclean,
 )
 from provisioning.gpu.check import Progress, Report
 from provisioning.gpu.scrub import ScrubResult, ScrubVerdict
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
+    DeviceInfo,
     Inventory,
+    MigRepartition,
     NodeInfo,
     Observation,
     Placement,
@@ -98,7 +101,11 @@ class SimulatedDriver(Driver):
             (want.cpu_milli, have.cpu_milli, "milli-CPU on a node"),
             (want.memory_mib, have.memory_mib, "MiB of memory on a node"),
             (want.disk_mib, have.disk_mib, "MiB of disk on a node"),
-            (gpus.count, have.gpus, "accelerators on a node"),
+            (
+                gpus.count,
+                have.gpus * (mig_profiles.COMPUTE if gpus.mig_profile else 1),
+                "accelerators on a node",
+            ),
             (gpus.memory_mib if gpus.count else 0, have.gpu_memory_mib, "MiB of memory on an accelerator"),
         ):
             if asked > there:
@@ -113,11 +120,16 @@ class SimulatedDriver(Driver):
             now = self._clock()
             with self._store.read(now) as connection:
                 epoch = rows.epoch(connection)
+                layouts = mig.all_standing(connection) if self.topology.layout else {}
             offline = {node for node in self.script.vanish_nodes if self._vanished(node, epoch, now)}
             nodes = hardware.nodes(self.pool.slug, self.topology, frozenset(offline))
             if self.faults.vanish:
                 nodes = tuple(self._without_vanished(node, epoch, now) for node in nodes)
-            return Inventory(nodes, hardware.CAPABILITIES, now)
+            if not self.topology.layout:
+                return Inventory(nodes, hardware.CAPABILITIES, now)
+            return Inventory(
+                tuple(self._with_instances(node, layouts) for node in nodes), hardware.WITH_MIG, now
+            )
 
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
         self.validate(spec)
@@ -131,11 +143,11 @@ class SimulatedDriver(Driver):
         with self._call(), self._view() as book:
             return book.look(ref)
 
-    def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
-        return self._end(ref, deleting=False)
+    def ensure_stopped(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
+        return self._end(ref, deleting=False, grace_s=grace_s)
 
-    def ensure_deleted(self, ref: WorkspaceRef) -> Observation:
-        return self._end(ref, deleting=True)
+    def ensure_deleted(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
+        return self._end(ref, deleting=True, grace_s=grace_s)
 
     def list_owned(self) -> tuple[Observation, ...]:
         with self._call(), self._view() as book:
@@ -166,12 +178,12 @@ class SimulatedDriver(Driver):
             found = self._device(uuid)
             if found is None:
                 return faults.no_such_device(uuid, level, self._clock())
-            wrong, busy = found
+            wrong, busy, memory_mib = found
             return faults.check_report(
                 uuid,
                 level,
                 model=self.topology.reported_model,
-                memory_mib=self.topology.gpu_memory_mib,
+                memory_mib=memory_mib,
                 faults=wrong,
                 busy=busy,
                 now=self._clock(),
@@ -193,14 +205,45 @@ class SimulatedDriver(Driver):
             if found is None:
                 text = f"This simulated node has no device {uuid}. Refresh the inventory."
                 return ScrubResult(uuid, ScrubVerdict.UNAVAILABLE, text, library="device", simulated=True)
-            wrong, busy = found
+            wrong, busy, memory_mib = found
             return faults.scrub_result(
                 uuid,
-                memory_mib=self.topology.gpu_memory_mib,
+                memory_mib=memory_mib,
                 faults=wrong,
                 busy=busy,
                 baseline_mib=baseline_mib,
             )
+
+    def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
+        """See `Driver.repartition_device`: one transaction, between two scrubs."""
+        place = hardware.place_of(self.pool.slug, self.topology, change.parent_uuid)
+        if place is None or not self.topology.layout:
+            raise NoCapacity(
+                f"This simulated pool has no GPU {change.parent_uuid} in MIG mode. Place it again."
+            )
+        self._scrub_all(change.destroy)
+        with self._call():
+            if self.topology.refuse_repartitions:
+                raise NoCapacity(
+                    "This simulated GPU is scripted to refuse other MIG layouts. Place it again."
+                )
+            with self._change() as book:
+                if self._vanished(place[0], rows.epoch(book.connection), book.now):
+                    raise _offline(place[0])
+                made = mig.change(book.connection, self.topology, change, book.usage())
+        self._scrub_all(made)
+        return made
+
+    def _scrub_all(self, uuids: Sequence[str]) -> None:
+        results = [self.scrub_device(uuid) for uuid in uuids]
+        # One that is gone has gone by this very change: it is asked for the second time.
+        unclean = [
+            each.uuid
+            for each in results
+            if each.verdict not in (ScrubVerdict.CLEAN, ScrubVerdict.BUSY, ScrubVerdict.UNAVAILABLE)
+        ]
+        if unclean:
+            raise Unclean("A MIG instance could not be proven clean. Check its GPU.", devices=tuple(unclean))
 
     # For trials and tests
 
@@ -256,17 +299,33 @@ class SimulatedDriver(Driver):
     def _vanished(self, node: str, epoch: float, now: float) -> bool:
         return self.script.vanished(node, epoch=epoch, now=now)
 
-    def _device(self, uuid: str) -> tuple[frozenset[str], bool] | None:
-        """What is wrong with a device and whether somebody uses it; None where it is not there."""
-        place = hardware.place_of(self.pool.slug, self.topology, uuid)
+    def _with_instances(self, node: NodeInfo, layouts: Mapping[str, tuple[mig.Instance, ...]]) -> NodeInfo:
+        devices: list[DeviceInfo] = []
+        for gpu in node.devices:
+            devices += (gpu, *mig.devices(gpu, self.topology, layouts.get(gpu.uuid)))
+        return replace(node, devices=tuple(devices))
+
+    def _place(self, book: rows.Book, uuid: str) -> tuple[tuple[str, int] | None, int]:
+        """The node and index of a GPU, or of that which carries the instance, and the device's memory."""
+        found = mig.find(book.connection, self.pool.slug, self.topology, uuid)
+        if found is not None:
+            gpu, instance = found
+            return hardware.place_of(self.pool.slug, self.topology, gpu), mig.memory_of(
+                self.topology, instance
+            )
+        return hardware.place_of(self.pool.slug, self.topology, uuid), self.topology.gpu_memory_mib
+
+    def _device(self, uuid: str) -> tuple[frozenset[str], bool, int] | None:
+        """What is wrong with a device, whether somebody uses it, its memory; None where it is not there."""
         with self._view() as book:
+            place, memory_mib = self._place(book, uuid)
             epoch = rows.epoch(book.connection)
             if place is None:
                 return None
             if self._vanished(place[0], epoch, book.now):
                 raise _offline(place[0])
             wrong = self.faults.of(*place, epoch=epoch, now=book.now)
-            return None if "vanish" in wrong else (wrong, book.used_of(uuid) > 0)
+            return None if "vanish" in wrong else (wrong, book.used_of(uuid) > 0, memory_mib)
 
     def _without_vanished(self, node: NodeInfo, epoch: float, now: float) -> NodeInfo:
         there = tuple(
@@ -305,7 +364,7 @@ class SimulatedDriver(Driver):
                 )
             if book.now < row.ended_at:
                 return StartFailed("The last run of this workspace is still ending. Try again in a moment.")
-        problem = self._misplaced(spec, placement, rows.epoch(book.connection), book.now)
+        problem = self._misplaced(book, spec, placement)
         if problem is None and self._picks(self.script.refuse_capacity, "refuse_capacity", spec, call):
             problem = NoCapacity("This simulated pool is scripted to refuse this start. Try again.")
         if problem is None:
@@ -334,7 +393,7 @@ class SimulatedDriver(Driver):
         )
         return book.look(ref)
 
-    def _end(self, ref: WorkspaceRef, *, deleting: bool) -> Observation:
+    def _end(self, ref: WorkspaceRef, *, deleting: bool, grace_s: float | None) -> Observation:
         name = ref.external_name
         with self._call():
             with self._change() as book:
@@ -349,7 +408,10 @@ class SimulatedDriver(Driver):
                     book.close(name, ref.generation)
                     # No request reaches an offline node; the reconciler calls again.
                     if row is not None and name not in book.offline:
-                        book.end(row, self.script.stop_delay_s, deleting=deleting)
+                        takes_s = self.script.stop_delay_s
+                        book.end(
+                            row, takes_s if grace_s is None else min(takes_s, grace_s), deleting=deleting
+                        )
                     outcome = book.look(ref)
             return self._answer(outcome, ref, row.display_name if row else "", call)
 
@@ -380,10 +442,10 @@ class SimulatedDriver(Driver):
         )
 
     def _misplaced(
-        self, spec: WorkspaceSpec, placement: Placement, epoch: float, now: float
+        self, book: rows.Book, spec: WorkspaceSpec, placement: Placement
     ) -> ProvisioningError | None:
         """What is wrong with a placement whatever else runs."""
-        want = spec.resources
+        want, epoch, now = spec.resources, rows.epoch(book.connection), book.now
         names = [part.node for part in placement.nodes]
         if len(names) != want.nodes or len(set(names)) != len(names):
             return StartFailed(
@@ -395,9 +457,11 @@ class SimulatedDriver(Driver):
             if self._vanished(part.node, epoch, now):
                 return _offline(part.node)
             for grant in part.devices:
-                place = hardware.place_of(self.pool.slug, self.topology, grant.uuid)
+                place, _ = self._place(book, grant.uuid)
+                split = bool(self.topology.layout) and grant.uuid.startswith("SIM-GPU-")
                 if (
                     place is None
+                    or split
                     or place[0] != part.node
                     or "vanish" in self.faults.of(*place, epoch=epoch, now=now)
                 ):

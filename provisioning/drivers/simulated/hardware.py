@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
+from provisioning.drivers.simulated.mig_profiles import profiles
 from provisioning.drivers.simulated.script import Topology
 from provisioning.types import Capability, DeviceInfo, NodeInfo
 
 CAPABILITIES = frozenset(
     {Capability.WHOLE_GPU, Capability.SHARED_GPU, Capability.MULTI_GPU, Capability.MULTI_NODE}
 )
+WITH_MIG = CAPABILITIES | {Capability.MIG, Capability.REPARTITION}
 PROGRAMS = ("bash", "code-server", "jupyter-lab", "marimo")
 NOTE = "Simulated accelerators: there is no hardware behind them."
 
@@ -25,6 +28,12 @@ def device_uuid(pool: str, node: str, index: int) -> str:
     """Always the same for the same place, and marked so that nobody takes it for a real device."""
     digest = hashlib.sha256(f"{pool}/{node}/{index}".encode()).hexdigest()
     return f"SIM-GPU-{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:32]}"
+
+
+def _facts(topology: Topology) -> dict[str, Any]:
+    if not topology.layout:
+        return {}
+    return {"profiles": [each.as_json() for each in profiles(topology.gpu_memory_mib).values()]}
 
 
 @lru_cache(maxsize=32)
@@ -42,6 +51,8 @@ def _layout(pool: str, topology: Topology) -> dict[str, NodeInfo]:
                     index=index,
                     model=topology.reported_model,
                     memory_mib=topology.gpu_memory_mib,
+                    mig_mode=bool(topology.layout),
+                    facts=_facts(topology),
                 )
                 for index in range(topology.gpus)
             ),
@@ -67,6 +78,11 @@ def nodes(pool: str, topology: Topology, offline: frozenset[str]) -> tuple[NodeI
         replace(node, online=False) if name in offline else node
         for name, node in _layout(pool, topology).items()
     )
+
+
+def gpu_uuids(pool: str, topology: Topology) -> tuple[str, ...]:
+    """The UUIDs of all GPUs."""
+    return tuple(_devices(pool, topology))
 
 
 def has_node(pool: str, topology: Topology, node: str) -> bool:

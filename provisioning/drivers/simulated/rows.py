@@ -215,9 +215,10 @@ class Book:
         execute("UPDATE marks SET starts = starts + 1 WHERE name = ?", (name,))
 
     def end(self, row: Row, delay_s: float, *, deleting: bool) -> None:
-        """Ask a run to end; one that is ending or over keeps its time, and a deletion is never undone."""
-        ended_at = row.ended_at
-        if ended_at is None:
+        """Ask a run to end; one that is ending ends no later than that. A deletion is never undone."""
+        if row.ended_at is not None:
+            ended_at = min(row.ended_at, self.now + delay_s)
+        else:
             ended_at = self.now if row.state(self.now) is ObservedState.FAILED else self.now + delay_s
         self.connection.execute(
             "UPDATE workspaces SET ended_at = ?, deleting = max(deleting, ?) WHERE name = ?",

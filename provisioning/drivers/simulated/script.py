@@ -11,6 +11,7 @@ setting                   meaning
 `gpus`                    devices on each node (8)
 `model`                   any name; "H100" is reported as "Simulated H100"
 `gpu_memory_mib`          memory of a device; default by the model
+`mig`                     MIG instances of each device at first, like 1g.10gb@0, 3g.40gb@4 (none)
 `cpu_milli`               per node (128000)
 `memory_mib`              per node (1048576)
 `disk_mib`                per node (4194304)
@@ -22,6 +23,7 @@ setting                   meaning
 `unavailable`             true: the backend answers nothing at all
 `fail_starts`             selector: the start fails with `StartFailed`
 `refuse_capacity`         selector: the start is refused with `NoCapacity` though there is room
+`refuse_repartitions`     true: devices refuse every other MIG layout
 `lose_replies`            selector: start, stop and delete do their work, then the answer is lost
 `never_ready`             selector: the app never answers; FAILED after its start time-out
 `crash_after_s`           the app ends by itself this long after the start (never)
@@ -51,8 +53,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from provisioning.drivers.simulated import mig_profiles
 from provisioning.errors import Blame, ProvisioningError
-from provisioning.types import JsonScalar
+from provisioning.types import JsonScalar, MigSlice
 
 MAX_NODES = 10_000
 MAX_GPUS = 64
@@ -120,6 +123,8 @@ class Topology:
     cpu_milli: int = 128_000
     memory_mib: int = 1_048_576
     disk_mib: int = 4_194_304
+    layout: tuple[MigSlice, ...] = ()
+    refuse_repartitions: bool = False
 
     KEYS: ClassVar[tuple[str, ...]] = (
         "nodes",
@@ -129,6 +134,8 @@ class Topology:
         "cpu_milli",
         "memory_mib",
         "disk_mib",
+        "mig",
+        "refuse_repartitions",
     )
 
     @property
@@ -143,19 +150,26 @@ class Topology:
         model = read.text("model", "H100").removeprefix("Simulated ").strip()
         if not model or len(model) > 60:
             raise _wrong("model", "a name of 1 to 60 characters", config.get("model"))
+        gpu_memory_mib = read.integer(
+            "gpu_memory_mib",
+            MODEL_MEMORY_MIB.get(model.upper().replace(" ", "-"), UNKNOWN_MODEL_MEMORY_MIB),
+            1,
+            2**31,
+        )
+        layout = mig_profiles.parse(read.text("mig", ""), gpu_memory_mib)
+        if layout is None:
+            profiles = ", ".join(mig_profiles.profiles(gpu_memory_mib))
+            raise _wrong("mig", f"a legal layout of {profiles}, like 1g.10gb@0", config.get("mig"))
         return cls(
             nodes=read.integer("nodes", 1, 1, MAX_NODES),
             gpus=read.integer("gpus", 8, 0, MAX_GPUS),
             model=model,
-            gpu_memory_mib=read.integer(
-                "gpu_memory_mib",
-                MODEL_MEMORY_MIB.get(model.upper().replace(" ", "-"), UNKNOWN_MODEL_MEMORY_MIB),
-                1,
-                2**31,
-            ),
+            gpu_memory_mib=gpu_memory_mib,
             cpu_milli=read.integer("cpu_milli", 128_000, 1, 2**31),
             memory_mib=read.integer("memory_mib", 1_048_576, 1, 2**40),
             disk_mib=read.integer("disk_mib", 4_194_304, 0, 2**50),
+            layout=layout,
+            refuse_repartitions=read.flag("refuse_repartitions"),
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from provisioning.errors import BackendUnavailable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Below the two seconds in which every call of a driver has to return.
 BUSY_TIMEOUT_S = 1.5
 
@@ -44,6 +44,11 @@ CREATE TABLE IF NOT EXISTS marks (
 CREATE INDEX IF NOT EXISTS marks_by_age ON marks (changed_at);
 CREATE TABLE IF NOT EXISTS homes (home_key TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS over_grants (at REAL NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL);
+"""
+LAYOUTS = """
+CREATE TABLE IF NOT EXISTS layouts (
+    device TEXT PRIMARY KEY, serial INTEGER NOT NULL, pieces TEXT NOT NULL
+) WITHOUT ROWID;
 """
 
 
@@ -89,8 +94,8 @@ class Store:
         except sqlite3.Error:
             connection.close()
             raise
-        if version == 0:
-            # Somebody was killed, or is still busy, between making the file and filling it.
+        if version < SCHEMA_VERSION:
+            # Of the version before; or somebody was killed, or is still busy, between making and filling it.
             connection.close()
             self._create(now)
             connection = self._open()
@@ -115,10 +120,18 @@ class Store:
         with (self.folder / "create.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with closing(self._open()) as connection:
-                if connection.execute("PRAGMA user_version").fetchone()[0]:
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                if version >= SCHEMA_VERSION:
+                    return
+                if version:
+                    connection.executescript(
+                        f"BEGIN IMMEDIATE; {LAYOUTS} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                    )
                     return
                 connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION};")
+                connection.executescript(
+                    f"BEGIN IMMEDIATE; {SCHEMA} {LAYOUTS} PRAGMA user_version = {SCHEMA_VERSION};"
+                )
                 connection.execute("INSERT INTO pool (epoch) VALUES (?)", (now,))
                 connection.execute("COMMIT")
 

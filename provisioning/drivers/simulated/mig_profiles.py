@@ -1,0 +1,73 @@
+"""The MIG profiles of pretended GPUs, and which layouts are legal."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from provisioning.types import MigSlice
+
+SLOTS = 8
+COMPUTE = 7
+# Compute slices, memory slots, starts: as on an H100 or A100 with 80 GB, without media extensions.
+_SHAPES = ((1, 1, (0, 1, 2, 3, 4, 5, 6)), (2, 2, (0, 2, 4)), (3, 4, (0, 4)), (4, 4, (0,)), (7, 8, (0,)))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A kind of instance: how many compute slices and memory slots it takes, and where it may begin."""
+
+    name: str
+    compute: int
+    width: int
+    starts: tuple[int, ...]
+    memory_mib: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As inventory tells it of a GPU."""
+        return {
+            "name": self.name,
+            "memory_mib": self.memory_mib,
+            "most": len(self.starts),
+            "placements": [[start, self.width] for start in self.starts],
+        }
+
+
+@lru_cache(maxsize=32)
+def profiles(gpu_memory_mib: int) -> dict[str, Profile]:
+    """The profiles of a GPU with so much memory, by name."""
+    found = {}
+    for compute, width, starts in _SHAPES:
+        memory = gpu_memory_mib * width // SLOTS
+        name = f"{compute}g.{max(1, round(memory / 1024))}gb"
+        found[name] = Profile(name, compute, width, starts, memory)
+    return found
+
+
+def legal(pieces: tuple[MigSlice, ...], gpu_memory_mib: int) -> bool:
+    """Whether instances of these profiles can stand at these places at once."""
+    known, taken, compute = profiles(gpu_memory_mib), 0, 0
+    for piece in pieces:
+        profile = known.get(piece.profile)
+        if profile is None or piece.start not in profile.starts:
+            return False
+        bits = ((1 << profile.width) - 1) << piece.start
+        if taken & bits:
+            return False
+        taken |= bits
+        compute += profile.compute
+    return compute <= COMPUTE
+
+
+def parse(text: str, gpu_memory_mib: int) -> tuple[MigSlice, ...] | None:
+    """A layout written as `1g.10gb@0, 3g.40gb@4`; None where it is none, or not legal."""
+    pieces = []
+    for word in filter(None, (each.strip() for each in text.split(","))):
+        found = re.fullmatch(r"([0-9a-z.+]+)@(\d)", word)
+        if found is None:
+            return None
+        pieces.append(MigSlice(found[1], int(found[2])))
+    layout = tuple(sorted(pieces, key=lambda piece: piece.start))
+    return layout if legal(layout, gpu_memory_mib) else None
