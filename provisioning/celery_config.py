@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
 from celery import Celery
+from celery.signals import worker_before_create_process
 
 KEY_PREFIX = "berth:q:"
 REPLY_PREFIX = "berth:reply:"
@@ -15,8 +18,15 @@ def node_queue(node_name: str) -> str:
     return f"node.{node_name}"
 
 
+def _share_what_is_loaded(**_: object) -> None:
+    """Before a pool process is forked: the collector must not write into what it shares with its parent."""
+    gc.collect()
+    gc.freeze()
+
+
 def configure(app: Celery, *, broker_url: str, default_queue: str) -> None:
     """Settings that hold for the control plane and the node plane alike."""
+    worker_before_create_process.connect(_share_what_is_loaded)
     app.conf.update(
         broker_url=broker_url,
         task_default_queue=default_queue,

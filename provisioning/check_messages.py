@@ -1,4 +1,4 @@
-"""What the two planes tell each other about GPU checks and scrubs."""
+"""What the two planes tell each other about GPU checks, scrubs and changes of MIG layouts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from provisioning.types import Failure, PoolConfig
+from provisioning.types import Failure, MigRepartition, PoolConfig
 
 CHECK = "check"
 SCRUB = "scrub"
+REPARTITION = "repartition"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckCommand:
-    """Check, or scrub, one device. It begins before `expires_at` (unix time) or not at all.
+    """Check or scrub one device, or change its MIG layout (`change`).
+
+    It begins before `expires_at` (unix time) or not at all.
 
     `run` and `lease` come back with every answer. `deadline_s` bounds the whole from its beginning.
     `baseline` and `node_median` are figures by name, `baseline_mib` what a clean device had free.
@@ -31,11 +34,12 @@ class CheckCommand:
     baseline: Mapping[str, float] = field(default_factory=dict)
     node_median: Mapping[str, float] = field(default_factory=dict)
     baseline_mib: int | None = None
+    change: MigRepartition | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CheckAnswer:
-    """How it ended: a check's `report` in the published schema, a scrub's result, or a failure to run it."""
+    """How it ended: a check's `report` in the published schema, the result of the others, or a failure."""
 
     kind: str
     run: str
@@ -43,3 +47,12 @@ class CheckAnswer:
     uuid: str
     report: dict[str, Any] | None = None
     failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned:
+    """What a change of a MIG layout came to: the UUIDs made, in the order asked, or what was not clean."""
+
+    created: tuple[str, ...] = ()
+    unclean: tuple[str, ...] = ()
+    text: str = ""

@@ -11,6 +11,8 @@
 6. Stopping or deleting with a lower generation than the one that runs raises `Stale` and touches
    nothing: an old message cannot end a newer incarnation.
 7. Only what has been seen to be gone is ABSENT or STOPPED; what cannot be seen is UNKNOWN.
+8. A change of a MIG layout is whole or did not happen, for whoever asks the inventory: also after a kill at
+   any point. Repeating one that stands is success. What somebody uses is never destroyed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, ClassVar
 from provisioning.errors import MissingDependency, ProvisioningError
 from provisioning.types import (
     Inventory,
+    MigRepartition,
     Observation,
     Placement,
     PoolConfig,
@@ -76,17 +79,31 @@ class Driver(ABC):
         specification, `NoCapacity`, `StartFailed`, `MissingDependency` or `BackendUnavailable`.
         """
 
+    def prepare(self, *, owner: int) -> None:  # noqa: B027 - most drivers have nothing to make ready
+        """Make ready what shortens the next starts, and end what has become useless; may do nothing.
+
+        What is made ready belongs to no workspace and ends with the process `owner`, a PID of this
+        machine. Raises `BackendUnavailable`.
+        """
+
     @abstractmethod
     def observe(self, ref: WorkspaceRef) -> Observation:
         """What is there now, of whichever generation; `observation.ref` names the one seen."""
 
     @abstractmethod
-    def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
-        """Ask the workspace to end and close its generation; STOPPING until it has been seen to end."""
+    def ensure_stopped(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
+        """Ask the workspace to end and close its generation; STOPPING until it has been seen to end.
+
+        It has the time that its specification gives it, or `grace_s` seconds from the first request on: the
+        first call after that ends what is left by force.
+        """
 
     @abstractmethod
-    def ensure_deleted(self, ref: WorkspaceRef) -> Observation:
-        """End the workspace and remove all that belongs to it but its home; STOPPING until ABSENT."""
+    def ensure_deleted(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
+        """End the workspace and remove all that belongs to it but its home; STOPPING until ABSENT.
+
+        For `grace_s` see `ensure_stopped`.
+        """
 
     @abstractmethod
     def list_owned(self) -> tuple[Observation, ...]:
@@ -142,6 +159,18 @@ class Driver(ABC):
         if self.plane is not Plane.NODE:
             raise self._cannot("scrubbed")
         return run_scrub(uuid, baseline_mib=baseline_mib, deadline_s=deadline_s)
+
+    def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
+        """Change a GPU's MIG layout; the UUIDs of the new instances, in the order of `change.create`.
+
+        What goes and what comes is scrubbed. Raises `NoCapacity` where an instance that should go is in use
+        or not there, or the GPU refuses the layout: then the old layout stands. Raises `Unclean` where memory
+        could not be proven clean, and `BackendUnavailable`. Offered where the inventory has
+        `Capability.REPARTITION`.
+        """
+        raise MissingDependency(
+            f"MIG layouts of a {self.name} pool cannot be changed from here. Turn that off in its settings."
+        )
 
     def _cannot(self, what: str) -> ProvisioningError:
         return MissingDependency(

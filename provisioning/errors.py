@@ -67,6 +67,16 @@ class NoCapacity(ProvisioningError):
     blame = Blame.BACKEND
 
 
+class Unclean(NoCapacity):
+    """The memory of `devices` could not be proven clean; nothing of it is given out."""
+
+    code = "unclean"
+
+    def __init__(self, message: str, *, devices: tuple[str, ...] = (), detail: str = "") -> None:
+        super().__init__(message, detail=detail)
+        self.devices = devices
+
+
 class BackendUnavailable(ProvisioningError):
     """The backend does not answer. Nothing may be concluded about what runs there."""
 

@@ -22,6 +22,7 @@ class Capability(StrEnum):
 
     WHOLE_GPU = "whole_gpu"
     MIG = "mig"
+    REPARTITION = "repartition"
     SHARED_GPU = "shared_gpu"
     MULTI_GPU = "multi_gpu"
     MULTI_NODE = "multi_node"
@@ -358,7 +359,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One request to a driver. It is refused after `expires_at`, and its result carries `lease`."""
+    """One request to a driver. It is refused after `expires_at`, and its result carries `lease`.
+
+    `grace_s` is for STOP and DELETE (`Driver.ensure_stopped`).
+    """
 
     op: Op
     pool: PoolConfig
@@ -367,6 +371,7 @@ class Command:
     expires_at: float
     spec: WorkspaceSpec | None = None
     placement: Placement | None = None
+    grace_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

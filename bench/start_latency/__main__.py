@@ -18,7 +18,7 @@ import venv
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.start_latency.contestants import ROOT, Bare, Berth, Contestant, Floor, Hub
+from bench.start_latency.contestants import ROOT, Bare, Berth, Contestant, Floor, Hub, PlainBerth
 
 PROXY_VERSION = "5.3.0"
 LOCK = Path(__file__).with_name("hub.lock")
@@ -29,15 +29,18 @@ def main() -> int:
     notebook_env = find_notebook_env(arguments.notebook_env)
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as temporary:
         folder = Path(temporary)
-        contestants: list[Contestant] = [make(folder, notebook_env) for make in (Floor, Bare, Berth)]
-        left_out = ""
+        contestants: list[Contestant] = [
+            make(folder, notebook_env) for make in (Floor, Bare, PlainBerth, Berth)
+        ]
+        left_out = "JupyterHub was left out as asked" if arguments.without_hub else ""
         try:
-            contestants.append(Hub(folder, notebook_env, hub_environment(), proxy_program()))
+            if not arguments.without_hub:
+                contestants.append(Hub(folder, notebook_env, hub_environment(), proxy_program()))
         except (OSError, subprocess.CalledProcessError) as error:
             left_out = f"JupyterHub was left out: {error}"
             print(left_out, file=sys.stderr)
-        seconds = measure(contestants, arguments.runs)
-    report(seconds, left_out, arguments.json)
+        seconds, kernels = measure(contestants, arguments.runs)
+    report(seconds, kernels, left_out, arguments.json)
     return 0
 
 
@@ -46,6 +49,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=10, help="counted starts of each, after one warm-up")
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--notebook-env", type=Path, help="default: what `make up` or `make test` has built")
+    parser.add_argument("--without-hub", action="store_true", help="leave JupyterHub out")
     return parser.parse_args()
 
 
@@ -90,35 +94,37 @@ def proxy_program() -> Path:
     return program
 
 
-def measure(contestants: list[Contestant], runs: int) -> dict[str, list[float]]:
+def measure(
+    contestants: list[Contestant], runs: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """The seconds to JupyterLab, and from there to the first kernel, of each contestant by its name."""
     seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+    kernels: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     try:
         for contestant in contestants:
             contestant.open()
         for round_number in range(runs + 1):
             for contestant in contestants:
                 took = contestant.start()
+                kernel = contestant.first_kernel()
                 contestant.clear()
                 warming = round_number == 0
                 label = "warm-up" if warming else f"run {round_number:2}"
-                print(f"{label}  {contestant.name:18} {took:6.3f} s", file=sys.stderr)
+                print(f"{label}  {contestant.name:18} {took:6.3f} s, kernel {kernel:6.3f} s", file=sys.stderr)
                 if not warming:
                     seconds[contestant.name].append(took)
+                    kernels[contestant.name].append(kernel)
     finally:
         for contestant in contestants:
             contestant.close()
-    return seconds
+    return seconds, kernels
 
 
-def report(seconds: dict[str, list[float]], left_out: str, target: Path | None) -> None:
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    berth = medians[Berth.name]
-    print(f"\n{'':18} {'min':>8} {'median':>8} {'max':>8}   Berth / this")
-    for name, values in seconds.items():
-        print(
-            f"{name:18} {min(values):8.3f} {medians[name]:8.3f} {max(values):8.3f}   "
-            f"{berth / medians[name]:.2f}"
-        )
+def report(
+    seconds: dict[str, list[float]], kernels: dict[str, list[float]], left_out: str, target: Path | None
+) -> None:
+    medians = table("click to JupyterLab", seconds)
+    kernel_medians = table("first kernel", kernels)
     if left_out:
         print(left_out)
     if target is not None:
@@ -127,9 +133,21 @@ def report(seconds: dict[str, list[float]], left_out: str, target: Path | None) 
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
             "seconds": seconds,
             "medians": medians,
+            "kernel_seconds": kernels,
+            "kernel_medians": kernel_medians,
             "left_out": left_out,
         }
         target.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def table(title: str, seconds: dict[str, list[float]]) -> dict[str, float]:
+    """Print the figures of all contestants; their medians."""
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    print(f"\n{title:19} {'min':>7} {'median':>8} {'max':>8}   Berth / this")
+    for name, values in seconds.items():
+        ratio = medians[Berth.name] / medians[name]
+        print(f"{name:18} {min(values):8.3f} {medians[name]:8.3f} {max(values):8.3f}   {ratio:.2f}")
+    return medians
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The three ways to get a JupyterLab that are compared. Each measures one cold start at a time.
+"""The ways to get a JupyterLab that are compared. Each measures one start at a time.
 
-All run the same packages on the same machine, and all are asked for the same thing: a 200 from
-JupyterLab's `/api`, polled every 10 ms, counted from the moment the start is asked for.
+All run the same packages on the same machine, and all are asked for the same two things: a 200 from
+JupyterLab's `/api`, polled every 10 ms, counted from the moment the start is asked for; and at once the
+reply of a first kernel to `kernel_info_request`, counted from the moment the kernel is asked for.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 import httpx
+from websockets.sync.client import connect
 
-from portal.catalog.initial_catalog import JUPYTER_MAIN
+from provisioning.preloading import JUPYTER_MAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.01
@@ -48,6 +50,20 @@ def wait_for_200(client: httpx.Client, url: str, headers: dict[str, str]) -> Non
             last = type(error).__name__
         time.sleep(POLL_S)
     raise TimeoutError(f"{url} gave no 200 within {PATIENCE_S:.0f} s: {last}")
+
+
+def wait_for_kernel_info(url: str, headers: dict[str, str]) -> None:
+    """Until the kernel behind this WebSocket has answered."""
+    address = httpx.URL(url)
+    plug = socket.create_connection((address.host, address.port or 80), timeout=PATIENCE_S)
+    others = {key: value for key, value in headers.items() if key != "Host"}
+    named = f"ws://{headers.get('Host', address.netloc.decode())}{address.path}"
+    header = {"msg_id": secrets.token_hex(8), "msg_type": "kernel_info_request", "session": "bench"}
+    message = {"header": {**header, "username": "", "version": "5.3"}, "parent_header": {}, "metadata": {}}
+    with connect(named, sock=plug, additional_headers=others, max_size=None, open_timeout=60) as channel:
+        channel.send(json.dumps({**message, "content": {}, "channel": "shell", "buffers": []}))
+        while json.loads(channel.recv(timeout=PATIENCE_S))["msg_type"] != "kernel_info_reply":
+            continue
 
 
 def end(process: subprocess.Popen[bytes], *, patience_s: float = 20) -> None:
@@ -81,6 +97,19 @@ class Contestant(ABC):
         """Ask for a notebook and wait for it; seconds."""
 
     @abstractmethod
+    def server(self) -> tuple[str, dict[str, str]]:
+        """The URL of the notebook that was started last, and the headers that it wants."""
+
+    def first_kernel(self) -> float:
+        """Ask that notebook for a kernel and wait until it answers; seconds."""
+        url, headers = self.server()
+        began = time.monotonic()
+        made = self.client.post(f"{url}/api/kernels", json={"name": "python3"}, headers=headers, timeout=60)
+        made.raise_for_status()
+        wait_for_kernel_info(f"{url}/api/kernels/{made.json()['id']}/channels", headers)
+        return time.monotonic() - began
+
+    @abstractmethod
     def clear(self) -> None:
         """End that notebook and wait until it is gone."""
 
@@ -103,6 +132,8 @@ class Bare(Contestant):
 
     def start(self) -> float:
         port, token = free_port(), secrets.token_hex(16)
+        self.url = f"http://127.0.0.1:{port}"
+        self.authorization = {"Authorization": f"token {token}"}
         environ = {
             "PATH": f"{self.notebook_env}/bin:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self.folder),
@@ -126,8 +157,11 @@ class Bare(Contestant):
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for_200(self.client, f"http://127.0.0.1:{port}/api", {"Authorization": f"token {token}"})
+        wait_for_200(self.client, f"{self.url}/api", self.authorization)
         return time.monotonic() - began
+
+    def server(self) -> tuple[str, dict[str, str]]:
+        return self.url, self.authorization
 
     def clear(self) -> None:
         if self.process is not None:
@@ -145,9 +179,14 @@ class Floor(Bare):
 
 
 class Berth(Contestant):
-    """Berth as `make up` starts it: POST to 200 through the gateway, admission and sandbox included."""
+    """Berth as `make up` starts it: POST to 200 through the gateway, admission and sandbox included.
+
+    Between two measurements it waits until the next spare is ready, as it is where people start their
+    notebooks further apart than some seconds.
+    """
 
     name = "Berth"
+    spares = 1
 
     def open(self) -> None:
         self.port = free_port_block()
@@ -159,6 +198,7 @@ class Berth(Contestant):
             "BERTH_PORT": str(self.port),
             "BERTH_NOTEBOOK_ENV": str(self.notebook_env),
             "BERTH_ADMIN_PASSWORD": secrets.token_urlsafe(16),
+            "BERTH_SPARES": str(self.spares),
         }
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -183,6 +223,7 @@ class Berth(Contestant):
         )
         self.authorization = {"Authorization": f"Bearer {made.stdout.strip()}"}
         self._wait_for_capacity()
+        self._wait_for_spares()
 
     def _wait_for_capacity(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -193,6 +234,21 @@ class Berth(Contestant):
             time.sleep(0.1)
         raise TimeoutError("no node has reported; look at the node worker's log")
 
+    def _wait_for_spares(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self._ready_spares()) < self.spares:
+            if time.monotonic() > deadline:
+                raise TimeoutError("no spare became ready; look at the node worker's log")
+            time.sleep(0.1)
+
+    def _ready_spares(self) -> list[Path]:
+        states = (self.folder / "var" / "local" / ".spares").glob("*/run/state.json")
+        return [path for path in states if '"unclaimed"' in path.read_text()]
+
+    def server(self) -> tuple[str, dict[str, str]]:
+        host = f"ws-{self.workspace.replace('-', '')}.localhost:{self.port}"
+        return self.base, {"Host": host, **self.authorization}
+
     def start(self) -> float:
         body = {"name": "bench", "team": "default", "template": "jupyterlab", "flavor": "cpu-large"}
         began = time.monotonic()
@@ -201,8 +257,8 @@ class Berth(Contestant):
         )
         made.raise_for_status()
         self.workspace = made.json()["id"]
-        host = f"ws-{self.workspace.replace('-', '')}.localhost:{self.port}"
-        wait_for_200(self.client, f"{self.base}/api", {"Host": host, **self.authorization})
+        url, sent = self.server()
+        wait_for_200(self.client, f"{url}/api", sent)
         return time.monotonic() - began
 
     def clear(self) -> None:
@@ -213,6 +269,7 @@ class Berth(Contestant):
         while time.monotonic() < deadline:
             seen = self.client.get(url, headers=headers)
             if seen.status_code == 404 or seen.json()["state"] == "terminated":
+                self._wait_for_spares()
                 return
             time.sleep(0.1)
         raise TimeoutError("the workspace was not deleted in time")
@@ -223,12 +280,19 @@ class Berth(Contestant):
         super().close()
 
 
+class PlainBerth(Berth):
+    """Berth with nothing made ready: each start makes its sandbox and runs its program from the beginning."""
+
+    name = "Plain Berth"
+    spares = 0
+
+
 def free_port_block() -> int:
-    """A port whose two followers are free as well, as Berth uses three."""
+    """A port whose followers that Berth uses are free as well."""
     while True:
         first = free_port()
         try:
-            for port in (first, first + 1, first + 2):
+            for port in (first, first + 1, first + 2, first + 4, first + 5):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError):
@@ -303,6 +367,9 @@ class Hub(Contestant):
         ).raise_for_status()
         wait_for_200(self.client, f"{self.base}/user/bench/api", self.authorization)
         return time.monotonic() - began
+
+    def server(self) -> tuple[str, dict[str, str]]:
+        return f"{self.base}/user/bench", self.authorization
 
     def clear(self) -> None:
         url = f"{self.base}/hub/api/users/bench"

@@ -17,7 +17,14 @@ CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default
   devices*             UUIDs of the granted GPUs
   remove_config*       true: delete CONFIG once it has been read, because it holds secrets
 
-The state file is `{"phase": starting|ready|exited, "reason", "exit_code", "port", "generation"}`.
+Run as `python -I -S agent.py --unclaimed CLAIM_FD OWNER_FD FOLDER PROGRAM [ARGUMENT…]` it starts PROGRAM,
+which imports an app ahead of time (`apps/app_host.py`), before it knows of any workspace. It waits for
+one connection on CLAIM_FD, a listening socket, says `yours`, and reads CONFIG (and `rlimits`*) from it as
+one line; from then on it is the agent of that workspace, and PROGRAM its app. It ends when the process of
+the pidfd OWNER_FD ends before a connection has come, when a connection closes without CONFIG, and when
+PROGRAM ends. FOLDER gets a state file.
+
+The state file is `{"phase": unclaimed|starting|ready|exited, "reason", "exit_code", "port", "generation"}`.
 Exit codes of the agent: 0 ended on request or with its app, 64 bad configuration, 75 no port free.
 """
 
@@ -64,6 +71,17 @@ def load_config(path: str) -> Config:
     """The configuration with its defaults. Raises `ValueError` that names what is missing."""
     with open(path, encoding="utf-8") as handle:
         config: Config = json.load(handle)
+    complete(config)
+    if config.get("remove_config"):
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # mounted read-only: its owner removes it
+    return config
+
+
+def complete(config: Config) -> None:
+    """Put in the defaults. Raises `ValueError` that names what is missing."""
     for key in (
         "argv",
         "ports",
@@ -90,12 +108,7 @@ def load_config(path: str) -> Config:
     config.setdefault("stop_timeout_s", 10)
     config.setdefault("log_max_bytes", 10 * 1024 * 1024)
     config.setdefault("devices", [])
-    if config.get("remove_config"):
-        try:
-            os.unlink(path)
-        except OSError:
-            pass  # mounted read-only: its owner removes it
-    return config
+    config.setdefault("rlimits", {})
 
 
 def free_port(candidates: list[int]) -> int | None:
@@ -152,8 +165,8 @@ class App:
         self.exit_code: int | None = None  # a signal n counts as 128 + n
 
 
-def start_app(config: Config, port: int) -> App:
-    """Fork and execute the app in a process group of its own. Raises `OSError` with the reason."""
+def filled_in(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
+    """The app's command and environment with their placeholders replaced. Raises `OSError`."""
     values = {"port": str(port), "home": config["home"], "name": config["name"], "token": config["app_token"]}
     if any("{token_file}" in text for text in [*config["argv"], *config["env"].values()]):
         token_file = os.path.join(os.path.dirname(config["state_path"]), "app-token")
@@ -161,14 +174,25 @@ def start_app(config: Config, port: int) -> App:
         values["token_file"] = token_file
     argv = [substitute(argument, values) for argument in config["argv"]]
     env = {key: substitute(value, values) for key, value in config["env"].items()}
+    return argv, env
+
+
+def start_app(config: Config, port: int) -> App:
+    """Fork and execute the app in a process group of its own. Raises `OSError` with the reason."""
+    argv, env = filled_in(config, port)
     program = find_program(argv[0], env.get("PATH", os.defpath))
     if program is None:
         raise FileNotFoundError("the program “%s” is not installed in this environment" % argv[0])
+    return execute(program, argv, env, config["home"], port)
+
+
+def execute(program: str, argv: list[str], env: dict[str, str], folder: str, port: int) -> App:
+    """`start_app` with everything known."""
     output_read, output_write = os.pipe()
     status_read, status_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _become_app(program, argv, env, config["home"], output_write, status_write)
+        _become_app(program, argv, env, folder, output_write, status_write)
     os.close(output_write)
     os.close(status_write)
     error = os.read(status_read, 4096)  # empty as soon as the program has been executed
@@ -206,6 +230,73 @@ def _become_app(
         os.write(status_write, ("%s: %s" % (program, error)).encode()[:4096])
     finally:
         os._exit(127)
+
+
+class Unclaimed:
+    """An app's program, started ahead of time, and the wait for the workspace that takes it over."""
+
+    def __init__(self, claims: int, owner: int, folder: str, command: list[str]) -> None:
+        import socket
+
+        self.listener = socket.socket(fileno=claims)
+        self.owner = owner
+        self.folder = folder
+        # The agent's own end must not reach the program; the other one must.
+        self.control, theirs = socket.socketpair()
+        theirs.set_inheritable(True)
+        argv = [argument.replace("{control}", str(theirs.fileno())) for argument in command]
+        env = {key: value for key, value in os.environ.items() if key != "BERTH_ROLE"}
+        self.app = execute(argv[0], argv, env, "/", 0)
+        theirs.close()
+
+    def wait(self) -> Config | None:
+        """The configuration of the workspace that has taken this over; None when there will be none."""
+        import select
+
+        poller = select.poll()
+        poller.register(self.owner, select.POLLIN)
+        poller.register(self.control, select.POLLIN)
+        while True:
+            events = {descriptor for descriptor, _ in poller.poll()}
+            if self.owner in events:
+                return None
+            if self.control.fileno() in events:
+                if not self.control.recv(64):
+                    return None  # the program has ended
+                state = {"phase": "unclaimed", "generation": 0}
+                write_atomically(self.folder + "/state.json", json.dumps(state).encode())
+                poller.register(self.listener, select.POLLIN)
+            if self.listener.fileno() in events:
+                break
+        connection, _ = self.listener.accept()
+        # Other processes of the sandbox's program may hold copies of this socket, so closing is not enough.
+        self.listener.shutdown(2)
+        self.listener.close()
+        os.close(self.owner)
+        with connection:
+            connection.sendall(b"yours\n")
+            text = bytearray()
+            while not text.endswith(b"\n"):
+                data = connection.recv(65536)
+                if not data:
+                    return None
+                text += data
+            config: Config = json.loads(text)
+            complete(config)
+            try:
+                connection.sendall(b"taken\n")
+            except OSError:
+                pass  # who asked has died since; the workspace is written down and runs
+        return config
+
+    def become(self, config: Config, port: int) -> App:
+        """Have the program be the app of `config`. Raises `OSError`."""
+        argv, env = filled_in(config, port)
+        claim = {"argv": argv, "env": env, "home": config["home"], "rlimits": config["rlimits"]}
+        self.control.sendall(json.dumps(claim).encode() + b"\n")
+        self.control.close()
+        self.app.port = port
+        return self.app
 
 
 # ---------------------------------------------------------------------------------------------
@@ -502,8 +593,9 @@ def jupyter_activity(port: int, token: str) -> Config:
 class Agent:
     """One run: start, ready, heartbeats, end. `run` returns the exit code of the process."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, unclaimed: Unclaimed | None = None) -> None:
         self.config = config
+        self.unclaimed = unclaimed
         self.app: App = None  # type: ignore[assignment]  # set before any thread runs
         self.ended: threading.Event
         self.wake_read, self.wake_write = -1, -1
@@ -666,7 +758,8 @@ class Agent:
             self.write_state("exited", reason="port_taken", exit_code=None)
             return EXIT_PORT_TAKEN
         try:
-            self.app = start_app(self.config, port)
+            start = self.unclaimed.become if self.unclaimed else start_app
+            self.app = start(self.config, port)
         except OSError as error:
             self.log.note("the app could not be started: %s" % error)
             self.write_state("exited", reason="exec_failed", exit_code=127)
@@ -821,11 +914,15 @@ def close_on_exec(keep: int = 3) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    os.umask(0o077)
+    close_on_exec()
+    if len(arguments) > 5 and arguments[1] == "--unclaimed":
+        unclaimed = Unclaimed(int(arguments[2]), int(arguments[3]), arguments[4], arguments[5:])
+        claimed = unclaimed.wait()
+        return Agent(claimed, unclaimed).run() if claimed else 0
     if len(arguments) != 2:
         print("usage: agent.py CONFIG", file=sys.stderr)
         return EXIT_CONFIG
-    os.umask(0o077)
-    close_on_exec()
     try:
         config = load_config(arguments[1])
     except (OSError, ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""GPU checks and scrubs on the node plane: minutes of work that no worker process is kept from others by.
+"""GPU checks, scrubs and changes of MIG layouts on the node plane: minutes of work beside all other.
 
 A task only begins a run: the run itself is a thread of the worker's process that waits for the check's own
 processes, while that worker goes on starting and stopping workspaces. So a task's time limit and the
@@ -23,8 +23,9 @@ from typing import Any
 
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE
-from provisioning.check_messages import SCRUB, CheckAnswer, CheckCommand
+from provisioning.check_messages import REPARTITION, SCRUB, CheckAnswer, CheckCommand, Repartitioned
 from provisioning.driver import Driver
+from provisioning.errors import Unclean
 from provisioning.gpu.check.types import Progress
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
@@ -52,6 +53,12 @@ def gpu_check(command: dict[str, Any]) -> None:
 @app.task(name="node.gpu_scrub")  # type: ignore[untyped-decorator]
 def gpu_scrub(command: dict[str, Any]) -> None:
     """Begin a scrub; its result is sent when it has ended."""
+    begin(messages.load(command, CheckCommand))
+
+
+@app.task(name="node.gpu_repartition")  # type: ignore[untyped-decorator]
+def gpu_repartition(command: dict[str, Any]) -> None:
+    """Begin a change of a MIG layout; what it made is sent when it has ended."""
     begin(messages.load(command, CheckCommand))
 
 
@@ -108,6 +115,8 @@ def _watch(driver: Driver, command: CheckCommand) -> None:
 def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -> dict[str, Any]:
     """What the answer carries. Every outcome, an unforeseen error too."""
     try:
+        if command.kind == REPARTITION:
+            return _repartition(driver, command)
         if command.kind == SCRUB:
             result = driver.scrub_device(
                 command.uuid, baseline_mib=command.baseline_mib, deadline_s=command.deadline_s
@@ -124,6 +133,16 @@ def _work(driver: Driver, command: CheckCommand, on_progress: _ProgressSender) -
         return {"report": report.to_dict()}
     except Exception as error:
         return {"failure": failure_of(error)}
+
+
+def _repartition(driver: Driver, command: CheckCommand) -> dict[str, Any]:
+    if command.change is None or command.change.parent_uuid != command.uuid:
+        raise ValueError("a change of a MIG layout needs a plan for its own GPU")
+    try:
+        done = Repartitioned(created=driver.repartition_device(command.change))
+    except Unclean as problem:
+        done = Repartitioned(unclean=problem.devices, text=problem.message)
+    return {"report": messages.dump(done)}
 
 
 class _ProgressSender:

@@ -13,6 +13,7 @@ import redis
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, REPLY_PREFIX
 from provisioning.errors import BackendUnavailable, ProvisioningError, Stale
+from provisioning.node import preparing
 from provisioning.node.worker import app
 from provisioning.registry import driver_for
 from provisioning.types import (
@@ -32,8 +33,11 @@ REPLY_TTL_S = 30
 @app.task(name="node.execute")
 def execute(command: dict[str, Any]) -> None:
     """Run one command and report its result under the command's lease."""
-    result = run(messages.load(command, Command), now=time.time())
+    order = messages.load(command, Command)
+    result = run(order, now=time.time())
     _send_to_control("control.apply_result", result=messages.dump(result))
+    if order.op is Op.START and result.failure is None:
+        preparing.soon(order.pool)
 
 
 @app.task(name="node.inventory")
@@ -51,6 +55,8 @@ def inventory(pool: dict[str, Any]) -> None:
         inventory=seen,
         failure=messages.dump(failure),
     )
+    if failure is None:
+        preparing.now(messages.load(pool, PoolConfig))
 
 
 @app.task(name="node.list_owned")
@@ -104,9 +110,9 @@ def _call(command: Command) -> Observation:
         case Op.OBSERVE:
             return driver.observe(command.ref)
         case Op.STOP:
-            return driver.ensure_stopped(command.ref)
+            return driver.ensure_stopped(command.ref, grace_s=command.grace_s)
         case Op.DELETE:
-            return driver.ensure_deleted(command.ref)
+            return driver.ensure_deleted(command.ref, grace_s=command.grace_s)
 
 
 def failure_of(error: Exception) -> Failure:

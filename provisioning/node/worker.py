@@ -12,6 +12,9 @@ from provisioning import heartbeat
 from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure
 from provisioning.node import sampling
 
+WORKER_PID = os.getpid()
+"""The worker itself: its pool's processes are forked from it and come and go."""
+
 app = Celery("berth-node", include=["provisioning.node.tasks", "provisioning.node.gpu_tasks"])
 configure(
     app,

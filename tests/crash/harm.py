@@ -52,16 +52,16 @@ def kill(pids: Iterable[int]) -> int:
 class Watch:
     """Looks at /proc all the time: a workspace with two agents at once has been started twice."""
 
-    def __init__(self, marker: str) -> None:
+    def __init__(self, berth: Berth) -> None:
         self.doubles: set[str] = set()
-        self._marker = marker
+        self._berth = berth
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
         while not self._ended.wait(0.2):
-            found = [one for one in processes.scan(self._marker) if one.is_agent]
+            found = [one for one in self._berth.owned() if one.is_agent]
             # An agent that starts its app is two for a moment: the child has not become the app yet.
             pids = {one.pid for one in found}
             agents = [one for one in found if parent_of(one.pid) not in {0, *pids}]
@@ -93,7 +93,7 @@ class Fleet:
         for workspace_id in self.members[2:]:
             self.want(workspace_id, "stopped")
         self.recovered()
-        self.watch = Watch(berth.marker)
+        self.watch = Watch(berth)
         self.untouched = self.agents_of(self.bystander)
 
     def close(self) -> None:
@@ -148,11 +148,7 @@ class Fleet:
     def agents_of(self, workspace_id: str) -> list[tuple[int, int]]:
         """PID and generation of each agent of the workspace."""
         name = process_name(workspace_id)
-        return [
-            (found.pid, found.generation)
-            for found in processes.scan(self.berth.marker, name)
-            if found.is_agent
-        ]
+        return [(found.pid, found.generation) for found in self.berth.owned(name) if found.is_agent]
 
     def problems(self) -> list[str]:
         """All that is not as it must be when everything has come to rest."""
@@ -172,7 +168,7 @@ class Fleet:
             )
         )
         running: dict[str, list[processes.Owned]] = {}
-        for process in processes.scan(self.berth.marker):
+        for process in self.berth.owned():
             running.setdefault(process.workspace, []).append(process)
         for workspace_id, wanted in self.desired_state.items():
             state = rows[workspace_id]["state"]

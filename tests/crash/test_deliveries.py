@@ -7,12 +7,11 @@ import time
 from collections import Counter
 
 import pytest
-import redis
 from celery import Celery
 
 from portal.events.models import Event
 from portal.workspaces import services
-from provisioning.celery_config import KEY_PREFIX, configure, node_queue
+from provisioning.celery_config import configure, node_queue
 from tests.broker import Message
 from tests.crash.conftest import Planes
 from tests.crash.harm import Fleet
@@ -70,24 +69,28 @@ class Postman:
 
     def __init__(self, fleet: Fleet) -> None:
         berth = fleet.berth
-        self._url = berth.instance.redis_url("control", berth.secret("redis_control"))
+        url = berth.instance.redis_url("control", berth.secret("redis_control"))
         self._app = Celery("postman")
-        configure(self._app, broker_url=self._url, default_queue="nowhere")
+        configure(self._app, broker_url=url, default_queue="nowhere")
+        self._log = berth.instance.logs_dir / "node.log"
         self._queue = node_queue(berth.instance.node_name)
 
     def deliver(self, command: dict[str, object], *, times: int) -> None:
         """Send the command so many times and wait until the workers have dealt with all of them."""
-        for _ in range(times):
-            self._app.send_task("node.execute", kwargs={"command": command}, queue=self._queue)
-        with redis.Redis.from_url(self._url) as client:
+        sent = [
+            self._app.send_task("node.execute", kwargs={"command": command}, queue=self._queue).id
+            for _ in range(times)
+        ]
 
-            def done() -> bool:
-                with client.pipeline() as pipe:
-                    pipe.llen(KEY_PREFIX + self._queue)
-                    pipe.hlen(KEY_PREFIX + "unacked")
-                    return pipe.execute() == [0, 0]
+        def ended() -> bool:
+            log = self._log.read_text(errors="replace")
+            return all(f"node.execute[{task}] succeeded" in log for task in sent)
 
-            eventually(done, limit_s=30, what="the node's queue is empty")
+        def missing() -> str:
+            lines = self._log.read_text(errors="replace").splitlines()[-80:]
+            return "\n".join((f"the node has dealt with {sent}; its log:", *lines))
+
+        eventually(ended, limit_s=60, what=missing)
 
     def close(self) -> None:
         self._app.close()

@@ -57,6 +57,8 @@ VICTIMS: dict[str, Callable[[Fleet], None]] = {
     "redis": main("redis"),
     "traefik": main("traefik"),
     "web": main("web"),
+    "web's processes": pool_of("web"),
+    "gateway": main("gateway"),
     "control": main("control"),
     "control's pool": pool_of("control"),
     "node": main("node"),

@@ -23,8 +23,8 @@ DRIVER = "provisioning.drivers.local"
 START = {
     "before the driver": "provisioning.node.tasks._call",
     "before anything is written": f"{DRIVER}.driver.launch",
-    "between the record and the launch": f"{DRIVER}.start._spawn",
-    "while it is launched": f"{DRIVER}.start._read_all",
+    "between the record and the launch": f"{DRIVER}.start.spawn",
+    "while it is launched": f"{DRIVER}.launching._read_all",
     "before the answer": "provisioning.node.tasks._send_to_control",
 }
 STOP = {

@@ -305,6 +305,16 @@ def test_an_app_that_ignores_the_request_to_end_is_ended_all_the_same(harness):
     assert harness.running(spec) == 0
 
 
+@pytest.mark.parametrize("op", ["ensure_stopped", "ensure_deleted"])
+def test_a_grace_is_all_the_time_that_an_app_has(harness, op):
+    spec = harness.spec("stubborn")
+    spec = replace(spec, app=replace(spec.app, stop_timeout_s=300))
+    harness.run(spec)
+    assert harness.driver.ensure_stopped(spec.ref).state is STOPPING
+    harness.wait(lambda: getattr(harness.driver, op)(spec.ref, grace_s=0.2), STOPPED, ABSENT)
+    assert harness.running(spec) == 0
+
+
 # Stopping
 
 

@@ -59,6 +59,12 @@ def create(host: CgroupHost, name: str, *, cpu_milli: int, memory_mib: int) -> t
     return groups
 
 
+def limit(host: CgroupHost, groups: Sequence[Path], *, cpu_milli: int, memory_mib: int) -> None:
+    """Set the limits of groups that exist. Raises `OSError`, also where more memory is in use already."""
+    for group in groups:
+        _limit(host.version, group, cpu_milli, memory_mib)
+
+
 def remove(groups: Sequence[Path]) -> bool:
     """True once all groups are gone; False while one still holds a process."""
     gone = True
@@ -190,6 +196,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
         (group / "memory.max").write_text(str(memory_bytes))
         with contextlib.suppress(FileNotFoundError):  # kernels without swap accounting
             (group / "memory.swap.max").write_text("0")
+        _allow_burst(group / "cpu.max.burst", 0)  # it may not be above the quota, and this may lower that
         (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
         _allow_burst(group / "cpu.max.burst", quota_us)
         (group / "pids.max").write_text(str(PIDS_MAX))
@@ -201,6 +208,7 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             (group / "memory.memsw.limit_in_bytes").write_text(str(memory_bytes))
     if (group / "cpu.cfs_quota_us").exists():
+        _allow_burst(group / "cpu.cfs_burst_us", 0)  # it may not be above the quota, and this may lower that
         (group / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
         (group / "cpu.cfs_quota_us").write_text(str(quota_us))
         _allow_burst(group / "cpu.cfs_burst_us", quota_us)
@@ -208,10 +216,10 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
         (group / "pids.max").write_text(str(PIDS_MAX))
 
 
-def _allow_burst(path: Path, quota_us: int) -> None:
+def _allow_burst(path: Path, burst_us: int) -> None:
     """Let unused time be used in the next period: short bursts are what starting a notebook is made of."""
     with contextlib.suppress(OSError):  # kernels before 5.14
-        path.write_text(str(quota_us))
+        path.write_text(str(burst_us))
 
 
 def _works(host: CgroupHost) -> bool:

@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from provisioning.driver import Driver, Plane
-from provisioning.drivers.local import cgroups, environment, gpus, host, processes, state
+from provisioning.drivers.local import cgroups, environment, gpus, host, partitions, processes, state
 from provisioning.drivers.local.failures import IsolationRequired, StillStopping, WrongNode, disk_errors
 from provisioning.drivers.local.isolation import SandboxProbe, probe
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
+from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, launch
+from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale
+from provisioning.gpu.scrub import ScrubVerdict
+from provisioning.preloading import recipes_among
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     Capability,
@@ -30,6 +34,8 @@ from provisioning.types import (
     DeviceKind,
     Inventory,
     Isolation,
+    JsonScalar,
+    MigRepartition,
     NodePlacement,
     Observation,
     ObservedState,
@@ -45,6 +51,7 @@ STOP_GRACE_S = 8
 NAME = re.compile(r"ws-[0-9a-f]{32}")
 # A start that came to nothing may be repeated within its generation; an app that ran may not.
 REPEATABLE = frozenset({"port_taken", "launch_failed"})
+DEFAULT_SPARES = 1
 GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 
 
@@ -52,7 +59,8 @@ class LocalDriver(Driver):
     """Workspaces as processes of this machine.
 
     `config`: `home` (default $BERTH_HOME or ./var), `environment` (default
-    <home>/environments/notebook), `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`.
+    <home>/environments/notebook), `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`, `spares`
+    (default $BERTH_SPARES or 1: how many sandboxes of each app that can be imported ahead are kept ready).
     Where no environment exists, programs come from the system's folders and this Python's base.
     """
 
@@ -73,6 +81,8 @@ class LocalDriver(Driver):
         self.port_min = int(config.get("port_min") or 18000)
         self.port_max = int(config.get("port_max") or 28999)
         self.instance = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
+        self.spares = Spares(self.base, self.instance)
+        self.spare_count = _spare_count(config.get("spares"), os.environ.get("BERTH_SPARES"))
         self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
 
     # -- the contract -----------------------------------------------------------------------
@@ -125,10 +135,11 @@ class LocalDriver(Driver):
                 isolation=Isolation.SANDBOX if found.bwrap else Isolation.NONE,
                 isolation_warning=warning,
                 cgroup_host=cgroups.detect(self.instance),
+                scan=self._scan(),
             )
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
         if any(device.mig_mode or device.kind is DeviceKind.MIG for device in node.devices):
-            capabilities.add(Capability.MIG)
+            capabilities |= {Capability.MIG, Capability.REPARTITION}
         return Inventory((node,), frozenset(capabilities), time.time())
 
     def ensure_started(self, spec: WorkspaceSpec, placement: Placement) -> Observation:
@@ -143,22 +154,26 @@ class LocalDriver(Driver):
             if seen is not None:
                 return seen
             devices = self._devices(here)
-            launch(
-                spec,
-                folder,
-                Settings(
-                    homes=self.homes,
-                    instance=self.instance,
-                    environment=environment.resolve(self.environment_path),
-                    sandbox=sandbox,
-                    cgroup_host=cgroups.detect(self.instance),
-                    port_min=self.port_min,
-                    port_max=self.port_max,
-                ),
-                devices,
-                operation_lock=lock,
+            settings = Settings(
+                homes=self.homes,
+                instance=self.instance,
+                environment=environment.resolve(self.environment_path),
+                sandbox=sandbox,
+                cgroup_host=cgroups.detect(self.instance),
+                port_min=self.port_min,
+                port_max=self.port_max,
             )
+            if not take_over_spare(spec, folder, settings, devices, self.spares):
+                launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
+
+    def prepare(self, *, owner: int) -> None:
+        """See `Driver.prepare`: keep as many spares as are configured."""
+        sandbox, _ = self._isolation()
+        found = environment.resolve(self.environment_path)
+        kinds = [Kind(recipe, found, sandbox) for recipe in recipes_among(found.programs())]
+        with disk_errors(self.base):
+            self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
 
     def observe(self, ref: WorkspaceRef) -> Observation:
         """See `Driver.observe`."""
@@ -166,21 +181,21 @@ class LocalDriver(Driver):
         with disk_errors(self.base):
             return observe_workspace(folder, ref, self.instance)
 
-    def ensure_stopped(self, ref: WorkspaceRef) -> Observation:
+    def ensure_stopped(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
         """See `Driver.ensure_stopped`."""
         folder = self._dir(ref)
         with disk_errors(self.base), folder.operation():
-            if not self._close_and_end(folder, ref):
+            if not self._close_and_end(folder, ref, grace_s):
                 return self._stopping(folder, ref)
             record = folder.record()
             digest = record.spec_digest if record else ""
             return Observation(ref, ObservedState.STOPPED, spec_digest=digest)
 
-    def ensure_deleted(self, ref: WorkspaceRef) -> Observation:
+    def ensure_deleted(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
         """See `Driver.ensure_deleted`."""
         folder = self._dir(ref)
         with disk_errors(self.base), folder.operation():
-            if not self._close_and_end(folder, ref):
+            if not self._close_and_end(folder, ref, grace_s):
                 return self._stopping(folder, ref)
             folder.remove()
             state.prune_closed(self.base, now=time.time())
@@ -190,7 +205,8 @@ class LocalDriver(Driver):
     def list_owned(self) -> tuple[Observation, ...]:
         """See `Driver.list_owned`."""
         with disk_errors(self.base):
-            running = {process.workspace for process in processes.scan(self.instance)}
+            claimed = state.claimed(self.base)
+            running = {process.workspace for process in processes.scan(self.instance, spares=claimed)}
             found = {name for name in (*state.names(self.base), *running) if NAME.fullmatch(name)}
             seen = [self.observe(WorkspaceRef(str(uuid.UUID(name[3:])), 0)) for name in sorted(found)]
         return tuple(item for item in seen if item.state is not ObservedState.ABSENT)
@@ -199,6 +215,18 @@ class LocalDriver(Driver):
         """See `Driver.logs`."""
         return self._dir(ref).tail(tail_lines)
 
+    def repartition_device(self, change: MigRepartition) -> tuple[str, ...]:
+        """See `Driver.repartition_device`."""
+
+        def scrub(uuid: str) -> bool:
+            return self.scrub_device(uuid).verdict is ScrubVerdict.CLEAN
+
+        def before() -> tuple[DeviceInfo, ...]:
+            return gpus.instances_of(gpus.scan(), change.parent_uuid)
+
+        with disk_errors(self.base):
+            return partitions.repartition(self.base, change, scrub, before=before)
+
     # -- parts ------------------------------------------------------------------------------
 
     def _dir(self, ref: WorkspaceRef) -> state.WorkspaceDir:
@@ -206,6 +234,16 @@ class LocalDriver(Driver):
         if not NAME.fullmatch(name):
             raise InvalidSpec("The workspace's id is not a UUID. Create the workspace again.")
         return state.WorkspaceDir(self.base, name)
+
+    def _scan(self) -> gpus.GpuScan:
+        """The GPUs, never in the midst of a change of layout: what a killed worker left is finished first."""
+        partitions.recover(self.base)
+        while True:
+            known = partitions.known(self.base)
+            with partitions.still(self.base) as busy:
+                scan = gpus.scan()
+            if partitions.known(self.base) == known:
+                return gpus.with_instances(scan, busy)
 
     def _isolation(self) -> tuple[SandboxProbe, str]:
         """The sandbox to use and a warning; the warning empty when there is none."""
@@ -263,7 +301,7 @@ class LocalDriver(Driver):
         if ref.generation <= newest:
             raise Stale("This start is out of date: the workspace has been stopped since. Start it again.")
         if record is None:
-            if folder.alive() or processes.scan(self.instance, folder.name):
+            if folder.alive() or processes.scan(self.instance, folder.name, spares=folder.claimed()):
                 raise Conflict("Processes of this workspace run without a record. Delete the workspace.")
             return None
         seen = observe_workspace(folder, ref, self.instance, locked=True)
@@ -279,7 +317,7 @@ class LocalDriver(Driver):
             raise StillStopping("The workspace is still ending. It will be started as soon as it has ended.")
         return None
 
-    def _close_and_end(self, folder: state.WorkspaceDir, ref: WorkspaceRef) -> bool:
+    def _close_and_end(self, folder: state.WorkspaceDir, ref: WorkspaceRef, grace_s: float | None) -> bool:
         """Close the generation and end what runs of it; True once nothing is left.
 
         Raises `Stale` when a newer generation is there, which is not meant.
@@ -293,7 +331,7 @@ class LocalDriver(Driver):
         recorded = [Path(path) for path in record.cgroups] if record else []
         here = cgroups.paths(cgroups.detect(self.instance), folder.name)
         groups = list(dict.fromkeys((*recorded, *here)))
-        found = processes.scan(self.instance, folder.name)
+        found = processes.scan(self.instance, folder.name, spares=folder.claimed())
         inside = cgroups.pids(groups)
         alive = folder.alive()
         if not alive and not found and not inside:
@@ -302,9 +340,9 @@ class LocalDriver(Driver):
                 folder.write_record(replace(record, oom_kills=kills))
             return cgroups.remove(groups)
         agents = [process for process in found if process.is_agent]
-        overdue = (
-            record is None or time.time() > record.stop_requested_at + record.stop_timeout_s + STOP_GRACE_S
-        )
+        if grace_s is None and record is not None:
+            grace_s = record.stop_timeout_s + STOP_GRACE_S
+        overdue = record is None or grace_s is None or time.time() > record.stop_requested_at + grace_s
         if alive and agents and not overdue:
             _terminate(agents)
         else:
@@ -327,6 +365,15 @@ class LocalDriver(Driver):
             ObservedState.STOPPING,
             spec_digest=record.spec_digest if record else "",
         )
+
+
+def _spare_count(configured: JsonScalar, environ: str | None) -> int:
+    """How many spares are wanted. Raises `InvalidSpec`."""
+    value = environ if configured is None else configured
+    try:
+        return max(0, int(DEFAULT_SPARES if value in (None, "") else value))
+    except ValueError:
+        raise InvalidSpec(f"spares={value} is no number. Set it to 0 or more for this pool.") from None
 
 
 def _same(launched: state.Launched) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.gpu import inventory
@@ -41,6 +42,21 @@ def scan(*, root: Path = Path("/")) -> GpuScan:
         driver_version=found.driver_version,
         cuda_version=found.cuda_version,
     )
+
+
+def instances_of(scan: GpuScan, parent_uuid: str) -> tuple[DeviceInfo, ...]:
+    """The MIG instances of one GPU."""
+    return tuple(each for each in scan.devices if each.parent_uuid == parent_uuid)
+
+
+def with_instances(scan: GpuScan, known: Mapping[str, tuple[DeviceInfo, ...]]) -> GpuScan:
+    """The scan with other instances for the GPUs in `known`."""
+    devices: list[DeviceInfo] = []
+    for each in scan.devices:
+        if each.parent_uuid not in known:
+            devices.append(each)
+        devices += known.get(each.uuid, ())
+    return replace(scan, devices=tuple(devices))
 
 
 def _nodes(gpu: GpuFacts, root: Path) -> tuple[str, ...]:

@@ -24,9 +24,9 @@ def node_info(
     isolation: Isolation,
     isolation_warning: str,
     cgroup_host: cgroups.CgroupHost,
+    scan: gpus.GpuScan,
 ) -> NodeInfo:
-    """The node as it is now. Raises `OSError` when the machine's own figures cannot be read."""
-    scan = gpus.scan()
+    """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read."""
     facts = hardware.look()
     warnings = [*scan.warnings]
     if not scan.devices and scan.state is not MachineState.OK and facts.nvidia_gpus_on_pci:

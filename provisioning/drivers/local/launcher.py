@@ -7,6 +7,10 @@ limits, writes its identity, and executes the plan's argv. OPERATION_FD is the w
 workspace: held here too, so that a worker killed in the middle cannot be overtaken by another that
 would start the workspace twice. Both descriptors close as the program is executed; anything
 written to STATUS_FD before is the reason why it was not.
+
+A plan with `claims`, the path of a socket to listen on, is of a process that nobody has asked for yet:
+the program inherits that socket and a pidfd of `owner`, whose numbers take the places of `{claims}` and
+`{owner}` in its argv.
 """
 
 # ruff: noqa: PTH105, PTH123, S606 - pathlib would double the time that this program takes to start
@@ -70,6 +74,26 @@ def write_new(path: str, data: bytes) -> None:
     os.replace(temporary, path)
 
 
+def offer(plan: dict[str, Any]) -> dict[str, str]:
+    """The socket at which the program is claimed and the pidfd of its owner, as words of argv."""
+    if "claims" not in plan:
+        return {}
+    import socket
+
+    folder, _, name = plan["claims"].rpartition("/")
+    os.chdir(folder)  # a socket's path may have 107 bytes only
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(name)
+    listener.listen(1)
+    os.chdir("/")
+    owner = os.pidfd_open(plan["owner"])
+    found = {}
+    for word, descriptor in (("{claims}", listener.detach()), ("{owner}", owner)):
+        os.set_inheritable(descriptor, True)
+        found[word] = str(descriptor)
+    return found
+
+
 def become(plan: dict[str, Any], status: int) -> None:
     """Never returns."""
     try:
@@ -89,8 +113,9 @@ def become(plan: dict[str, Any], status: int) -> None:
         os.dup2(log, 2)
         os.close(null)
         os.close(log)
+        words = offer(plan)
         write_new(plan["pid"], identity(plan["attempt"]))
-        os.execve(plan["argv"][0], plan["argv"], plan["env"])
+        os.execve(plan["argv"][0], [words.get(word, word) for word in plan["argv"]], plan["env"])
     except BaseException as error:
         text = json.dumps({"error": str(error) or repr(error), "errno": getattr(error, "errno", None)})
         os.write(status, text.encode()[:4000])

@@ -32,7 +32,7 @@ def observe_workspace(
     agent = _own_state(folder, record)
     if alive and agent is not None and agent.phase == "exited":
         # It tries to tell the portal what is being looked at here; that is no longer needed.
-        for process in processes.scan(instance, folder.name):
+        for process in processes.scan(instance, folder.name, spares=folder.claimed()):
             if process.is_agent:
                 processes.send(process, signal.SIGTERM)
         alive = not _settles(lambda: not folder.alive())
@@ -83,13 +83,16 @@ def _dead(
             return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
         # Written down, never launched: its worker died in between.
         return Observation(seen, ObservedState.ABSENT)
-    left = processes.scan(instance, folder.name)
+    left = processes.scan(instance, folder.name, spares=folder.claimed())
     if left or cgroups.pids(groups):
         if record.closed:
             return Observation(seen, ObservedState.STOPPING, spec_digest=record.spec_digest)
 
         def gone() -> bool:
-            found, inside = processes.scan(instance, folder.name), cgroups.pids(groups)
+            found, inside = (
+                processes.scan(instance, folder.name, spares=folder.claimed()),
+                cgroups.pids(groups),
+            )
             processes.kill(found, inside)
             return not found and not inside
 
@@ -158,7 +161,7 @@ def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> 
 
 
 def _unrecorded(folder: WorkspaceDir, ref: WorkspaceRef, instance: str) -> Observation:
-    found = processes.scan(instance, folder.name)
+    found = processes.scan(instance, folder.name, spares=folder.claimed())
     if found or folder.alive():
         generation = max((process.generation for process in found), default=ref.generation)
         return Observation(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 UID = 1000
 AGENT_PATH = "/run/berth/agent.py"
 RUN_PATH = "/run/berth/ws"
+APPS_PATH = "/run/berth/apps"
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,62}")
 ETC_SHARED = (
     "/etc/alternatives", "/etc/ca-certificates", "/etc/fonts", "/etc/host.conf", "/etc/ld.so.cache",
@@ -38,9 +39,10 @@ GPU_SHARED = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 class SandboxPlan:
     """Everything `bwrap_argv` needs. Paths are of this machine unless they say otherwise.
 
-    `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders
-    shown at their own path; `masked` are
-    those of `PROC_MASKED` that exist here; `etc` is the folder with passwd, group and hosts.
+    `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders shown
+    at their own path; `masked` are those of `PROC_MASKED` that exist here; `etc` is the folder with
+    passwd, group and hosts. An empty `home` shows none. `readonly_at` are more paths here with their
+    paths inside; `command` is instead of the agent with its configuration file.
     """
 
     bwrap: str
@@ -54,6 +56,8 @@ class SandboxPlan:
     user: str
     hostname: str
     env: Mapping[str, str]
+    command: tuple[str, ...] = ()
+    readonly_at: tuple[tuple[str, str], ...] = ()
     masked: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
     disable_userns: bool = True
@@ -110,12 +114,16 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
         argv += ["--dev-bind", node, node]
     for path in plan.readonly:
         argv += ["--ro-bind", path, path]
-    argv += ["--bind", plan.home, plan.home_inside]
+    if plan.home:
+        argv += ["--bind", plan.home, plan.home_inside]
     argv += ["--ro-bind", plan.agent_file, AGENT_PATH, "--bind", plan.run, RUN_PATH]
-    argv += ["--chdir", plan.home_inside, "--clearenv"]
+    for path, inside in plan.readonly_at:
+        argv += ["--ro-bind", path, inside]
+    argv += ["--chdir", plan.home_inside if plan.home else "/", "--clearenv"]
     for key, value in sorted(plan.env.items()):
         argv += ["--setenv", key, value]
-    return (*argv, "--", plan.python, "-I", "-S", AGENT_PATH, f"{RUN_PATH}/agent.json")
+    command = plan.command or (plan.python, "-I", "-S", AGENT_PATH, f"{RUN_PATH}/agent.json")
+    return (*argv, "--", *command)
 
 
 def hostname(name: str) -> str:

@@ -6,10 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-import select
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,16 +16,14 @@ from typing import Any
 from provisioning.drivers.local import cgroups
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.isolation import SandboxProbe, masked_files, system_folders
-from provisioning.drivers.local.sandbox import RUN_PATH, SandboxPlan, bwrap_argv, etc_files, hostname
+from provisioning.drivers.local.launching import AGENT, spawn
+from provisioning.drivers.local.sandbox import RUN_PATH, SandboxPlan, bwrap_argv, hostname
+from provisioning.drivers.local.spares import write_etc
 from provisioning.drivers.local.state import Record, WorkspaceDir, write_atomically
 from provisioning.errors import StartFailed
 from provisioning.types import DeviceInfo, WorkspaceSpec
 
-LAUNCH_TIMEOUT_S = 10.0
 PORT_CANDIDATES = 8
-HERE = Path(__file__).resolve()
-LAUNCHER = HERE.with_name("launcher.py")
-AGENT = HERE.parents[2] / "agent" / "agent.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +57,8 @@ def launch(
     groups = cgroups.paths(settings.cgroup_host, folder.name)
     try:
         folder.prepare()
-        home = _home(settings.homes, spec)
-        ports = _ports(folder, settings.port_min, settings.port_max)
-        record = Record(
-            workspace_id=spec.ref.workspace_id,
-            generation=spec.ref.generation,
-            spec_digest=spec.digest(),
-            app_name=spec.template,
-            attempt=secrets.token_hex(8),
-            ports=ports,
-            memory_mib=spec.resources.memory_mib,
-            stop_timeout_s=spec.app.stop_timeout_s,
-            sandboxed=bool(settings.sandbox.bwrap),
-            created_at=time.time(),
-            cgroups=tuple(str(group) for group in groups),
-        )
+        home = home_of(settings.homes, spec)
+        record = new_record(spec, folder, settings, groups)
         folder.write_record(record)
         cgroups.create(
             settings.cgroup_host,
@@ -84,11 +66,7 @@ def launch(
             cpu_milli=spec.resources.cpu_milli,
             memory_mib=spec.resources.memory_mib,
         )
-        markers = {
-            "BERTH_INSTANCE": settings.instance,
-            "BERTH_WORKSPACE": folder.name,
-            "BERTH_GENERATION": str(spec.ref.generation),
-        }
+        markers = markers_of(spec, folder, settings)
         if settings.sandbox.bwrap:
             plan = _sandbox(spec, folder, settings, home, devices, markers)
             argv, env, home_inside, run_inside = bwrap_argv(plan), markers, plan.home_inside, RUN_PATH
@@ -96,7 +74,7 @@ def launch(
             argv = (settings.environment.python, "-I", "-S", str(AGENT), str(folder.config))
             env = {**markers, "BERTH_ROLE": "agent", "PATH": os.pathsep.join(settings.environment.bin_dirs)}
             home_inside, run_inside = str(home), str(folder.run)
-        config = agent_config(spec, ports=ports, home=home_inside, run=run_inside, devices=devices)
+        config = agent_config(spec, ports=record.ports, home=home_inside, run=run_inside, devices=devices)
         config["env"] = app_env(
             spec,
             home=home_inside,
@@ -108,7 +86,7 @@ def launch(
         if not settings.sandbox.bwrap:
             (folder.run / "tmp").mkdir(mode=0o700)
         write_atomically(folder.config, json.dumps(config).encode())
-        _spawn(
+        spawn(
             {
                 "argv": argv,
                 "env": env,
@@ -128,6 +106,34 @@ def launch(
             with contextlib.suppress(OSError):
                 folder.remove()
         raise
+
+
+def new_record(
+    spec: WorkspaceSpec, folder: WorkspaceDir, settings: Settings, groups: Sequence[Path]
+) -> Record:
+    """The record of a start that is about to be made, with ports that are free now. Raises `StartFailed`."""
+    return Record(
+        workspace_id=spec.ref.workspace_id,
+        generation=spec.ref.generation,
+        spec_digest=spec.digest(),
+        app_name=spec.template,
+        attempt=secrets.token_hex(8),
+        ports=_ports(folder, settings.port_min, settings.port_max),
+        memory_mib=spec.resources.memory_mib,
+        stop_timeout_s=spec.app.stop_timeout_s,
+        sandboxed=bool(settings.sandbox.bwrap),
+        created_at=time.time(),
+        cgroups=tuple(str(group) for group in groups),
+    )
+
+
+def markers_of(spec: WorkspaceSpec, folder: WorkspaceDir, settings: Settings) -> dict[str, str]:
+    """The variables by which processes of the workspace are found; see `processes.py`."""
+    return {
+        "BERTH_INSTANCE": settings.instance,
+        "BERTH_WORKSPACE": folder.name,
+        "BERTH_GENERATION": str(spec.ref.generation),
+    }
 
 
 def agent_config(
@@ -196,7 +202,7 @@ def rlimits(memory_mib: int, *, limited: bool) -> dict[str, int]:
     return limits
 
 
-def _home(homes: Path, spec: WorkspaceSpec) -> Path:
+def home_of(homes: Path, spec: WorkspaceSpec) -> Path:
     home = homes / spec.team / spec.owner
     for path in (homes, home.parent, home):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -236,14 +242,7 @@ def _sandbox(
     markers: Mapping[str, str],
 ) -> SandboxPlan:
     host = hostname(spec.name)
-    try:
-        system_hosts = Path("/etc/hosts").read_text(errors="replace")
-    except OSError:
-        system_hosts = ""
-    for name, text in etc_files(spec.owner, host, system_hosts).items():
-        path = folder.etc / name
-        path.write_text(text)
-        path.chmod(0o644)
+    write_etc(folder, spec.owner, host)
     return SandboxPlan(
         bwrap=settings.sandbox.bwrap,
         system=system_folders(),
@@ -265,53 +264,3 @@ def _sandbox(
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,
     )
-
-
-def _spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
-    """Run the launcher until the workspace's program has been executed. Raises `StartFailed`."""
-    status_read, status_write = os.pipe()
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-I", "-S", str(LAUNCHER), str(status_write), str(operation_lock)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(status_write, operation_lock),
-            env={},
-        ) as process:
-            os.close(status_write)
-            status_write = -1
-            _, complaint = process.communicate(json.dumps(plan).encode(), timeout=LAUNCH_TIMEOUT_S)
-        if process.returncode != 0:
-            raise StartFailed(
-                "The workspace could not be launched. Look at the node worker's log.",
-                detail=complaint.decode("utf-8", "replace")[-2000:],
-            )
-        said = _read_all(status_read)
-    except subprocess.TimeoutExpired as error:
-        raise StartFailed(
-            "The workspace could not be launched in time. Try again.", detail=str(error)
-        ) from error
-    finally:
-        os.close(status_read)
-        if status_write >= 0:
-            os.close(status_write)
-    if said:
-        answer = json.loads(said)
-        if answer.get("errno"):
-            raise OSError(answer["errno"], answer["error"])
-        raise StartFailed(f"The workspace could not be launched: {answer['error']}. Try again.", detail=said)
-
-
-def _read_all(descriptor: int) -> str:
-    """All that comes until the other end closes, which executing the program does."""
-    deadline = time.monotonic() + LAUNCH_TIMEOUT_S
-    parts: list[bytes] = []
-    while True:
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            raise StartFailed("The workspace could not be launched in time. Try again.")
-        data = os.read(descriptor, 4096)
-        if not data:
-            return b"".join(parts).decode("utf-8", "replace")
-        parts.append(data)

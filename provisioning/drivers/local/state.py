@@ -5,8 +5,10 @@
     <name>/alive.lock     held by the agent for as long as it lives
     <name>/launch.log     what the sandbox said when it did not start
     <name>/etc/           passwd, group and hosts of the sandbox
+    <name>/spare.json     where the sandbox was a spare before (`SpareMark`)
     <name>/run/           writable for the workspace: agent.json, state.json, app.log, app.log.1
     .locks/<name>         one operation at a time on a workspace
+    .spares/              sandboxes of nobody yet (`spares.py`)
     .closed/<name>        the highest closed generation; outlives the workspace by a week
 
 The workspace can write anything into `run/`, links and pipes included, so everything there is read
@@ -66,6 +68,17 @@ class Launched:
     start_ticks: int
     boot_id: str
     attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpareMark:
+    """What a spare was made as (`spares.py`). It stays with the workspace that has taken it over."""
+
+    id: str
+    kind: str
+    owner: int
+    created_at: float
+    cgroups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +153,22 @@ class WorkspaceDir:
     def agent_state(self) -> AgentState | None:
         return _load(self.state_file, AgentState)
 
+    def spare(self) -> SpareMark | None:
+        """What the workspace's sandbox was before; None where it was made for the workspace."""
+        return _load(self.path / "spare.json", SpareMark)
+
+    def claimed(self) -> dict[str, tuple[str, int]]:
+        """The spare that this workspace has taken over, as `processes.scan` wants it; empty where none."""
+        mark, record = self.spare(), self.record()
+        return {mark.id: (self.name, record.generation if record else 0)} if mark else {}
+
     def write_record(self, record: Record) -> None:
         write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
 
     def prepare(self) -> None:
         """An empty runtime folder, the traces of an earlier attempt removed; the lock file stays."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (self.pid_file, self.launch_log):
+        for path in (self.pid_file, self.launch_log, self.path / "spare.json", self.path / "claims"):
             path.unlink(missing_ok=True)
         for folder in (self.run, self.etc):
             _remove_tree(folder)
@@ -206,6 +228,14 @@ def names(base: Path) -> list[str]:
         )
     except FileNotFoundError:
         return []
+
+
+def claimed(base: Path) -> dict[str, tuple[str, int]]:
+    """The spares that workspaces have taken over, as `processes.scan` wants them."""
+    found: dict[str, tuple[str, int]] = {}
+    for name in names(base):
+        found.update(WorkspaceDir(base, name).claimed())
+    return found
 
 
 def prune_closed(base: Path, *, now: float) -> None:

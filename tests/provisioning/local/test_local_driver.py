@@ -241,7 +241,7 @@ def test_a_start_that_died_before_it_launched_is_absent_and_can_be_repeated(make
     pool = make_pool()
     spec = pool.spec()
     with monkeypatch.context() as patch:
-        patch.setattr(start, "_spawn", die)
+        patch.setattr(start, "spawn", die)
         patch.setattr(WorkspaceDir, "remove", lambda self: None)
         with pytest.raises(Death):
             pool.start(spec)

@@ -1,0 +1,146 @@
+"""Imports an app ahead of time and becomes it when a workspace takes it over. Standard library only.
+
+Run as `python app_host.py CONTROL_FD RECIPE` inside a sandbox of its own that holds nothing of any tenant
+and that serves one workspace at most. RECIPE is the JSON of `provisioning.preloading.Recipe`. CONTROL_FD
+is a stream socket to the agent: this process says one line `ready` once everything is imported, and reads
+one line of JSON, the claim (`argv`, `env`, `home`, `rlimits`), which is the first that it learns of a
+tenant. The end of the stream ends it.
+
+Until then nothing is started: no event loop, no thread, no socket of the app, no connection, no secret. What
+Python's modules have taken from their surroundings when they were imported is taken anew after the claim.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+UNCLAIMED_OOM_SCORE = 900
+APP_OOM_SCORE = 300
+PROVISIONER_VARIABLE = "JUPYTER_DEFAULT_PROVISIONER_NAME"
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    recipe: dict[str, Any] = json.loads(sys.argv[2])
+    oom_score(UNCLAIMED_OOM_SCORE, os.getpid())
+    kernels: Any = None
+    kernels_pid, kernels_link = 0, None
+    if recipe["kernel_modules"]:
+        # Before the app is imported, so that kernels begin with the modules of a kernel alone.
+        kernels = importlib.import_module("forked_kernels")
+        load(recipe["kernel_modules"])
+        if alone():
+            kernels_pid, kernels_link = fork_kernel_server(kernels, control)
+    for name in recipe["blocked"]:
+        sys.modules[name] = None  # type: ignore[assignment]  # the way to keep a module from being imported
+    before = dict(os.environ)
+    load(recipe["modules"])
+    set_by_imports = {key: value for key, value in os.environ.items() if before.get(key) != value}
+    if not alone():
+        raise RuntimeError(f"importing has started threads: {threading.enumerate()}")
+    gc.collect()
+    gc.freeze()
+    control.sendall(b"ready\n")
+    claim = receive(control)
+    control.close()
+    if claim is None:
+        os._exit(0)
+    limit(claim["rlimits"], [os.getpid(), *([kernels_pid] if kernels_pid else [])])
+    arguments = [*claim["argv"][3:]]
+    if kernels_link is not None:
+        kernels.use(kernels_link, kernels_pid)
+        if PROVISIONER_VARIABLE not in claim["env"]:
+            arguments += recipe["kernel_options"]
+    take_over(claim, set_by_imports)
+    sys.argv = ["-c", *arguments]
+    main_module = type(sys)("__main__")
+    sys.modules["__main__"] = main_module
+    exec(compile(claim["argv"][2], "<string>", "exec"), main_module.__dict__)  # noqa: S102 - as `python -c` does
+
+
+def load(names: list[str]) -> None:
+    """Import what is there; an environment may lack an extension, which costs its users nothing then."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue
+
+
+def alone() -> bool:
+    """Whether this thread is the only one, those of C libraries counted too."""
+    return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+
+
+def fork_kernel_server(kernels: Any, control: socket.socket) -> tuple[int, socket.socket]:
+    """Leave a copy of this process behind that forks kernels; its PID and the link to it."""
+    gc.collect()
+    gc.freeze()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return pid, ours
+    control.close()
+    ours.close()
+    os.setsid()
+    kernels.serve(theirs)
+    sys.exit(0)
+
+
+def receive(control: socket.socket) -> dict[str, Any] | None:
+    """The claim, or None when the agent has gone without one."""
+    parts = bytearray()
+    while not parts.endswith(b"\n"):
+        data = control.recv(65536)
+        if not data:
+            return None
+        parts += data
+    claim: dict[str, Any] = json.loads(parts)
+    return claim
+
+
+def limit(rlimits: dict[str, int], pids: list[int]) -> None:
+    """The workspace's limits by process, where no control group holds them, and its order of OOM kills."""
+    for pid in pids:
+        for name, value in rlimits.items():
+            resource.prlimit(pid, getattr(resource, name), (value, value))
+        oom_score(APP_OOM_SCORE, pid)
+
+
+def take_over(claim: dict[str, Any], set_by_imports: dict[str, str]) -> None:
+    """Be this workspace's process in all that a program executed now would be."""
+    os.umask(0o022)
+    os.chdir(claim["home"])
+    os.environ.clear()
+    os.environ.update(set_by_imports)
+    os.environ.update(claim["env"])
+    time.tzset()
+    tempfile.tempdir = None
+    sys.path[0] = ""  # as with -c; until now the folder of this file
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - where `forked_kernels` is
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def oom_score(value: int, pid: int) -> None:
+    """Where memory runs out the kernel takes the highest first; the agent, which can tell why, has 0."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as handle:  # noqa: PTH123
+        handle.write(str(value))
+
+
+if __name__ == "__main__":
+    main()

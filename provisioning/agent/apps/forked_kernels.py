@@ -1,0 +1,216 @@
+"""Kernels of one workspace, forked from a process that has imported ipykernel. Standard library only.
+
+The kernel server is one thread without an event loop, a ZeroMQ context or a kernel in it, so that a fork
+of it is safe; it belongs to one workspace and ends with that workspace's server. Each request comes as
+one packet of JSON (`arguments`, `env`, `cwd`) with a stream socket. On that socket the server answers a
+line with the kernel's PID, and when the kernel has ended a line with its exit code, negative for a
+signal, as `subprocess.Popen` has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from typing import Any
+
+MODULE = "ipykernel_launcher"
+MAX_REQUEST_BYTES = 128 * 1024
+ANSWER_TIMEOUT_S = 5.0
+KERNEL_OOM_SCORE = 300
+# Read when an interpreter or a library begins: a kernel that sets one of them gets a process of its own.
+FIXED_AT_START = (
+    "PYTHON",
+    "LD_",
+    "LC_",
+    "LANG",
+    "MALLOC_",
+    "GLIBC_",
+    "OPENSSL_",
+    "SSL_",
+    "PYDEVD_",
+    "DEBUGPY_",
+    "IPYTHON_SUPPRESS",
+)
+
+_environ_before_imports = dict(os.environ)
+_link: socket.socket | None = None
+_server_pid = 0
+
+
+# -- in the kernel server -----------------------------------------------------------------------
+
+
+def serve(link: socket.socket) -> None:
+    """Fork a kernel for each request until `link` is closed. In a kernel, returns when that has ended."""
+    kernels: dict[int, tuple[int, socket.socket]] = {}  # by pidfd
+    poller = select.poll()
+    poller.register(link, select.POLLIN)
+    while True:
+        for descriptor, _ in poller.poll():
+            if descriptor in kernels:
+                poller.unregister(descriptor)
+                _tell_end(descriptor, *kernels.pop(descriptor))
+                continue
+            data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 1)
+            if not data:
+                return
+            if len(descriptors) != 1:
+                continue
+            status = socket.socket(fileno=descriptors[0])
+            pid = os.fork()
+            if pid == 0:
+                link.close()
+                status.close()
+                for other, (_, socket_of_other) in kernels.items():
+                    os.close(other)
+                    socket_of_other.close()
+                _become_kernel(json.loads(data))
+                return
+            _keep(pid, status, kernels, poller)
+
+
+def _keep(
+    pid: int, status: socket.socket, kernels: dict[int, tuple[int, socket.socket]], poller: select.poll
+) -> None:
+    """Say that the kernel is there; one that nobody waits for any more is ended at once."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        status.sendall(b"%d\n" % pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+    kernels[descriptor] = (pid, status)
+    poller.register(descriptor, select.POLLIN)
+
+
+def _tell_end(descriptor: int, pid: int, status: socket.socket) -> None:
+    os.close(descriptor)
+    _, code = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError), status:
+        status.sendall(b"%d\n" % os.waitstatus_to_exitcode(code))
+
+
+def _become_kernel(request: dict[str, Any]) -> None:
+    """Run the kernel in this process as `python -m ipykernel_launcher` would; returns when it has ended."""
+    os.setsid()
+    parent = str(os.getppid())  # the kernel ends when the kernel server does
+    before = _environ_before_imports
+    set_by_imports = {key: value for key, value in os.environ.items() if before.get(key) != value}
+    os.environ.clear()
+    os.environ.update(set_by_imports)
+    os.environ.update(request["env"], JPY_PARENT_PID=parent)
+    os.chdir(request["cwd"])
+    os.umask(0o022)
+    time.tzset()
+    tempfile.tempdir = None
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as handle:  # noqa: PTH123
+        handle.write(str(KERNEL_OOM_SCORE))
+    sys.path[0] = os.getcwd()  # noqa: PTH109 - as with -m; until now the folder of this file
+    sys.modules.pop(__name__, None)
+    # ipykernel has read the variable when it was imported, so it is told by its option too.
+    sys.argv = [MODULE, *request["arguments"], f"--IPKernelApp.parent_handle={parent}"]
+    gc.unfreeze()
+    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+
+
+# -- in the workspace's server ------------------------------------------------------------------
+
+
+def use(link: socket.socket, server_pid: int) -> None:
+    """From now on kernels are asked for at `link`."""
+    global _link, _server_pid
+    _link, _server_pid = link, server_pid
+
+
+def arguments_of(command: list[str]) -> list[str] | None:
+    """The arguments of ipykernel where `command` starts it with this environment's Python, else None."""
+    names = {"python", "python3", f"python3.{sys.version_info.minor}"}
+    own = {sys.executable} | {os.path.join(sys.prefix, "bin", name) for name in names}  # noqa: PTH118
+    if command and command[0] in own and command[1:3] == ["-m", MODULE]:
+        return command[3:]
+    return None
+
+
+def start(command: list[str], env: dict[str, str], cwd: str) -> ForkedKernel | None:
+    """A kernel by the kernel server; None where it has to be started as a program of its own."""
+    arguments = arguments_of(command)
+    changed = [
+        key for key in env if key.startswith(FIXED_AT_START) and (key, env[key]) != ("LANG", "C.UTF-8")
+    ]
+    if _link is None or arguments is None or changed:
+        return None
+    request = json.dumps({"arguments": arguments, "env": env, "cwd": cwd}).encode()
+    if len(request) > MAX_REQUEST_BYTES:
+        return None
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            socket.send_fds(_link, [request], [theirs.fileno()])
+        ours.settimeout(ANSWER_TIMEOUT_S)
+        return ForkedKernel(int(_line(ours)), ours)
+    except (OSError, ValueError):
+        ours.close()  # which ends a kernel that is forked after all
+        return None
+
+
+def _line(sock: socket.socket) -> bytes:
+    """The next line, byte by byte: it has few, and no more may be taken."""
+    found = b""
+    while not found.endswith(b"\n"):
+        data = sock.recv(1)
+        if not data:
+            break
+        found += data
+    return found
+
+
+class ForkedKernel:
+    """A kernel that is no child of this process, with what Jupyter uses of `subprocess.Popen`."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, pid: int, status: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+        self._pidfd = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """The exit code, or None while the kernel runs."""
+        return self._look(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises `TimeoutError`."""
+        code = self._look(timeout)
+        if code is None:
+            raise TimeoutError(f"kernel {self.pid} runs still")
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._pidfd, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _look(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and select.select([self._pidfd], [], [], timeout_s)[0]:
+            self._status.settimeout(ANSWER_TIMEOUT_S)
+            try:
+                self.returncode = int(_line(self._status))
+            except (OSError, ValueError):
+                self.returncode = -signal.SIGKILL  # the kernel server ended as well and nobody knows
+            self._status.close()
+            os.close(self._pidfd)
+        return self.returncode

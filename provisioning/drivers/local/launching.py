@@ -1,0 +1,74 @@
+"""Runs the launcher, which starts a process apart from this one, until it has become its program."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from provisioning.errors import StartFailed
+
+LAUNCH_TIMEOUT_S = 10.0
+HERE = Path(__file__).resolve()
+LAUNCHER = HERE.with_name("launcher.py")
+AGENT = HERE.parents[2] / "agent" / "agent.py"
+APPS = AGENT.with_name("apps")
+
+
+def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:
+    """Run the launcher until the plan's program has been executed. Raises `StartFailed` or `OSError`.
+
+    `operation_lock` is held by the launcher until then, also when this process is killed.
+    """
+    status_read, status_write = os.pipe()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", str(LAUNCHER), str(status_write), str(operation_lock)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(status_write, operation_lock),
+            env={},
+        ) as process:
+            os.close(status_write)
+            status_write = -1
+            _, complaint = process.communicate(json.dumps(plan).encode(), timeout=LAUNCH_TIMEOUT_S)
+        if process.returncode != 0:
+            raise StartFailed(
+                "The workspace could not be launched. Look at the node worker's log.",
+                detail=complaint.decode("utf-8", "replace")[-2000:],
+            )
+        said = _read_all(status_read)
+    except subprocess.TimeoutExpired as error:
+        raise StartFailed(
+            "The workspace could not be launched in time. Try again.", detail=str(error)
+        ) from error
+    finally:
+        os.close(status_read)
+        if status_write >= 0:
+            os.close(status_write)
+    if said:
+        answer = json.loads(said)
+        if answer.get("errno"):
+            raise OSError(answer["errno"], answer["error"])
+        raise StartFailed(f"The workspace could not be launched: {answer['error']}. Try again.", detail=said)
+
+
+def _read_all(descriptor: int) -> str:
+    """All that comes until the other end closes, which executing the program does."""
+    deadline = time.monotonic() + LAUNCH_TIMEOUT_S
+    parts: list[bytes] = []
+    while True:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise StartFailed("The workspace could not be launched in time. Try again.")
+        data = os.read(descriptor, 4096)
+        if not data:
+            return b"".join(parts).decode("utf-8", "replace")
+        parts.append(data)

@@ -1,0 +1,278 @@
+"""Changes the MIG layout of one GPU: idle instances go, new ones come, and a kill in between does no harm.
+
+A change is written to a journal on disk before anything is destroyed, and the journal is removed when the new
+layout stands. Whoever finds a journal whose lock is free finishes the change (`recover`), or makes the old
+layout again where it cannot be finished. So from outside there is the old layout or the new one.
+
+    <base>/.mig/<uuid of the GPU>.json    the change under way (`Journal`)
+    <base>/.mig/<uuid of the GPU>.lock    held for as long as somebody works on it
+    <base>/.mig/<uuid of the GPU>.before  its instances as they were, for whoever looks meanwhile
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from provisioning.drivers.local.state import write_atomically
+from provisioning.errors import BackendUnavailable, NoCapacity, Unclean
+from provisioning.gpu.nvml import (
+    Device,
+    GpuInstance,
+    Nvml,
+    NvmlProblem,
+    destroy_compute_instance,
+    session,
+)
+from provisioning.types import DeviceInfo, MigRepartition, MigSlice
+
+FOLDER = ".mig"
+LOCK_WAIT_S = 10.0
+"""An inventory holds the lock while it looks, which takes far less."""
+LOCK_LOOK_S = 0.05
+Scrub = Callable[[str], bool]
+"""Clears an instance by its UUID and says whether it is proven clean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """A change under way: the instances to destroy, as they were, and those to create."""
+
+    parent_uuid: str
+    destroy: tuple[MigSlice, ...]
+    create: tuple[MigSlice, ...]
+
+
+def repartition(
+    base: Path, change: MigRepartition, scrub: Scrub, *, before: Callable[[], Sequence[DeviceInfo]] = tuple
+) -> tuple[str, ...]:
+    """Carry out `change`; the UUIDs of the new instances in the order of `change.create`.
+
+    `before` gives the GPU's instances as they are now: what inventory reports until this has ended.
+
+    Doing it again is success. Raises `NoCapacity` where an instance that should go is in use or not there,
+    or the GPU refuses the layout, and then the old layout stands; `Unclean` where memory could not be proven
+    clean, before the change or after it; `BackendUnavailable` where the driver does not answer or somebody
+    else is at work.
+    """
+    with _lock(base, change.parent_uuid, wait_s=LOCK_WAIT_S) as mine:
+        if not mine:
+            raise BackendUnavailable("Another worker changes this GPU's layout. It will be tried again.")
+        try:
+            with session() as driver:
+                _finish(base, driver, change.parent_uuid)
+                _keep_before(base, change.parent_uuid, before())
+                gpu = driver.by_uuid(change.parent_uuid)
+                if not _stands(gpu, change):
+                    doomed = _doomed(gpu, change)
+                    for uuid, _ in doomed:
+                        if not scrub(uuid):
+                            raise Unclean(
+                                "An idle MIG instance could not be proven clean. Check its GPU.",
+                                devices=(uuid,),
+                            )
+                    # Scrubbing takes a while: nobody may have come meanwhile.
+                    doomed = _doomed(gpu, change)
+                    journal = Journal(change.parent_uuid, tuple(piece for _, piece in doomed), change.create)
+                    _write(base, journal)
+                    _finish(base, driver, change.parent_uuid)
+                    if not _stands(gpu, change):
+                        raise NoCapacity(
+                            "The GPU refuses this MIG layout, the old one stands. Place the workspace again.",
+                            detail=f"{change}",
+                        )
+                found = tuple(_uuid_at(gpu, piece) for piece in change.create)
+        except NvmlProblem as problem:
+            raise BackendUnavailable(problem.sentence) from problem
+        unclean = tuple(uuid for uuid in found if not scrub(uuid))
+        if unclean:
+            raise Unclean("A new MIG instance could not be proven clean. Check its GPU.", devices=unclean)
+        return found
+
+
+def recover(base: Path) -> bool:
+    """Finish what a killed worker has left; False while somebody works on a layout, or it cannot be finished.
+
+    Call it before taking stock: while it is False, what stands on those GPUs is neither layout.
+    """
+    done = True
+    for path in sorted((base / FOLDER).glob("*.json")) if (base / FOLDER).is_dir() else ():
+        with _lock(base, path.stem) as mine:
+            if not mine:
+                done = False
+                continue
+            try:
+                with session() as driver:
+                    _finish(base, driver, path.stem)
+            except NvmlProblem:
+                done = False
+    return done
+
+
+@contextlib.contextmanager
+def still(base: Path) -> Iterator[Mapping[str, tuple[DeviceInfo, ...]]]:
+    """No change of a layout begins or goes on meanwhile, but on the GPUs that are given.
+
+    These are being worked on by somebody, or could not be finished: each comes with its instances as they
+    were before. A GPU whose layout is changed for the first time ever is not known here yet: compare `known`
+    before and after.
+    """
+    busy: dict[str, tuple[DeviceInfo, ...]] = {}
+    with contextlib.ExitStack() as stack:
+        for parent_uuid in known(base):
+            mine = stack.enter_context(_lock(base, parent_uuid, shared=True))
+            if not mine or _path(base, parent_uuid).exists():
+                kept = _read_before(base, parent_uuid)
+                if kept is not None:
+                    busy[parent_uuid] = kept
+        yield busy
+
+
+def known(base: Path) -> tuple[str, ...]:
+    """The GPUs whose layout has ever been changed here."""
+    return tuple(sorted(path.stem for path in (base / FOLDER).glob("*.lock")))
+
+
+# -- the steps -------------------------------------------------------------------------------
+
+
+def _finish(base: Path, driver: Nvml, parent_uuid: str) -> None:
+    """Carry out the journal of the GPU, if there is one: forward, or where that is refused, back."""
+    journal = _read(base, parent_uuid)
+    if journal is None:
+        return
+    gpu = driver.by_uuid(parent_uuid)
+    try:
+        _make(gpu, gone=journal.destroy, there=journal.create)
+    except NvmlProblem:
+        _make(gpu, gone=journal.create, there=journal.destroy)
+    _path(base, parent_uuid).unlink(missing_ok=True)
+
+
+def _make(gpu: Device, *, gone: Sequence[MigSlice], there: Sequence[MigSlice]) -> None:
+    """Each part can be done again: what is gone is gone, what stands at its place stays."""
+    for piece in gone:
+        instance = None if piece in there else _at(gpu, piece)
+        if instance is not None:
+            for compute in instance.compute_instances():
+                destroy_compute_instance(compute)
+            instance.destroy()
+    for piece in there:
+        instance = _at(gpu, piece) or gpu.create_gpu_instance(piece.profile, piece.start)
+        if not instance.compute_instances():
+            instance.create_compute_instance()
+
+
+def _at(gpu: Device, piece: MigSlice) -> GpuInstance | None:
+    """The GPU instance of the profile at the place, if it stands."""
+    return next((each for each in gpu.gpu_instances() if _piece(gpu, each) == piece), None)
+
+
+def _stands(gpu: Device, change: MigRepartition) -> bool:
+    """Whether the new layout is there already, whole."""
+    layout = _layout(gpu)
+    pieces, uuids = {piece for _, piece, _ in layout}, {uuid for uuid, _, _ in layout}
+    return set(change.create) <= pieces and not uuids & set(change.destroy)
+
+
+def _doomed(gpu: Device, change: MigRepartition) -> list[tuple[str, MigSlice]]:
+    """The instances to destroy. Raises `NoCapacity` where one is in use or not there."""
+    standing = {uuid: (piece, busy) for uuid, piece, busy in _layout(gpu)}
+    for uuid in change.destroy:
+        if uuid not in standing:
+            raise NoCapacity(f"MIG instance {uuid} is no longer there. The workspace is placed again.")
+        if standing[uuid][1]:
+            raise NoCapacity(f"MIG instance {uuid} is in use. The workspace is placed again.")
+    return [(uuid, standing[uuid][0]) for uuid in change.destroy]
+
+
+def _uuid_at(gpu: Device, piece: MigSlice) -> str:
+    return next(uuid for uuid, there, _ in _layout(gpu) if there == piece)
+
+
+def _layout(gpu: Device) -> list[tuple[str, MigSlice, bool]]:
+    """The instances that tenants may get: UUID, profile and place, and whether something runs there."""
+    found = []
+    for instance in gpu.mig_devices():
+        number = instance.gpu_instance_id()
+        placed = None if number is None else gpu.gpu_instance_placement(number)
+        if placed is not None:
+            # What cannot be told counts as use.
+            processes = instance.processes()
+            piece = MigSlice(gpu.profile_name(placed[0]), placed[1])
+            found.append((instance.uuid(), piece, processes is None or bool(processes)))
+    return found
+
+
+def _piece(gpu: Device, instance: GpuInstance) -> MigSlice:
+    return MigSlice(gpu.profile_name(instance.profile_id), instance.start)
+
+
+# -- the journal -----------------------------------------------------------------------------
+
+
+def _path(base: Path, parent_uuid: str) -> Path:
+    return base / FOLDER / f"{parent_uuid}.json"
+
+
+def _write(base: Path, journal: Journal) -> None:
+    write_atomically(_path(base, journal.parent_uuid), json.dumps(asdict(journal)).encode())
+
+
+def _read(base: Path, parent_uuid: str) -> Journal | None:
+    try:
+        return msgspec.json.decode(_path(base, parent_uuid).read_bytes(), type=Journal)
+    except FileNotFoundError:
+        return None
+
+
+def _before_path(base: Path, parent_uuid: str) -> Path:
+    return base / FOLDER / f"{parent_uuid}.before"
+
+
+def _keep_before(base: Path, parent_uuid: str, instances: Sequence[DeviceInfo]) -> None:
+    write_atomically(_before_path(base, parent_uuid), msgspec.json.encode(list(instances)))
+
+
+def _read_before(base: Path, parent_uuid: str) -> tuple[DeviceInfo, ...] | None:
+    try:
+        text = _before_path(base, parent_uuid).read_bytes()
+    except FileNotFoundError:
+        return None
+    return msgspec.json.decode(text, type=tuple[DeviceInfo, ...])
+
+
+@contextlib.contextmanager
+def _lock(base: Path, parent_uuid: str, *, shared: bool = False, wait_s: float = 0.0) -> Iterator[bool]:
+    """Whether nobody else works on the GPU's layout; the kernel gives the lock back when its holder dies."""
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    until = time.monotonic() + wait_s
+    folder = base / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / f"{parent_uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    mine = False
+    try:
+        while not (mine := _try_lock(descriptor, kind)) and time.monotonic() < until:
+            time.sleep(LOCK_LOOK_S)
+        yield mine
+    finally:
+        if not shared and mine and not _path(base, parent_uuid).exists():
+            # Whoever looks from now on sees for himself.
+            _before_path(base, parent_uuid).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,315 @@
+"""Spares: sandboxes that have imported an app before anybody has asked for one (docs/adr/0013).
+
+A spare is what a workspace is, with the same sandbox, but without a home, a name, devices or a secret. It
+serves one workspace at most, and nothing that has been of a workspace becomes a spare. Under
+`$BERTH_HOME/local/.spares/`:
+
+    <id>/               a runtime folder as a workspace's (`state.py`), with `spare.json` and the socket
+    `claims` .lock               held by whoever makes and ends spares
+
+A claim is a connection to `claims`: the agent takes the first one alone. The claimer renames the folder
+into the workspace's, so that from one moment to the next the spare's life lock, identity and files are
+the workspace's; then it shows home and devices in the sandbox and sends the agent its configuration. If
+the claimer dies in between, its connection closes and the agent ends: no spare is half of somebody, and
+none is used twice.
+
+A spare ends with the node worker (`owner`), so that none outlives it. Spares are found by BERTH_SPARE in the
+environment of their processes; a claimed one's id stays in its workspace's `spare.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local.environment import Environment
+from provisioning.drivers.local.isolation import SandboxProbe, masked_files, system_folders
+from provisioning.drivers.local.launching import AGENT, APPS, spawn
+from provisioning.drivers.local.sandbox import (
+    AGENT_PATH,
+    APPS_PATH,
+    RUN_PATH,
+    SandboxPlan,
+    bwrap_argv,
+    etc_files,
+)
+from provisioning.drivers.local.state import SpareMark, WorkspaceDir, write_atomically
+from provisioning.errors import ProvisioningError
+from provisioning.preloading import Recipe
+
+log = logging.getLogger(__name__)
+
+CPU_MILLI = 2000
+MEMORY_MIB = 512
+MIN_AVAILABLE_MIB = 1024
+MAX_READY_S = 60.0
+ANSWER_TIMEOUT_S = 0.5
+END_TIMEOUT_S = 1.0
+NOBODY = "berth"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a spare is made from. A workspace may take over a spare of exactly its own kind."""
+
+    recipe: Recipe
+    environment: Environment
+    sandbox: SandboxProbe
+
+    @property
+    def possible(self) -> bool:
+        """Only inside a sandbox, and only where Python reads no modules from the user's home."""
+        root = Path(self.environment.python).parent.parent
+        try:
+            options = (root / "pyvenv.cfg").read_text()
+        except OSError:
+            return False
+        isolated = "include-system-site-packages=false" in options.lower().replace(" ", "")
+        return bool(self.sandbox.bwrap) and isolated
+
+    def digest(self) -> str:
+        """Differs when anything does that a spare has read or that its sandbox shows."""
+        files = (AGENT, *sorted(APPS.rglob("*.py")))
+        body = {
+            "recipe": self.recipe.as_json(),
+            "environment": asdict(self.environment),
+            "sandbox": asdict(self.sandbox),
+            "files": [(str(path), path.stat().st_mtime_ns) for path in files],
+            "configuration": [(path.st_ino, path.st_mtime_ns) for path in self._installed()],
+        }
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+    def _installed(self) -> Iterator[os.stat_result]:
+        """The folders that change when a package is installed."""
+        root = Path(self.environment.python).parent.parent
+        for path in sorted(root.glob("lib/python3.*/site-packages")):
+            yield path.stat()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A spare claimed by this process alone. Until it is handed over, closing `connection` ends it."""
+
+    folder: WorkspaceDir
+    mark: SpareMark
+    connection: socket.socket
+
+
+class Spares:
+    """The spares of one installation on this machine."""
+
+    def __init__(self, base: Path, instance: str) -> None:
+        self.base = base / ".spares"
+        self.instance = instance
+
+    # -- taking one ---------------------------------------------------------------------------
+
+    def take(self, kind: Kind) -> Taken | None:
+        """A spare of `kind` that is ready, or None. It is nobody else's from then on."""
+        wanted = ""
+        for folder, mark in self._all():
+            state = folder.agent_state()
+            if state is None or state.phase != "unclaimed":
+                continue
+            wanted = wanted or kind.digest()
+            if mark.kind != wanted:
+                continue
+            connection = _connect(folder.path / "claims")
+            if connection is not None:
+                return Taken(folder, mark, connection)
+        return None
+
+    # -- keeping some -------------------------------------------------------------------------
+
+    def keep(
+        self, kinds: Sequence[Kind], number: int, *, owner: int, cgroup_host: cgroups.CgroupHost
+    ) -> None:
+        """End what is left over or out of date, and start spares until there are `number` of each kind."""
+        with self._alone() as lock:
+            if lock is None:
+                return
+            wanted = {kind.digest(): kind for kind in kinds if kind.possible} if number > 0 else {}
+            have = dict.fromkeys(wanted, 0)
+            for folder, mark in self._all():
+                overdue = time.time() > mark.created_at + MAX_READY_S
+                state = folder.agent_state()
+                good = folder.alive() and mark.owner == owner and (state is not None or not overdue)
+                if good and have.get(mark.kind, number) < number:
+                    have[mark.kind] += 1
+                else:
+                    self._end_soon(folder, mark)
+            for digest, kind in wanted.items():
+                for _ in range(number - have[digest]):
+                    if _available_mib() < MIN_AVAILABLE_MIB:
+                        return
+                    self._start(kind, digest, owner, cgroup_host, lock)
+
+    def end(self, folder: WorkspaceDir, mark: SpareMark) -> bool:
+        """End a spare, or one that has been claimed and not handed over; True once nothing is left of it."""
+        groups = [Path(path) for path in mark.cgroups]
+        processes.kill(self.processes(mark.id), cgroups.pids(groups))
+        if self.processes(mark.id) or cgroups.pids(groups) or folder.alive():
+            return False
+        gone = cgroups.remove(groups)
+        folder.remove()
+        return gone
+
+    def processes(self, spare: str) -> tuple[processes.Owned, ...]:
+        """The live processes of the spare of this id, also when it has been claimed."""
+        return processes.scan(self.instance, spare, spares={spare: (spare, 0)})
+
+    def _end_soon(self, folder: WorkspaceDir, mark: SpareMark) -> None:
+        """`end`, waiting a moment for what has been killed; what is left then is ended the next time."""
+        deadline = time.monotonic() + END_TIMEOUT_S
+        while not self.end(folder, mark) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _start(self, kind: Kind, digest: str, owner: int, host: cgroups.CgroupHost, lock: int) -> None:
+        folder = WorkspaceDir(self.base, secrets.token_hex(8))
+        groups = cgroups.paths(host, f"spare-{folder.name}")
+        mark = SpareMark(
+            id=folder.name,
+            kind=digest,
+            owner=owner,
+            created_at=time.time(),
+            cgroups=tuple(str(group) for group in groups),
+        )
+        try:
+            folder.prepare()
+            write_atomically(folder.path / "spare.json", json.dumps(asdict(mark)).encode())
+            write_etc(folder, NOBODY, NOBODY)
+            cgroups.create(host, f"spare-{folder.name}", cpu_milli=CPU_MILLI, memory_mib=MEMORY_MIB)
+            spawn(
+                {
+                    "argv": bwrap_argv(self._plan(kind, folder)),
+                    "env": self._markers(folder),
+                    "lock": str(folder.lock),
+                    "pid": str(folder.pid_file),
+                    "log": str(folder.launch_log),
+                    "attempt": mark.id,
+                    "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
+                    "rlimits": {"RLIMIT_CORE": 0},
+                    "claims": str(folder.path / "claims"),
+                    "owner": owner,
+                },
+                lock,
+            )
+        except (OSError, ProvisioningError) as error:
+            log.warning("no spare could be started: %s", error)
+            cgroups.remove(groups)
+            with contextlib.suppress(OSError):
+                folder.remove()
+
+    def _markers(self, folder: WorkspaceDir) -> dict[str, str]:
+        return {"BERTH_INSTANCE": self.instance, "BERTH_SPARE": folder.name}
+
+    def _plan(self, kind: Kind, folder: WorkspaceDir) -> SandboxPlan:
+        python = kind.environment.python
+        agent = (python, "-I", "-S", AGENT_PATH, "--unclaimed", "{claims}", "{owner}", RUN_PATH)
+        recipe = json.dumps(kind.recipe.as_json())
+        return SandboxPlan(
+            bwrap=kind.sandbox.bwrap,
+            system=system_folders(),
+            readonly=kind.environment.readonly,
+            python=python,
+            agent_file=str(AGENT),
+            run=str(folder.run),
+            etc=str(folder.etc),
+            home="",
+            user=NOBODY,
+            hostname=NOBODY,
+            env={
+                **self._markers(folder),
+                "BERTH_ROLE": "agent",
+                "LANG": "C.UTF-8",
+                "HOME": "/nonexistent",
+                "PATH": os.pathsep.join(kind.environment.bin_dirs),
+            },
+            command=(*agent, python, f"{APPS_PATH}/app_host.py", "{control}", recipe),
+            readonly_at=((str(APPS), APPS_PATH),),
+            masked=masked_files(),
+            disable_userns=kind.sandbox.disable_userns,
+        )
+
+    def _all(self) -> list[tuple[WorkspaceDir, SpareMark]]:
+        """All spares, oldest first. A folder without its mark is removed by whoever keeps spares."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.base.iterdir():
+                folder = WorkspaceDir(self.base, path.name)
+                mark = folder.spare()
+                if mark is not None:
+                    found.append((folder, mark))
+                elif path.is_dir() and time.time() > path.stat().st_mtime + MAX_READY_S:
+                    shutil.rmtree(path, ignore_errors=True)
+        return sorted(found, key=lambda item: item[1].created_at)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[int | None]:
+        """The descriptor of the lock on making and ending spares, or None while another process has it."""
+        self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.base / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if _locks(descriptor):
+                yield descriptor
+            else:
+                yield None
+        finally:
+            os.close(descriptor)
+
+
+def write_etc(folder: WorkspaceDir, user: str, host: str) -> None:
+    """The files of /etc that tell of the workspace, in place: the sandbox shows these very files."""
+    try:
+        system_hosts = Path("/etc/hosts").read_text(errors="replace")
+    except OSError:
+        system_hosts = ""
+    for name, text in etc_files(user, host, system_hosts).items():
+        path = folder.etc / name
+        path.write_text(text)
+        path.chmod(0o644)
+
+
+def _locks(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _connect(path: Path) -> socket.socket | None:
+    """A connection on which the agent has said that this spare is ours, or None."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(ANSWER_TIMEOUT_S)
+    try:
+        parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            connection.connect(f"/proc/self/fd/{parent}/{path.name}")  # a path of its own may be too long
+        finally:
+            os.close(parent)
+        if connection.recv(64) == b"yours\n":
+            return connection
+    except OSError:
+        pass
+    connection.close()
+    return None
+
+
+def _available_mib() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) >> 10
+    return 0

@@ -1,0 +1,217 @@
+"""Starting a workspace in a spare (`spares.py`): it gets all that a plain start gives.
+
+Record first; then limits, identity, home and devices; the agent's configuration, which holds the secrets,
+last. The agent begins only with that, so nothing of the workspace runs before all of it is in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local.sandbox import GPU_SHARED, RUN_PATH, hostname
+from provisioning.drivers.local.spares import Kind, Spares, Taken, write_etc
+from provisioning.drivers.local.start import (
+    Settings,
+    agent_config,
+    app_env,
+    home_of,
+    markers_of,
+    new_record,
+    rlimits,
+)
+from provisioning.drivers.local.state import WorkspaceDir, write_atomically
+from provisioning.errors import StartFailed
+from provisioning.preloading import recipe_for
+from provisioning.types import DeviceInfo, WorkspaceSpec
+
+libc = ctypes.CDLL(None, use_errno=True)
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+log = logging.getLogger(__name__)
+
+ATTACH = Path(__file__).resolve().with_name("attach.py")
+ATTACH_TIMEOUT_S = 5.0
+TAKEN_TIMEOUT_S = 5.0
+END_TIMEOUT_S = 2.0
+
+
+def take_over_spare(
+    spec: WorkspaceSpec,
+    folder: WorkspaceDir,
+    settings: Settings,
+    devices: Sequence[DeviceInfo],
+    spares: Spares,
+) -> bool:
+    """True when a spare has become the workspace; False, with nothing left, when a plain start is needed.
+
+    The caller holds the workspace's operation lock and has looked before. Raises `StartFailed` where a
+    spare that could not be handed over has not ended yet.
+    """
+    recipe = recipe_for(spec.app)
+    if recipe is None or not settings.sandbox.bwrap:
+        return False
+    kind = Kind(recipe, settings.environment, settings.sandbox)
+    taken = spares.take(kind) if kind.possible else None
+    if taken is None:
+        return False
+    with taken.connection:
+        try:
+            _hand_over(taken, spec, folder, settings, devices)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            log.warning("spare %s could not be taken over: %s", taken.mark.id, error)
+        else:
+            return True
+    _end(taken, folder, spares)
+    return False
+
+
+def _hand_over(
+    taken: Taken,
+    spec: WorkspaceSpec,
+    folder: WorkspaceDir,
+    settings: Settings,
+    devices: Sequence[DeviceInfo],
+) -> None:
+    spare, groups = taken.folder, [Path(path) for path in taken.mark.cgroups]
+    launched = spare.launched()
+    inside = _namespace_init(launched.pid) if launched else None
+    if launched is None or inside is None:
+        raise OSError("its sandbox has ended")
+    home = home_of(settings.homes, spec)
+    home_inside = f"/home/{spec.owner}"
+    with _attaching(
+        {
+            "pid": inside,
+            "start_ticks": processes.start_ticks(inside),
+            "hostname": hostname(spec.name),
+            "mounts": mounts(home, home_inside, devices),
+        }
+    ) as attaching:
+        record = new_record(spec, folder, settings, groups)
+        spare.write_record(record)
+        write_etc(spare, spec.owner, hostname(spec.name))
+        cgroups.limit(
+            settings.cgroup_host,
+            groups,
+            cpu_milli=spec.resources.cpu_milli,
+            memory_mib=spec.resources.memory_mib,
+        )
+        become_workspace(spare, folder)
+        _wait_for(attaching)
+    markers = markers_of(spec, folder, settings)
+    config = agent_config(spec, ports=record.ports, home=home_inside, run=RUN_PATH, devices=devices)
+    config["env"] = app_env(
+        spec,
+        home=home_inside,
+        temporary="/tmp",  # noqa: S108 - the sandbox's own
+        bin_dirs=settings.environment.bin_dirs,
+        devices=devices,
+        markers=markers,
+    )
+    config["rlimits"] = rlimits(spec.resources.memory_mib, limited=bool(groups))
+    identity = json.dumps(asdict(replace(launched, attempt=record.attempt)))
+    write_atomically(folder.pid_file, identity.encode())
+    send_configuration(taken, config)
+
+
+def become_workspace(spare: WorkspaceDir, folder: WorkspaceDir) -> None:
+    """Make the spare's folder the workspace's in one step, seen by nobody in between. Raises `OSError`.
+
+    What an earlier generation has left comes to where the spare was, and goes.
+    """
+    if not folder.path.exists():
+        spare.path.rename(folder.path)
+        return
+    old, new = os.fsencode(spare.path), os.fsencode(folder.path)
+    if not hasattr(libc, "renameat2"):
+        raise OSError(errno.ENOSYS, "this C library has no renameat2")
+    if libc.renameat2(AT_FDCWD, old, AT_FDCWD, new, RENAME_EXCHANGE) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    spare.remove()
+
+
+def send_configuration(taken: Taken, config: dict[str, Any]) -> None:
+    """The last step: the agent goes on by itself from here. Raises `OSError` when it has not taken it."""
+    taken.connection.settimeout(TAKEN_TIMEOUT_S)
+    taken.connection.sendall(json.dumps(config).encode() + b"\n")
+    if taken.connection.recv(64) != b"taken\n":
+        raise OSError("its agent has ended")
+
+
+def mounts(home: Path, home_inside: str, devices: Sequence[DeviceInfo]) -> list[dict[str, Any]]:
+    """What `attach.py` has to show: what `bwrap_argv` shows of a workspace and not of a spare."""
+    found = [_mount(str(home), home_inside, folder=True)]
+    nodes = list(dict.fromkeys(node for device in devices for node in device.nodes))
+    if nodes:
+        found += [
+            _mount(path, path, folder=True, readonly=True) for path in GPU_SHARED if Path(path).is_dir()
+        ]
+    return found + [_mount(node, node, devices=True) for node in nodes]
+
+
+def _mount(
+    source: str, target: str, *, folder: bool = False, readonly: bool = False, devices: bool = False
+) -> dict[str, Any]:
+    return {"source": source, "target": target, "folder": folder, "readonly": readonly, "devices": devices}
+
+
+@contextlib.contextmanager
+def _attaching(plan: dict[str, Any]) -> Any:
+    """`attach.py` at work, while other steps go on."""
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", str(ATTACH)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={},
+    ) as process:
+        try:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(plan).encode())
+            process.stdin.close()
+            process.stdin = None
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _wait_for(attaching: subprocess.Popen[bytes]) -> None:
+    _, complaint = attaching.communicate(timeout=ATTACH_TIMEOUT_S)
+    if attaching.returncode != 0:
+        raise OSError(complaint.decode("utf-8", "replace")[-2000:] or "attach.py ended early")
+
+
+def _namespace_init(launched: int) -> int | None:
+    """The first process inside the sandbox: the only child of bubblewrap's outer process."""
+    try:
+        children = Path(f"/proc/{launched}/task/{launched}/children").read_text().split()
+    except OSError:
+        return None
+    return int(children[0]) if len(children) == 1 and processes.is_namespace_init(int(children[0])) else None
+
+
+def _end(taken: Taken, folder: WorkspaceDir, spares: Spares) -> None:
+    """End a spare that has not become the workspace, wherever its folder stands by now."""
+    moved = taken.mark.id in folder.claimed()
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while not spares.end(folder if moved else taken.folder, taken.mark):
+        if time.monotonic() > deadline:
+            raise StartFailed(
+                "The workspace was not started: what was made ready for it is still ending. Try again.",
+                detail=f"spare {taken.mark.id} has processes left",
+            )
+        time.sleep(0.01)

@@ -1,0 +1,302 @@
+"""Kernels of a JupyterLab that was imported ahead: forked, and otherwise like those that Jupyter starts."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_support import Pool
+from websockets.sync.client import ClientConnection, connect
+
+from portal.catalog.initial_catalog import TEMPLATES
+from provisioning.agent.agent import jupyter_activity
+from provisioning.drivers.local import processes
+from provisioning.types import AppSpec, ObservedState, ResourceRequest
+from tests.instance import eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
+
+DEFAULT = Path(os.environ.get("BERTH_HOME", "var")) / "environments" / "notebook"
+ENVIRONMENT = Path(os.environ.get("BERTH_TEST_NOTEBOOK_ENV", DEFAULT)).absolute()
+LIMIT_S = 60
+
+
+class Jupyter:
+    """One JupyterLab in a workspace, asked as the gateway asks it."""
+
+    def __init__(self, pool: Pool, *, prepared: bool) -> None:
+        if prepared:
+            pool.driver.spare_count = 1
+            pool.driver.prepare(owner=os.getpid())
+            until(lambda: unclaimed(pool), what="no spare became ready")
+        (template,) = [one for one in TEMPLATES if one["slug"] == "jupyterlab"]
+        app = AppSpec(
+            argv=tuple(template["argv"]), env=template["env"], ready_path="/api", activity="jupyter"
+        )
+        self.pool = pool
+        self.spec = pool.spec(app=app, resources=ResourceRequest(cpu_milli=2000, memory_mib=2048))
+        pool.start(self.spec)
+        seen = pool.wait(
+            lambda: pool.driver.observe(self.spec.ref),
+            ObservedState.RUNNING,
+            ObservedState.FAILED,
+            timeout_s=LIMIT_S,
+        )
+        assert seen.state is ObservedState.RUNNING, f"{seen.message}\n{seen.log_tail}"
+        self.port = int(seen.endpoint.rpartition(":")[2])
+        self.token = self.spec.app_token
+        assert pool.driver._dir(self.spec.ref).claimed() or not prepared
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        assert answer.status < 400, data
+        return json.loads(data) if data else None
+
+    def kernel(self, name: str = "python3", path: str = "") -> str:
+        started = self.call("POST", "/api/kernels", {"name": name, "path": path})
+        return str(started["id"])
+
+    @contextmanager
+    def channel(self, kernel: str) -> Iterator[ClientConnection]:
+        plug = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S)
+        with connect(
+            f"ws://127.0.0.1:{self.port}/api/kernels/{kernel}/channels",
+            sock=plug,
+            additional_headers={"Authorization": f"Bearer {self.token}"},
+            max_size=None,
+            open_timeout=LIMIT_S,
+        ) as channel:
+            yield channel
+
+    def run(self, kernel: str, code: str) -> str:
+        """What a cell printed, or the name of its exception."""
+        with self.channel(kernel) as channel:
+            send(channel, code)
+            return result(channel)
+
+    def value(self, kernel: str, expression: str) -> Any:
+        return json.loads(self.run(kernel, f"import json, os, sys; print(json.dumps({expression}))"))
+
+
+def send(channel: ClientConnection, code: str) -> None:
+    header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": "s", "version": "5.3"}
+    content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+    message = {"header": {**header, "username": ""}, "parent_header": {}, "metadata": {}, "content": content}
+    channel.send(json.dumps({**message, "channel": "shell", "buffers": []}))
+
+
+def result(channel: ClientConnection, limit_s: float = LIMIT_S) -> str:
+    printed = ""
+    while True:
+        answer = json.loads(channel.recv(timeout=limit_s))
+        if answer["parent_header"].get("msg_type") != "execute_request":
+            continue
+        if answer["msg_type"] == "stream":
+            printed += answer["content"]["text"]
+        if answer["msg_type"] == "error":
+            printed += str(answer["content"]["ename"])
+        if answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
+            return printed
+
+
+def unclaimed(pool: Pool) -> bool:
+    states = (pool.home / "local" / ".spares").glob("*/run/state.json")
+    return any("unclaimed" in path.read_text() for path in states)
+
+
+def until(condition: Callable[[], Any], *, what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def pool(make_pool: Callable[..., Pool]) -> Iterator[Pool]:
+    if not (ENVIRONMENT / "bin" / "jupyter-lab").exists():
+        pytest.skip(f"no jupyter-lab in {ENVIRONMENT}; run `make up` or set BERTH_TEST_NOTEBOOK_ENV")
+    pool = make_pool(environment=str(ENVIRONMENT))
+    yield pool
+    pool.driver.spare_count = 0
+    pool.driver.prepare(owner=os.getpid())
+
+
+@pytest.fixture
+def jupyter(pool: Pool) -> Jupyter:
+    return Jupyter(pool, prepared=True)
+
+
+COMMAND = "open('/proc/self/cmdline').read()"
+FACTS = """{
+    "environ": {k: v for k, v in os.environ.items() if k not in VARYING},
+    "cwd": os.getcwd(), "path": sys.path, "name": __name__, "umask": [os.umask(0o022), os.umask(0o022)],
+    "leads": os.getsid(0) == os.getpid() == os.getpgid(0),
+    "status": [line for line in open("/proc/self/status") if line.startswith(("Sig", "NoNew", "Cap"))],
+    "oom": open("/proc/self/oom_score_adj").read(), "limits": open("/proc/self/limits").read(),
+    "modules": sorted({name.partition(".")[0] for name in sys.modules} - LAZY),
+    "stdin": os.readlink("/proc/self/fd/0").partition(":")[0],
+}""".replace("\n", " ")
+
+
+def facts(jupyter: Jupyter, kernel: str, lazy: set[str]) -> Any:
+    varying = {"BERTH_WORKSPACE", "JPY_PARENT_PID", "JPY_SESSION_NAME", "JUPYTER_TOKEN"}
+    return jupyter.value(kernel, FACTS.replace("VARYING", repr(varying)).replace("LAZY", repr(lazy)))
+
+
+def test_a_forked_kernel_is_like_one_that_jupyter_starts(jupyter: Jupyter, pool: Pool) -> None:
+    forked = jupyter.kernel()
+    plain_server = Jupyter(pool, prepared=False)
+    plain = plain_server.kernel()
+    assert "app_host" in jupyter.value(forked, COMMAND)
+    assert "ipykernel_launcher" in plain_server.value(plain, COMMAND)
+    # What the kernel server has imported ahead and kernels import only when they are used in some way.
+    lazy = {"forked_kernels", "gc", "runpy", "_posixsubprocess"}
+    ours, theirs = facts(jupyter, forked, lazy), facts(plain_server, plain, lazy)
+    assert {"jupyter_server", "jupyterlab", "rfc3987_syntax", "app_host"}.isdisjoint(ours["modules"])
+    assert ours.pop("stdin") == "/dev/null" and theirs.pop("stdin") == "pipe"  # both are at their end
+    assert ours == theirs
+    assert jupyter.value(forked, "os.environ['JPY_PARENT_PID'] == str(os.getppid())") is True
+
+
+def test_two_kernels_draw_different_numbers(jupyter: Jupyter) -> None:
+    draw = """[__import__("random").random(), __import__("secrets").token_hex(8),
+        str(__import__("uuid").uuid4()), str(__import__("uuid").uuid1()), os.urandom(8).hex(),
+        __import__("ssl").RAND_bytes(8).hex(),
+        next(__import__("tempfile")._get_candidate_names())]""".replace("\n", " ")
+    first, second = jupyter.kernel(), jupyter.kernel()
+    pairs = zip(jupyter.value(first, draw), jupyter.value(second, draw), strict=True)
+    assert [a for a, b in pairs if a == b] == []
+
+
+def test_no_kernel_holds_the_pipes_and_sockets_of_another(jupyter: Jupyter) -> None:
+    ends = """[t for t in (os.readlink("/proc/self/fd/" + n) for n in os.listdir("/proc/self/fd")
+        if os.path.islink("/proc/self/fd/" + n)) if t.startswith(("socket:", "pipe:"))]"""
+    kernels = [jupyter.kernel(), jupyter.kernel()]
+    # The app's output is what kernels have in common, as in any Jupyter.
+    server = jupyter.value(kernels[0], "os.getppid()")
+    output = jupyter.value(kernels[0], f"os.readlink('/proc/{server}/fd/1')")
+    held = [set(jupyter.value(one, ends.replace("\n", " "))) for one in kernels]
+    assert held[0] & held[1] <= {output}
+
+
+def test_restart_interrupt_and_shutdown(jupyter: Jupyter) -> None:
+    kernel = jupyter.kernel()
+    before = jupyter.value(kernel, "os.getpid()")
+    assert jupyter.run(kernel, "kept = 1; print(kept)") == "1\n"
+    with jupyter.channel(kernel) as channel:
+        send(channel, "print('begun', flush=True)\nwhile True: pass")
+        while json.loads(channel.recv(timeout=LIMIT_S))["msg_type"] != "stream":
+            continue
+        jupyter.call("POST", f"/api/kernels/{kernel}/interrupt")
+        assert result(channel) == "KeyboardInterrupt"
+    assert jupyter.run(kernel, "print(kept)") == "1\n"
+    jupyter.call("POST", f"/api/kernels/{kernel}/restart")
+    assert jupyter.run(kernel, "print(kept)") == "NameError"
+    after = jupyter.value(kernel, "os.getpid()")
+    assert after != before and "app_host" in jupyter.value(kernel, COMMAND)
+    other = jupyter.kernel()
+    assert jupyter.value(other, f"os.path.exists('/proc/{before}')") is False
+    jupyter.call("DELETE", f"/api/kernels/{kernel}")
+    until(
+        lambda: not jupyter.value(other, f"os.path.exists('/proc/{after}')"),
+        what="a kernel that was shut down",
+    )
+
+
+def test_a_kernel_can_be_connected_to_as_soon_as_jupyter_names_it(jupyter: Jupyter) -> None:
+    """Who has to try again may miss the kernel's first word, and Jupyter asks anew only after a while."""
+    folder = jupyter.pool.driver._dir(jupyter.spec.ref)
+    owned = processes.scan(jupyter.pool.driver.instance, folder.name, spares=folder.claimed())
+    kernel = jupyter.kernel()
+    views = (Path(f"/proc/{one.pid}/root/tmp/jupyter/kernel-{kernel}.json") for one in owned)
+    info = json.loads(next(path for path in views if path.exists()).read_text())
+    for channel in ("shell", "iopub", "control", "stdin", "hb"):
+        socket.create_connection(("127.0.0.1", info[f"{channel}_port"]), timeout=LIMIT_S).close()
+
+
+def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:
+    kernel = jupyter.kernel()
+    before = jupyter.value(kernel, "os.getpid()")
+    with jupyter.channel(kernel) as channel:
+        send(channel, "import os; os.kill(os.getpid(), 9)")
+        state = ""
+        while state != "restarting":
+            state = json.loads(channel.recv(timeout=LIMIT_S))["content"].get("execution_state")
+
+    def answered() -> str | None:
+        # What is sent while a kernel is being restarted may be lost.
+        with jupyter.channel(kernel) as channel:
+            send(channel, "import os; print(os.getpid())")
+            try:
+                return result(channel, limit_s=10)
+            except TimeoutError:
+                return None
+
+    assert int(eventually(answered, limit_s=LIMIT_S, what="the kernel runs again")) != before
+
+
+def test_kernels_end_with_the_kernel_server_and_new_ones_are_started_plainly(jupyter: Jupyter) -> None:
+    kernel = jupyter.kernel()
+    parent = jupyter.value(kernel, "os.getppid()")
+    assert jupyter.run(kernel, f"import os; os.kill({parent}, 9); print('done')") == "done\n"
+    other = jupyter.kernel()
+    assert "ipykernel_launcher" in jupyter.value(other, COMMAND)
+
+
+def test_cwd_and_environment_are_those_that_jupyter_gives(jupyter: Jupyter) -> None:
+    home = jupyter.pool.home / "homes" / "analysts" / "ada"
+    (home / "deep").mkdir(mode=0o700)
+    spec = home / ".local" / "share" / "jupyter" / "kernels" / "mine"
+    spec.mkdir(parents=True)
+    argv = ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    for name, env in (("mine", {"FLAVOR": "blue"}), ("other", {"PYTHONDONTWRITEBYTECODE": "1"})):
+        (spec.parent / name).mkdir(exist_ok=True)
+        (spec.parent / name / "kernel.json").write_text(
+            json.dumps({"argv": argv, "display_name": name, "language": "python", "env": env})
+        )
+    kernel = jupyter.kernel("mine", "deep")
+    assert jupyter.value(kernel, "[os.getcwd(), os.environ['FLAVOR'], 'FLAVOR']") == [
+        "/home/ada/deep",
+        "blue",
+        "FLAVOR",
+    ]
+    assert "app_host" in jupyter.value(kernel, COMMAND)
+    # A variable that the interpreter reads as it begins needs an interpreter that begins.
+    other = jupyter.kernel("other")
+    assert "ipykernel_launcher" in jupyter.value(other, COMMAND)
+    assert jupyter.value(other, "sys.dont_write_bytecode") is True
+
+
+def test_a_kernel_server_is_no_activity_and_a_forked_kernel_is(jupyter: Jupyter) -> None:
+    before = jupyter_activity(jupyter.port, jupyter.token)
+    assert before["kernels"] == {"count": 0, "last_activity": None, "busy": 0}
+    kernel = jupyter.kernel()
+    assert jupyter.run(kernel, "print(1)") == "1\n"
+    assert jupyter_activity(jupyter.port, jupyter.token)["kernels"]["count"] == 1
+
+
+def test_kernels_of_a_workspace_count_as_its_own_and_end_with_it(jupyter: Jupyter) -> None:
+    kernel = jupyter.kernel()
+    jupyter.run(kernel, "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)")
+    folder = jupyter.pool.driver._dir(jupyter.spec.ref)
+    pids = [
+        one.pid for one in processes.scan(jupyter.pool.driver.instance, folder.name, spares=folder.claimed())
+    ]
+    assert len(pids) >= 7
+    driver, ref = jupyter.pool.driver, jupyter.spec.ref
+    jupyter.pool.wait(lambda: driver.ensure_stopped(ref), ObservedState.STOPPED, timeout_s=LIMIT_S)
+    assert [pid for pid in pids if processes.start_ticks(pid) is not None] == []

@@ -1,0 +1,64 @@
+"""What is prepared after a start: in a worker's process only, a while later, once for several starts."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from provisioning.node import preparing
+from provisioning.types import PoolConfig
+
+POOL = PoolConfig("local", "local", {})
+
+
+class Prepared:
+    """A driver that notes who has it prepare, and may fail at that."""
+
+    def __init__(self) -> None:
+        self.owners: list[int] = []
+        self.called = threading.Event()
+        self.failure: Exception | None = None
+
+    def prepare(self, *, owner: int) -> None:
+        self.owners.append(owner)
+        self.called.set()
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    prepared = Prepared()
+    monkeypatch.setattr(preparing, "driver_for", lambda _: prepared)
+    monkeypatch.setattr(preparing, "_due", {})
+    monkeypatch.setattr(preparing, "_in_pool_process", True)
+    monkeypatch.setattr(preparing, "AFTER_START_S", 0.05)
+    return prepared
+
+
+def wait(timers: list[threading.Timer]) -> None:
+    for timer in timers:
+        timer.join(10)
+
+
+def test_several_starts_have_it_done_once_and_a_later_one_once_more(driver: Prepared) -> None:
+    preparing.soon(POOL)
+    preparing.soon(POOL)
+    wait(list(preparing._due.values()))
+    assert driver.owners == [preparing.WORKER_PID]
+    preparing.soon(POOL)
+    wait(list(preparing._due.values()))
+    assert driver.owners == [preparing.WORKER_PID] * 2
+
+
+def test_outside_of_a_worker_nothing_waits(driver: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "_in_pool_process", False)
+    preparing.soon(POOL)
+    assert preparing._due == {} and driver.owners == []
+
+
+def test_a_failure_is_told_to_the_log_alone(driver: Prepared, caplog: pytest.LogCaptureFixture) -> None:
+    driver.failure = OSError("no space left on device")
+    preparing.now(POOL)
+    assert driver.owners and "no space left on device" in caplog.text
