@@ -6,9 +6,11 @@ from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from portal.accounts import api as accounts
+from portal.accounts import user_api as users
 from portal.catalog import api as catalog
 from portal.common.api import routes, unknown_endpoint
 from portal.events import api as events
+from portal.events import audit_api as audit
 from portal.gpu_checks import api as gpu_checks
 from portal.inventory import api as inventory
 from portal.inventory import sample_api as samples
@@ -40,11 +42,13 @@ v1 = [
     *workspaces.urlpatterns,
     *catalog.urlpatterns,
     *accounts.urlpatterns,
+    *users.urlpatterns,
     *inventory.urlpatterns,
     *samples.urlpatterns,
     *drains.urlpatterns,
     *gpu_checks.urlpatterns,
     *events.urlpatterns,
+    *audit.urlpatterns,
     *scheduling.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,

@@ -1,16 +1,16 @@
-"""ASGI entry: the gateway's hot path goes past Django, everything else into it."""
+"""ASGI entry of the gateway process: forward-auth, workspaces' own hosts and routes, and event streams.
+
+Pages, REST and agents' reports are `portal.wsgi`'s, in processes of their own.
+"""
 
 from __future__ import annotations
 
 import os
-import warnings
 
-# WhiteNoise answers with files, which Django reads in a thread under ASGI, as it should.
-warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
+# Not a default: whatever the environment names is for the other processes.
+os.environ["DJANGO_SETTINGS_MODULE"] = "portal.gateway_settings"
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
-
-from django.core.asgi import get_asgi_application  # noqa: E402  (needs the variable)
+from django.core.asgi import get_asgi_application
 
 django_application = get_asgi_application()
 

@@ -17,6 +17,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 BERTH_HOME = Path(env.str("BERTH_HOME", default=str(BASE_DIR / "var"))).expanduser().resolve()
 BERTH_PORT = env.int("BERTH_PORT", default=8000)
 BERTH_WEB_PORT = env.int("BERTH_WEB_PORT", default=BERTH_PORT + 1)
+BERTH_GATEWAY_PORT = env.int("BERTH_GATEWAY_PORT", default=BERTH_PORT + 5)
 BERTH_REDIS_PORT = env.int("BERTH_REDIS_PORT", default=BERTH_PORT + 2)
 BERTH_DOMAIN = env.str("BERTH_DOMAIN", default="localhost")
 BERTH_PUBLIC_URL = env.str("BERTH_PUBLIC_URL", default=f"http://{BERTH_DOMAIN}:{BERTH_PORT}").rstrip("/")
@@ -47,6 +48,8 @@ if not SECRET_KEY:
     # Commands such as `migrate` or `check` run before `make up` has written the secrets; whatever
     # serves requests refuses to start with this value (portal.common.system_checks).
     SECRET_KEY = "insecure-" + hashlib.sha256(str(BERTH_HOME).encode()).hexdigest()
+# Keys that were the secret key before: what they have signed still counts.
+SECRET_KEY_FALLBACKS = env.list("BERTH_SECRET_KEY_FALLBACKS", default=[])
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
 _redis_password = secret("BERTH_REDIS_PASSWORD", "redis_control")
 BERTH_REDIS_URL = env.str(
@@ -120,6 +123,7 @@ MIDDLEWARE = [
 
 ROOT_URLCONF = "portal.urls"
 ASGI_APPLICATION = "portal.asgi.application"
+WSGI_APPLICATION = "portal.wsgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
@@ -139,6 +143,9 @@ TEMPLATES = [
 ]
 
 DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{BERTH_HOME / 'berth.sqlite3'}")}
+# The web processes' threads keep their connections from one request to the next. A process whose requests
+# each have a thread of their own (`portal.asgi`) sets 0.
+DATABASES["default"]["CONN_MAX_AGE"] = env.int("BERTH_DB_CONN_MAX_AGE_S", default=60)
 DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"]["OPTIONS"] = {
@@ -149,8 +156,6 @@ if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     }
     # A test database in memory cannot be shared by threads and processes.
     DATABASES["default"]["TEST"] = {"NAME": str(BASE_DIR / "var" / "test" / "test.sqlite3")}
-else:
-    DATABASES["default"]["CONN_MAX_AGE"] = env.int("BERTH_DB_CONN_MAX_AGE_S", default=60)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_USER_MODEL = "accounts.User"
@@ -166,6 +171,9 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "accounts:sign-in"
 LOGIN_REDIRECT_URL = "home:home"
 LOGOUT_REDIRECT_URL = "accounts:sign-in"
+# How long an invitation (and a password link that an administrator makes) works, and one that is asked for.
+BERTH_INVITATION_HOURS = env.int("BERTH_INVITATION_HOURS", default=72)
+BERTH_FORGOTTEN_HOURS = env.int("BERTH_FORGOTTEN_HOURS", default=1)
 AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
@@ -223,7 +231,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "portal.common.pagination.Pages",
-    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_FILTER_BACKENDS": ["portal.common.filtering.FilterBackend"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "portal.common.problems.exception_handler",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
@@ -240,6 +248,8 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
+        "AccountStatusEnum": "portal.accounts.models.AccountStatus",
+        "SiteRoleEnum": "portal.accounts.models.SiteRole",
         "QuotaRequestKindEnum": "portal.quota_requests.models.RequestKind",
         "QuotaRequestStatusEnum": "portal.quota_requests.models.RequestStatus",
         "GpuCheckKindEnum": "portal.gpu_checks.models.CheckKind",
@@ -276,6 +286,8 @@ BERTH_PREEMPTION = env.bool("BERTH_PREEMPTION", default=True)
 BERTH_MIN_RUN_S = env.int("BERTH_MIN_RUN_S", default=900)
 BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
 BERTH_LEDGER_TICK_S = env.int("BERTH_LEDGER_TICK_S", default=60)
+# Sealed entries of the audit log are deleted after so many days; 0: never.
+BERTH_AUDIT_KEEP_DAYS = max(0, env.int("BERTH_AUDIT_KEEP_DAYS", default=0))
 BERTH_SHARE_HALF_LIFE_S = env.int("BERTH_SHARE_HALF_LIFE_S", default=86_400)
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
 # What devices did, by the minute and by the hour; docs/capacity.md says what that takes.

@@ -7,6 +7,9 @@ from django.urls import include, path
 handler500 = "portal.common.views.server_error"
 
 urlpatterns = [
+    # First, as programs ask most: each prefix before them would be compared with their paths.
+    path("api/", include("portal.api")),
+    path("agent/v1/", include("portal.workspaces.agent_api")),
     path("", include("portal.embedded.urls")),
     path("", include("portal.home.urls")),
     path("", include("portal.accounts.urls")),
@@ -20,6 +23,4 @@ urlpatterns = [
     path("", include("portal.reservations.urls")),
     path("", include("portal.scheduling.urls")),
     path("", include("portal.workspaces.urls")),
-    path("api/", include("portal.api")),
-    path("agent/v1/", include("portal.workspaces.agent_api")),
 ]

@@ -6,10 +6,10 @@ commit may not. `portal.common.domain_events` says how.
 
 from __future__ import annotations
 
-from portal.accounts.domain_events import SignedOut, TeamsChanged
+from portal.accounts.domain_events import SignedOut, TeamsChanged, UserDeactivated, UserDeleted
 from portal.catalog import services as catalog
 from portal.common.domain_events import in_transaction, on_commit
-from portal.gpu_checks import lost_devices, preflight
+from portal.gpu_checks import lost_devices, preflight, results
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.inventory.domain_events import (
     CapacityChanged,
@@ -19,16 +19,23 @@ from portal.inventory.domain_events import (
     NodesChanged,
     NodeUncordoned,
 )
+from portal.quota_requests.services import requests
 from portal.quotas.domain_events import LimitsChanged
+from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
+from portal.workspaces import notices
+from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
     AllocationsReleased,
+    EndpointChanged,
     PreemptionDue,
     PreflightDue,
+    RequestChanged,
+    StateChanged,
     WorkspaceQueued,
+    WorkspaceReady,
     WorkspaceRequested,
-    WorkspacesChanged,
     WorkspaceWaits,
 )
 from portal.workspaces.gateway import publishing
@@ -37,11 +44,17 @@ from portal.workspaces.gateway import publishing
 def connect() -> None:
     """Register every listener; once, when Django is ready."""
     # accounts
-    in_transaction(SignedOut, publishing.end_sessions)
+    on_commit(SignedOut, publishing.end_sessions)
+    # Requests go before the workspaces that wait for them.
+    in_transaction(
+        UserDeactivated, requests.withdraw_all_of, reservations.pass_on_all_of, workspaces.stop_all_of
+    )
+    on_commit(UserDeactivated, publishing.end_access)
+    in_transaction(UserDeleted, workspaces.delete_all_of)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory
     in_transaction(InventoryApplied, catalog.offer_accelerators)
-    on_commit(InventoryApplied, lost_devices.end_all)
+    on_commit(InventoryApplied, lost_devices.end_all, results.inventory_applied)
     on_commit(NodeUncordoned, drains.node_uncordoned)
     on_commit(DeviceUncordoned, drains.device_uncordoned)
     in_transaction(CapacityFreed, request_cycle)
@@ -51,7 +64,11 @@ def connect() -> None:
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)
     in_transaction(WorkspaceWaits, request_cycle)
-    in_transaction(WorkspacesChanged, snapshot_feed.workspaces_changed)
+    in_transaction(StateChanged, snapshot_feed.state_changed)
+    on_commit(StateChanged, publishing.state_changed)
+    in_transaction(RequestChanged, snapshot_feed.request_changed)
+    on_commit(EndpointChanged, publishing.endpoint_changed)
+    in_transaction(WorkspaceReady, notices.ready)
     in_transaction(PreflightDue, preflight.proceed)
     in_transaction(PreemptionDue, evictions.carry_out)
     in_transaction(AllocationsReleased, preflight.scrub_after)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.browser import browser as browser  # a fixture of all folders: there can be one in a process
+from tests.fixtures import ada as ada
 from tests.fixtures import eight as eight
 from tests.fixtures import petra as petra
 

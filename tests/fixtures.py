@@ -1,4 +1,4 @@
-"""Fixtures of requests and limits: petra, an approver who is in no team, and a machine of eight GPUs."""
+"""More fixtures of all folders: an administrator and an approver, and a machine of eight GPUs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import pytest
 if TYPE_CHECKING:
     from portal.accounts.models import User
     from portal.inventory.models import Pool
+
+
+@pytest.fixture
+def ada(db: None) -> User:
+    """Administrator; in no team."""
+    from tests.factories import UserFactory
+
+    return UserFactory(username="ada", is_superuser=True)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ import pytest
 from portal.embedded import instance_lock, processes
 from portal.embedded.environment import ROOT, Instance
 from provisioning.drivers.local import processes as workspace_processes
+from provisioning.drivers.local.state import claimed
 from tests.populate import PASSWORD
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ class Berth:
 
     def __init__(self, folder: Path, *, environment: Path | None, **variables: str) -> None:
         self.home = folder / "home"
-        self.port = consecutive_ports(3)
+        self.port = consecutive_ports(6)
         kept = {
             key: value
             for key, value in os.environ.items()
@@ -158,7 +159,21 @@ class Berth:
         self.run("-m", "portal.embedded", "down")
         assert self._process.wait(timeout=10) == 0, "\n".join(self.lines)
         assert processes.leftovers(self.instance.id) == []
-        assert workspace_processes.scan(self.marker) == ()
+        assert self.owned() == ()
+        eventually(lambda: not self.marked(), limit_s=10, what="spares have ended")
+
+    def owned(self, name: str = "") -> tuple[workspace_processes.Owned, ...]:
+        """The live processes of all workspaces, or of one by its name."""
+        return workspace_processes.scan(self.marker, name, spares=claimed(self.home / "local"))
+
+    def marked(self) -> list[int]:
+        """All processes that drivers of this instance have started, whether of a workspace or not."""
+        marker, found = f"BERTH_INSTANCE={self.marker}".encode(), []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if marker in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+        return found
 
     def end(self) -> None:
         """End whatever is left, however the test went."""
@@ -166,7 +181,7 @@ class Berth:
             self._process.kill()
             self._process.wait()
         processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
-        workspace_processes.kill(workspace_processes.scan(self.marker))
+        workspace_processes.kill(self.owned(), self.marked())
 
     # -- questions ----------------------------------------------------------------------------
 

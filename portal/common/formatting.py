@@ -14,7 +14,7 @@ from typing import Any
 
 from django.utils import dateformat
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 THOUSANDS_SEPARATOR = "\u202f"
 NOTHING = "–"
@@ -27,6 +27,7 @@ MAX_AMOUNT = 10**15
 
 _SIMULATED = "simulated_"
 _MEMORY = frozenset({"memory_mib", "disk_mib"})
+_BONDS = {"numa": gettext_lazy("on one NUMA node"), "island": gettext_lazy("in one NVLink island")}
 
 
 # --- numbers ------------------------------------------------------------------------------------------
@@ -196,10 +197,12 @@ def format_size(request: Mapping[str, Any]) -> str:
     accelerators = request.get("accelerators") or {}
     parts = []
     if count := accelerators.get("count", 0):
-        model = accelerators.get("model") or _("GPU")
+        profile = accelerators.get("mig_profile")
+        model = f"MIG {profile}" if profile else accelerators.get("model") or _("GPU")
         share = accelerators.get("share_milli", MILLI)
         part = "" if share == MILLI else " " + _("(%(share)s of one)") % {"share": format_thousandths(share)}
-        parts.append(f"{count} × {model}{part}")
+        bond = _BONDS.get(accelerators.get("within", "")) if count > 1 else None
+        parts.append(f"{count} × {model}{part}" + (f" {bond}" if bond else ""))
     parts += [format_cores(request["cpu_milli"]), format_memory(request["memory_mib"])]
     if disk := request.get("disk_mib", 0):
         parts.append(_("%(amount)s disk") % {"amount": format_memory(disk)})

@@ -25,3 +25,6 @@ class Scope(models.TextChoices):
     NOTIFICATIONS_WRITE = "notices:write", _("Mark notices as read")
     TOKENS_READ = "tokens:read", _("See tokens")
     TOKENS_WRITE = "tokens:write", _("Create and revoke tokens")
+    USERS_READ = "users:read", _("See people and their accounts")
+    USERS_WRITE = "users:write", _("Invite, change and deactivate people")
+    AUDIT_READ = "audit:read", _("Read the audit log")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CommonCode
+from portal.common.reasons.reason import Reason
+
 
 def strip_nul(text: str) -> str:
     """The text without NUL characters, which PostgreSQL refuses, and without lone surrogates."""
@@ -21,3 +25,14 @@ def strip_nul_json(value: Any) -> Any:
             return {strip_nul(str(key)): strip_nul_json(item) for key, item in value.items()}
         case _:
             return value
+
+
+def parse_hours(text: str) -> int | None:
+    """What was typed as hours, in seconds; None for nothing. Raises `InvalidInput`."""
+    text = strip_nul(text).strip().replace(",", ".")
+    if not text:
+        return None
+    try:
+        return round(float(text) * 3600)
+    except (ValueError, OverflowError):
+        raise InvalidInput(Reason(CommonCode.HOURS_NOT_UNDERSTOOD)) from None

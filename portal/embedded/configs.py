@@ -20,6 +20,7 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     routes = traefik_routes(
         domain=instance.domain,
         web_url=instance.web_url,
+        gateway_url=instance.gateway_url,
         outage_url=instance.outage_url,
         gateway_secret=secrets["gateway_secret"],
     )
@@ -92,7 +93,7 @@ def traefik_static(instance: Instance, *, gateway_secret: str) -> str:
     bind = f"[{instance.bind}]" if ":" in instance.bind else instance.bind
     config = traefik.static_config(
         listen=f"{bind}:{instance.port}",
-        web_url=instance.web_url,
+        gateway_url=instance.gateway_url,
         secret=gateway_secret,
         dynamic_file=str(instance.run_dir / "traefik-routes.yml"),
     )
@@ -116,12 +117,16 @@ def traefik_static(instance: Instance, *, gateway_secret: str) -> str:
     return _json(config)
 
 
-def traefik_routes(*, domain: str, web_url: str, outage_url: str, gateway_secret: str) -> str:
+def traefik_routes(
+    *, domain: str, web_url: str, gateway_url: str, outage_url: str, gateway_secret: str
+) -> str:
     """The portal's routes: the gateway's, an answer of Traefik's own, and a smaller front door.
 
-    `outage_url` answers where web does not (`portal.embedded.outage`).
+    `outage_url` answers where web or the gateway does not (`portal.embedded.outage`).
     """
-    config = traefik.dynamic_config(web_url=web_url, domain=domain, secret=gateway_secret)
+    config = traefik.dynamic_config(
+        web_url=web_url, gateway_url=gateway_url, domain=domain, secret=gateway_secret
+    )
     routers, middlewares = config["http"]["routers"], config["http"]["middlewares"]
     routers["health"] = {
         "rule": f"Host(`{HEALTH_HOST}`)",
@@ -130,7 +135,7 @@ def traefik_routes(*, domain: str, web_url: str, outage_url: str, gateway_secret
     }
     # Agents come by loopback, as Traefik's own questions do, never through the front door.
     routers["portal"]["rule"] += " && !PathPrefix(`/agent/`)"
-    for name in ("ws-gateway", "ws-fallback", "portal"):
+    for name in ("ws-gateway", "ws-fallback", "portal-streams", "portal"):
         routers[name]["middlewares"] = ["portal-outage"]
     routers["portal"]["middlewares"].append("portal-compress")
     config["http"]["services"]["outage"] = {"loadBalancer": {"servers": [{"url": outage_url}]}}

@@ -31,6 +31,7 @@ _PASSED_ON = (
 _PASSED_ON_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "PIP_", "DBUS_")
 _SECRET_VARIABLES = (
     "BERTH_SECRET_KEY",
+    "BERTH_SECRET_KEY_FALLBACKS",
     "BERTH_GATEWAY_SECRET",
     "BERTH_REDIS_URL",
     "BERTH_REDIS_PASSWORD",
@@ -49,6 +50,7 @@ class Instance:
     web_port: int
     redis_port: int
     outage_port: int
+    gateway_port: int
     bind: str
     domain: str
     public_url: str
@@ -66,10 +68,11 @@ class Instance:
         redis_port = _port(environ, "BERTH_REDIS_PORT", port + 2)
         # Four further, as a database of one's own often takes the third.
         outage_port = _port(environ, "BERTH_OUTAGE_PORT", min(port + 4, 65535))
-        if len({port, web_port, redis_port}) < 3:
+        gateway_port = _port(environ, "BERTH_GATEWAY_PORT", min(port + 5, 65535))
+        if len({port, web_port, redis_port, gateway_port}) < 4:
             raise Problem(
-                f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}) and BERTH_REDIS_PORT ({redis_port}) "
-                "must differ.",
+                f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}), BERTH_REDIS_PORT ({redis_port}) "
+                f"and BERTH_GATEWAY_PORT ({gateway_port}) must differ.",
                 "Set only BERTH_PORT: the others follow it.",
             )
         domain = (environ.get("BERTH_DOMAIN") or "localhost").lower()
@@ -86,6 +89,7 @@ class Instance:
             web_port=web_port,
             redis_port=redis_port,
             outage_port=outage_port,
+            gateway_port=gateway_port,
             bind=environ.get("BERTH_BIND") or "127.0.0.1",
             domain=domain,
             public_url=public_url,
@@ -118,12 +122,17 @@ class Instance:
 
     @property
     def web_url(self) -> str:
-        """The web process itself, past the proxy."""
+        """The web processes themselves, past the proxy."""
         return f"http://127.0.0.1:{self.web_port}"
 
     @property
+    def gateway_url(self) -> str:
+        """The process of forward-auth, workspaces' own hosts and event streams."""
+        return f"http://127.0.0.1:{self.gateway_port}"
+
+    @property
     def outage_url(self) -> str:
-        """What answers for the web process while it is away."""
+        """What answers for web and the gateway while they are away."""
         return f"http://127.0.0.1:{self.outage_port}"
 
     def redis_url(self, user: str, password: str) -> str:
@@ -137,6 +146,7 @@ class Instance:
             "BERTH_WEB_PORT": str(self.web_port),
             "BERTH_REDIS_PORT": str(self.redis_port),
             "BERTH_OUTAGE_PORT": str(self.outage_port),
+            "BERTH_GATEWAY_PORT": str(self.gateway_port),
             "BERTH_DOMAIN": self.domain,
             "BERTH_PUBLIC_URL": self.public_url,
             "BERTH_NODE_NAME": self.node_name,

@@ -39,6 +39,9 @@ def check() -> list[Part]:
     proxy = _proxy()
     if proxy is not None:
         parts.append(proxy)
+    gateway = _gateway()
+    if gateway is not None:
+        parts.append(gateway)
     return parts + [_role(role, pulses) for role in ROLES]
 
 
@@ -88,6 +91,21 @@ def _proxy() -> Part | None:
         seen = f"answered {status}" if status else "does not answer"
         return Part("proxy", ok=False, detail=f"Traefik {seen}", fix="Look at traefik.log.")
     return Part("proxy", ok=True, detail=f"Traefik, {_milliseconds(started)}")
+
+
+def _gateway() -> Part | None:
+    """The process of forward-auth and streams, where we know its address: `BERTH_GATEWAY_URL`."""
+    url = os.environ.get("BERTH_GATEWAY_URL")
+    if not url:
+        return None
+    parts = urlsplit(url)
+    started = time.monotonic()
+    status = http_status(parts.port or 80, "/healthz/live", address=parts.hostname or "127.0.0.1")
+    if status != 200:
+        seen = f"answered {status}" if status else "does not answer"
+        fix = "Look at gateway.log; nobody gets into a workspace until it runs."
+        return Part("gateway", ok=False, detail=seen, fix=fix)
+    return Part("gateway", ok=True, detail=_milliseconds(started))
 
 
 def _role(role: str, pulses: dict[str, float] | None) -> Part:

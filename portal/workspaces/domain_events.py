@@ -28,10 +28,31 @@ class WorkspaceQueued(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkspacesChanged(DomainEvent):
-    """These have another state, another desired state or another place than before."""
+class StateChanged(DomainEvent):
+    """These are in another state than before."""
 
-    workspaces: tuple[UUID, ...]
+    workspaces: tuple[Workspace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestChanged(DomainEvent):
+    """Another desired state than before, or another rank in the queue; the state is what it was."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointChanged(DomainEvent):
+    """Its app answers, or will answer, somewhere else than before."""
+
+    workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceReady(DomainEvent):
+    """Its app answers: its user can work from now on."""
+
+    workspace: Workspace
 
 
 @dataclass(frozen=True, slots=True)

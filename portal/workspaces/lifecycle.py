@@ -150,6 +150,7 @@ NOT_QUEUED: dict[str, Any] = {
     "eta_basis": {},
     "reason": {},
     "blocker": {},
+    "digest": "",
 }
 """The columns of its queue entry of which nothing holds any more once it waits no more."""
 NO_TROUBLE: dict[str, Any] = {"reason": {}}

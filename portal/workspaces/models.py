@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.common.names import slug_validator
 from portal.workspaces.lifecycle import (
     HOLDING,
-    LIVE,
+    STOPPABLE,
     DesiredState,
     PreemptionCause,
     QueueOutcome,
@@ -27,7 +27,12 @@ from provisioning.types import ResourceRequest, external_name
 class WorkspaceQuerySet(models.QuerySet["Workspace"]):
     def live(self) -> WorkspaceQuerySet:
         """All that have not been deleted."""
-        return self.filter(state__in=LIVE)
+        # In these words, which are those of the index.
+        return self.exclude(state=State.TERMINATED)
+
+    def running_or_waiting(self) -> WorkspaceQuerySet:
+        """All that can be stopped."""
+        return self.filter(state__in=STOPPABLE)
 
     def due(self, now: datetime) -> WorkspaceQuerySet:
         """All whose next step is due and that no command is under way for."""
@@ -73,6 +78,9 @@ class Workspace(models.Model):
     amounts = models.JSONField(default=dict, blank=True)
     priority = models.SmallIntegerField(default=0)
     preemptible = models.BooleanField(default=True)
+    # Its user's word, None where nothing was said. `loses_work` follows from it, else from the catalog.
+    checkpointed = models.BooleanField(null=True, blank=True, default=None)
+    loses_work = models.BooleanField(default=True)
     expected_s = models.PositiveIntegerField(default=28_800)
     endpoint = models.CharField(max_length=200, blank=True)
 
@@ -107,6 +115,14 @@ class Workspace(models.Model):
         indexes = [
             models.Index(fields=["owner", "state"], name="workspace_owner_state"),
             models.Index(fields=["state", "created_at"], name="workspace_state_created"),
+            # For the last thousand requests, from which placement learns.
+            models.Index(fields=["requested_at"], name="workspace_requested"),
+            # The order of every list: a page reads as many rows as it shows, however many there are.
+            models.Index(
+                fields=["-created_at", "-id"],
+                condition=~Q(state=State.TERMINATED),
+                name="workspace_live_newest",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -150,7 +166,8 @@ class QueueEntry(models.Model):
     Every workspace has one. `nominated` is set while others are preempted for it, and `reservation_seq` is
     above zero once its start has been reserved: a lower one goes first (`scheduling.engine.model.Workload`).
     `reason` and `eta_basis` are reasons (`code`, `params`), `blocker` is the rule in the way with its amounts
-    and holders, as REST shows it.
+    and holders, as REST shows it. `digest` is of outcome, reason and blocker as they were written: a cycle
+    need not read them to know whether they still hold.
     """
 
     workspace = models.OneToOneField(
@@ -165,6 +182,7 @@ class QueueEntry(models.Model):
     eta_basis = models.JSONField(default=dict, blank=True)
     reason = models.JSONField(default=dict, blank=True)
     blocker = models.JSONField(default=dict, blank=True)
+    digest = models.CharField(max_length=32, blank=True)
 
     def __str__(self) -> str:
         return f"queue entry of {self.workspace_id}"

@@ -7,7 +7,7 @@ from django.db.models import Q
 from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_member, is_owner
 from portal.common.actors import SystemActor
-from portal.common.errors import NotAllowed
+from portal.common.errors import NotAllowed, StateConflict
 from portal.common.reasons.codes import AccountCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.workspaces.models import Workspace, WorkspaceQuerySet
@@ -46,6 +46,18 @@ def require_operate(actor: User | SystemActor, workspace: Workspace) -> None:
 def require_create(actor: User, team: Team) -> None:
     if not is_member(actor, team):
         raise NotAllowed(Reason(AccountCode.NOT_IN_TEAM, {"team": team.name}))
+
+
+def require_active_owner(owner: User) -> None:
+    """Raise `StateConflict` where the account has been deactivated; in the caller's transaction.
+
+    Under a lock on the account: who is being deactivated at this moment has it stopped, or does not get it.
+    """
+    active = User.objects.select_for_update(no_key=True).filter(pk=owner.pk, is_active=True)
+    if not active.values_list("pk", flat=True).first():
+        raise StateConflict(
+            Reason(AccountCode.USER_DEACTIVATED, {"username": owner.username}), code="user_deactivated"
+        )
 
 
 def require_priority(actor: User, team: Team, priority: int) -> None:

@@ -319,6 +319,6 @@ def event_rows(events: Sequence[Event]) -> list[EventRow]:
     for event in events:
         tone = EVENT_TONES.get(event.kind.rpartition(".")[2], "")
         rows.append(
-            EventRow(at=event.at, who=event.actor_label, what=event.message, why=event.reason, tone=tone)
+            EventRow(at=event.at, who=event.actor_label, what=event.message, why=event.why, tone=tone)
         )
     return rows

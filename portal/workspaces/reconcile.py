@@ -20,7 +20,6 @@ from portal.common.domain_events import emit
 from portal.common.errors import StateConflict
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
@@ -43,9 +42,8 @@ from portal.workspaces.lifecycle import (
     Trigger,
 )
 from portal.workspaces.models import Workspace
-from portal.workspaces.selectors import locked
-from portal.workspaces.transitions import advance
-from portal.workspaces.troubles import error_code_of, trouble_of
+from portal.workspaces.transitions import advance, locked
+from portal.workspaces.troubles import error_code_of
 from provisioning.types import Op
 
 log = logging.getLogger(__name__)
@@ -177,7 +175,7 @@ def _must_make_room(workspace: Workspace, now: datetime) -> bool:
 
 
 def _too_slow(workspace: Workspace) -> Reason:
-    limit_s, cause = workspace.template.start_timeout_s, trouble_of(workspace)
+    limit_s, cause = workspace.template.start_timeout_s, workspace.status.reason
     if cause:
         return Reason(
             WorkspaceCode.NOT_STARTED_IN_TIME, {"limit_s": limit_s, "cause": cause, "code": "start_timeout"}
@@ -247,7 +245,7 @@ def fail(
         trigger,
         actor=SYSTEM,
         message="ends it",
-        reason=sentence_of(reason),
+        cause=reason.as_json(),
         data={"reason": termination_reason.value, "code": error_code_of(reason)},
         termination_reason=termination_reason,
         status=status,

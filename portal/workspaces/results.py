@@ -14,30 +14,25 @@ from django.db import transaction
 from django.db.models import Value
 from django.db.models.functions import Coalesce
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
 from portal.common.actors import SYSTEM
+from portal.common.domain_events import emit
 from portal.common.errors import NotFound
-from portal.common.formatting import format_duration
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
 from portal.events.kinds import AuditKind
-from portal.events.services import notify
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch, reconcile
-from portal.workspaces.gateway import publishing
+from portal.workspaces.domain_events import EndpointChanged, WorkspaceReady
 from portal.workspaces.lifecycle import HOLDING, NO_TROUBLE, DesiredState, State, TerminationReason, Trigger
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.selectors import locked
-from portal.workspaces.transitions import advance, set_rows
-from portal.workspaces.troubles import reported, trouble_of
+from portal.workspaces.transitions import advance, locked, set_rows
 from provisioning.registry import driver_for
 from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
 log = logging.getLogger(__name__)
-LONG_WAIT = timedelta(minutes=2)
-"""Who waited for a place so long has gone on to something else, and is told when it is ready."""
 GONE = frozenset({ObservedState.ABSENT})
 ENDED = frozenset({ObservedState.ABSENT, ObservedState.STOPPED, ObservedState.FAILED})
 
@@ -62,6 +57,11 @@ def apply_result(result: Result) -> bool:
     elif result.observation is not None:
         _observed(workspace, result.op, result.observation)
     return True
+
+
+def reported(code: str, text: str) -> Reason:
+    """What a driver says of itself, in its own words."""
+    return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)})
 
 
 def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:
@@ -156,7 +156,7 @@ def _learn(workspace: Workspace, seen: Observation) -> None:
     workspace.save(update_fields=changed)
     set_rows([workspace], status=NO_TROUBLE)
     # The route is laid before the app answers, so that nobody waits for it afterwards.
-    publishing.publish_on_commit(workspace)
+    emit(EndpointChanged(workspace))
 
 
 def _observed_running(workspace: Workspace, seen: Observation) -> None:
@@ -177,7 +177,7 @@ def _observed_running(workspace: Workspace, seen: Observation) -> None:
         if seen.endpoint and seen.endpoint != workspace.endpoint:
             # The driver knows where it is; an agent, which its user can imitate, only says so.
             changes["endpoint"] = workspace.endpoint = seen.endpoint
-            publishing.publish_on_commit(workspace)
+            emit(EndpointChanged(workspace))
         Workspace.objects.filter(pk=workspace.pk).update(**changes)
         patience = reconcile.heartbeat_patience().total_seconds()
         # Its agent has said that the app ended, and this was seen before: look again soon.
@@ -208,16 +208,7 @@ def become_ready(workspace: Workspace, *, endpoint: str) -> None:
         attempts=0,
         next_reconcile_at=now + reconcile.heartbeat_patience(),
     )
-    waited = (workspace.placed_at or now) - workspace.requested_at
-    if waited >= LONG_WAIT:
-        notify(
-            [workspace.owner],
-            kind="workspace.ready",
-            title=_("%(name)s is ready") % {"name": workspace.name},
-            body=_("It waited %(duration)s for its place and runs now.")
-            % {"duration": format_duration(waited.total_seconds())},
-            url=f"/workspaces/{workspace.pk}/",
-        )
+    emit(WorkspaceReady(workspace))
 
 
 def _requeue(workspace: Workspace) -> None:
@@ -226,7 +217,7 @@ def _requeue(workspace: Workspace) -> None:
         Trigger.NO_CAPACITY,
         actor=SYSTEM,
         message="queues it again",
-        reason=trouble_of(workspace),
+        cause=workspace.status.reason,
         # The queue leaves it alone until then: the backend would only refuse it again.
         next_reconcile_at=timezone.now() + timedelta(seconds=reconcile.REFUSED_WAIT_S),
         pool=None,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
@@ -73,29 +75,6 @@ def last_choice(actor: User) -> Workspace | None:
     )
 
 
-def locked(workspace_id: UUID) -> Workspace:
-    """The workspace under a row lock; inside a transaction only. Raises `NotFound`."""
-    # The row alone is locked: its pool is locked by placement, in one order everywhere.
-    try:
-        return (
-            Workspace.objects.select_for_update(of=("self",))
-            .select_related(
-                "owner",
-                "team",
-                "template",
-                "flavor",
-                "pool",
-                "flavor__pool",
-                "queue_entry",
-                "status",
-                "preemption",
-            )
-            .get(pk=workspace_id)
-        )
-    except Workspace.DoesNotExist:
-        raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE)) from None
-
-
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of the way to a usable workspace.
@@ -121,24 +100,39 @@ class Stage:
         return words[self.state]
 
 
+@lru_cache(maxsize=16)
+def _stage_labels(_language: str) -> dict[str, str]:
+    """The stages in the present language; a list asks for them row by row."""
+    return {
+        "requested": _("Requested"),
+        "admitted": _("Admitted"),
+        "placed": _("Placed"),
+        "checked": _("Checked"),
+        "starting": _("Starting"),
+        "ready": _("Ready"),
+    }
+
+
 def stages(workspace: Workspace) -> list[Stage]:
     """Requested → Admitted → Placed → (Checked →) Starting → Ready, with the duration of each."""
     requested, ready = workspace.requested_at, workspace.ready_at
     checks = (workspace.checks_began_at, workspace.checks_ended_at)
     checked = workspace.checks_began_at is not None
-    ways: list[tuple[str, str, datetime | None, datetime | None]] = [
-        ("requested", _("Requested"), requested, requested),
-        ("admitted", _("Admitted"), requested, workspace.admitted_at),
-        ("placed", _("Placed"), workspace.admitted_at, workspace.placed_at),
-        *([("checked", _("Checked"), *checks)] if checked else []),
+    ways: list[tuple[str, datetime | None, datetime | None]] = [
+        ("requested", requested, requested),
+        ("admitted", requested, workspace.admitted_at),
+        ("placed", workspace.admitted_at, workspace.placed_at),
+        *([("checked", *checks)] if checked else []),
         # Starting is over when the app has answered, not when its process is there.
-        ("starting", _("Starting"), checks[1] if checked else workspace.placed_at, ready),
-        ("ready", _("Ready"), requested if ready else None, ready),
+        ("starting", checks[1] if checked else workspace.placed_at, ready),
+        ("ready", requested if ready else None, ready),
     ]
+    labels = _stage_labels(get_language())
     moving = workspace.state in {State.PENDING, State.PROVISIONING}
     broken = ready is None and workspace.state in {State.FAILED, State.TERMINATING}
     found: list[Stage] = []
-    for key, label, began, ended in ways:
+    for key, began, ended in ways:
+        label = labels[key]
         if began is not None and ended is not None:
             found.append(Stage(key, label, "done", began, (ended - began).total_seconds()))
         elif (moving or broken) and all(stage.state == "done" for stage in found):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
@@ -14,6 +17,7 @@ from rest_framework import serializers
 from portal.catalog.serializers import ResourcesSerializer
 from portal.common.api import StrictSerializer
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
+from portal.common.representation import stamp
 from portal.events.models import Event
 from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import selectors
@@ -60,6 +64,15 @@ class WorkspaceCreateSerializer(StrictSerializer):
         max_value=100,
         default=0,
         help_text="Above 0 for owners of the team and operators only.",
+    )
+    checkpointed = serializers.BooleanField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text=(
+            "Whether its work goes on from a checkpoint if it has to make room and comes back. "
+            "Without it, what the template and flavor say is taken."
+        ),
     )
 
 
@@ -144,14 +157,56 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "leaving", "priority", "preemptible", "expected_hours"),
+            *("checkpointed", "loses_work"),
         ]
         read_only_fields = fields
+
+    def to_representation(self, workspace: Workspace) -> dict[str, Any]:
+        """All fields, in the order of `fields`."""
+        return {
+            "id": str(workspace.pk),
+            "name": workspace.name,
+            "state": workspace.state,
+            "wanted": workspace.desired_state,
+            "reason": workspace.termination_reason,
+            "error": self.get_error(workspace),
+            "simulated": workspace.simulated,
+            "url": self.get_url(workspace),
+            "portal_url": self.get_portal_url(workspace),
+            "team": workspace.team.slug,
+            "owner": workspace.owner.username,
+            "template": workspace.template.slug,
+            "flavor": workspace.flavor.slug,
+            "pool": workspace.pool.slug if workspace.pool is not None else None,
+            "nodes": self.get_nodes(workspace),
+            "devices": self.get_devices(workspace),
+            "resources": _RESOURCES.to_representation(workspace.resources),
+            "stages": self.get_stages(workspace),
+            "generation": workspace.generation,
+            "created_at": stamp(workspace.created_at),
+            "state_since": stamp(workspace.state_since),
+            "requested_at": stamp(workspace.requested_at),
+            "admitted_at": stamp(workspace.admitted_at),
+            "placed_at": stamp(workspace.placed_at),
+            "launched_at": stamp(workspace.launched_at),
+            "ready_at": stamp(workspace.ready_at),
+            "heartbeat_at": stamp(workspace.status.heartbeat_at),
+            "activity": dict(workspace.status.activity),
+            "queue": self.get_queue(workspace),
+            "leaving": self.get_leaving(workspace),
+            "priority": workspace.priority,
+            "preemptible": workspace.preemptible,
+            "expected_hours": self.get_expected_hours(workspace),
+            "checkpointed": workspace.checkpointed,
+            "loses_work": workspace.loses_work,
+        }
 
     def get_url(self, workspace: Workspace) -> str:
         return workspace.origin + workspace.template.open_path
 
     def get_portal_url(self, workspace: Workspace) -> str:
-        return f"{settings.BERTH_PUBLIC_URL}{reverse('workspaces:detail', args=[workspace.pk])}"
+        before, after = _page_path()
+        return f"{settings.BERTH_PUBLIC_URL}{before}{workspace.pk}{after}"
 
     @extend_schema_field(ErrorSerializer(allow_null=True))
     def get_error(self, workspace: Workspace) -> dict[str, str] | None:
@@ -193,17 +248,50 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
 
     @extend_schema_field(HeldDeviceSerializer(many=True))
     def get_devices(self, workspace: Workspace) -> list[dict[str, Any]]:
-        devices = [item for allocation in _held(workspace) for item in allocation.devices.all()]
-        return list(HeldDeviceSerializer(devices, many=True).data)
+        return [
+            {
+                "uuid": item.device.uuid,
+                "model": item.device.model,
+                "memory_mib": item.device.memory_mib,
+                "milli": item.milli,
+            }
+            for allocation in _held(workspace)
+            for item in _shares(allocation)
+        ]
 
     @extend_schema_field(StageSerializer(many=True))
     def get_stages(self, workspace: Workspace) -> list[dict[str, Any]]:
-        return list(StageSerializer(selectors.stages(workspace), many=True).data)
+        return [
+            {
+                "key": stage.key,
+                "label": stage.label,
+                "state": stage.state,
+                "began_at": stamp(stage.began_at),
+                "seconds": stage.seconds,
+            }
+            for stage in selectors.stages(workspace)
+        ]
+
+
+_RESOURCES = ResourcesSerializer()
+_NO_ID = UUID(int=0)
+
+
+@lru_cache(maxsize=1)
+def _page_path() -> tuple[str, str]:
+    """What stands before and after the id in the path of a workspace's page."""
+    before, _, after = reverse("workspaces:detail", args=[_NO_ID]).partition(str(_NO_ID))
+    return before, after
 
 
 def _held(workspace: Workspace) -> list[Allocation]:
-    held: list[Allocation] = workspace.held  # type: ignore[attr-defined]  # set by with_held
+    # Set by `with_held` or, in a list, by `listing`.
+    held: list[Allocation] = workspace.held  # type: ignore[attr-defined]
     return held
+
+
+def _shares(allocation: Any) -> Iterable[Any]:
+    return allocation.devices.all() if isinstance(allocation, Allocation) else allocation.shares
 
 
 class EventSerializer(serializers.ModelSerializer[Event]):

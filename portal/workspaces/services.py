@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from portal.accounts.domain_events import UserDeactivated, UserDeleted
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SystemActor
@@ -21,12 +22,12 @@ from portal.common.errors import (
     InvalidInput,
     StateConflict,
 )
-from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.codes import AccountCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.workspaces import dispatch, policies, reconcile
-from portal.workspaces.domain_events import WorkspaceQueued, WorkspaceRequested, WorkspacesChanged
+from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import (
     DELETABLE,
     JUST_REQUESTED,
@@ -41,8 +42,7 @@ from portal.workspaces.lifecycle import (
     Trigger,
 )
 from portal.workspaces.models import IdempotencyKey, QueueEntry, Workspace, WorkspaceStatus
-from portal.workspaces.selectors import locked
-from portal.workspaces.transitions import advance
+from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60
 MAX_EXPECTED_S = 30 * 86_400
@@ -68,13 +68,16 @@ def create(
     idempotency_key: str = "",
     expected_s: int | None = None,
     priority: int = 0,
+    checkpointed: bool | None = None,
 ) -> Workspace:
     """Ask for a workspace and start it where there is room, else queue it.
 
-    `expected_s` says how long it will be needed (estimates rest on it), else the flavor's is taken. Only
-    the team's owners and operators give a `priority` above 0. Raises `InvalidInput` (name, time,
-    priority), `NotAllowed` (team, priority), `NeedsApproval`, `NotPossible` (no pool can ever run it) and
-    `StateConflict` (the name is in use; the idempotency key came with another request).
+    `expected_s` says how long it will be needed (estimates rest on it), else the flavor's is taken.
+    `checkpointed` says that its work goes on where it was if it has to make room (False: that it begins
+    anew); without it the template and flavor decide. Only the team's owners and operators give a `priority`
+    above 0. Raises `InvalidInput` (name, time, priority), `NotAllowed` (team, priority), `NeedsApproval`,
+    `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the idempotency key came
+    with another request).
     """
     return create_once(
         actor=actor,
@@ -85,6 +88,7 @@ def create(
         idempotency_key=idempotency_key,
         expected_s=expected_s,
         priority=priority,
+        checkpointed=checkpointed,
     ).workspace
 
 
@@ -98,6 +102,7 @@ def create_once(
     idempotency_key: str = "",
     expected_s: int | None = None,
     priority: int = 0,
+    checkpointed: bool | None = None,
     unapproved: bool = False,
 ) -> Creation:
     """Like `create`, and says whether the idempotency key had been used for this request before.
@@ -106,20 +111,29 @@ def create_once(
     """
     policies.require_create(actor, team)
     policies.require_priority(actor, team, priority)
-    _check_order(expected_s, priority)
+    check_order(expected_s, priority)
     wished = name.strip().lower()
     # The name as it was asked for: one that we choose would differ when the request is repeated.
-    digest = _digest(team.slug, template.slug, flavor.slug, wished, str(expected_s or ""), str(priority))
+    parts = [team.slug, template.slug, flavor.slug, wished, str(expected_s or ""), str(priority)]
+    # Only where it was said, so that keys which were used before it could be said stay good.
+    digest = _digest(*parts, *([] if checkpointed is None else [str(checkpointed)]))
     for tries_left in reversed(range(FREE_NAME_TRIES)):
         name = wished or free_name(actor=actor, team=team, template=template)
         try:
             with transaction.atomic():
+                policies.require_active_owner(actor)
                 if idempotency_key:
                     repeated = _claim_key(actor, idempotency_key, digest)
                     if repeated is not None:
                         return Creation(repeated, replayed=True)
                 row = Workspace(
-                    name=name, owner=actor, team=team, template=template, flavor=flavor, priority=priority
+                    name=name,
+                    owner=actor,
+                    team=team,
+                    template=template,
+                    flavor=flavor,
+                    priority=priority,
+                    checkpointed=checkpointed,
                 )
                 workspace = _create(row, expected_s or flavor.expected_s, unapproved=unapproved)
                 if idempotency_key:
@@ -142,15 +156,30 @@ def create_once(
 
 
 def create_waiting(
-    *, actor: User, team: Team, template: Template, flavor: Flavor, name: str = ""
+    *,
+    actor: User,
+    team: Team,
+    template: Template,
+    flavor: Flavor,
+    name: str = "",
+    expected_s: int | None = None,
+    checkpointed: bool | None = None,
 ) -> Workspace:
     """Like `create`, but what needs approval waits for it: the caller asks for it at the same time."""
     return create_once(
-        actor=actor, team=team, template=template, flavor=flavor, name=name, unapproved=True
+        actor=actor,
+        team=team,
+        template=template,
+        flavor=flavor,
+        name=name,
+        expected_s=expected_s,
+        checkpointed=checkpointed,
+        unapproved=True,
     ).workspace
 
 
-def _check_order(expected_s: int | None, priority: int) -> None:
+def check_order(expected_s: int | None, priority: int = 0) -> None:
+    """Raises `InvalidInput` for a time that nobody may expect to need, or a priority that there is not."""
     if expected_s is not None and not 60 <= expected_s <= MAX_EXPECTED_S:
         reason = Reason(WorkspaceCode.EXPECTED_OUT_OF_RANGE)
         raise InvalidInput(reason, errors={"expected_hours": [reason]})
@@ -165,6 +194,8 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
     template, flavor = workspace.template, workspace.flavor
     workspace.resources = flavor.as_request()
     workspace.preemptible = flavor.preemptible
+    said = workspace.checkpointed
+    workspace.loses_work = template.loses_work_on(flavor) if said is None else not said
     workspace.expected_s = expected_s
     workspace.state_since = workspace.requested_at = now
     try:
@@ -175,7 +206,7 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
     workspace.save(force_insert=True)
     QueueEntry.objects.create(workspace=workspace)
     WorkspaceStatus.objects.create(workspace=workspace)
-    emit(WorkspacesChanged((workspace.pk,)))
+    emit(RequestChanged(workspace))
     events.record(
         actor=actor,
         kind=AuditKind.WORKSPACE_REQUESTED,
@@ -223,7 +254,7 @@ def stop(*, actor: User | SystemActor, workspace_id: UUID, reason: str = "") -> 
         if workspace.desired_state == DesiredState.RUNNING:
             # It had to leave and would have been queued again.
             Workspace.objects.filter(pk=workspace.pk).update(desired_state=DesiredState.STOPPED)
-            emit(WorkspacesChanged((workspace.pk,)))
+            emit(RequestChanged(workspace))
             workspace.desired_state = DesiredState.STOPPED
             events.record(
                 actor=actor, kind=AuditKind.WORKSPACE_STOP_ASKED, workspace=workspace, message="stopped it"
@@ -258,6 +289,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         return workspace
     if workspace.state not in STARTABLE:
         raise _refused(workspace, WorkspaceCode.NOT_STARTABLE)
+    policies.require_active_owner(workspace.owner)
     emit(WorkspaceRequested(workspace))
     retrying = workspace.state == State.FAILED
     now = timezone.now()
@@ -335,6 +367,30 @@ def stop_all(*, actor: User | SystemActor, reason: str) -> int:
             continue
         asked += 1
     return asked
+
+
+def stop_all_of(event: UserDeactivated) -> None:
+    """Stop whatever a deactivated user runs or waits for; the files stay."""
+    stoppable = Workspace.objects.filter(owner=event.user, state__in=STOPPABLE)
+    for workspace_id in stoppable.order_by("pk").values_list("pk", flat=True):
+        stop(actor=event.actor, workspace_id=workspace_id, reason="the account was deactivated")
+    # Those that had to make room would come back by themselves.
+    returning = Workspace.objects.filter(
+        owner=event.user, state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING
+    )
+    for workspace_id in returning.order_by("pk").values_list("pk", flat=True):
+        stop(actor=event.actor, workspace_id=workspace_id, reason="the account was deactivated")
+
+
+def delete_all_of(event: UserDeleted) -> None:
+    """Delete the workspaces of an account that goes; without leave to do so, name them in a refusal."""
+    left = list(Workspace.objects.live().filter(owner=event.user).order_by("name"))
+    if left and not event.delete_workspaces:
+        names = [workspace.name for workspace in left]
+        held = {"username": event.user.username, "count": len(names), "names": names[:20]}
+        raise StateConflict(Reason(AccountCode.USER_HAS_WORKSPACES, held), code="has_workspaces")
+    for workspace in left:
+        delete(actor=event.actor, workspace_id=workspace.pk)
 
 
 def read_logs(*, workspace: Workspace, tail_lines: int = 200) -> str:

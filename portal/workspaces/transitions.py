@@ -1,9 +1,10 @@
-"""Moves workspaces from one state to another; `lifecycle` says which moves there are."""
+"""Locks workspaces and moves them from one state to another; `lifecycle` says which moves there are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Model
@@ -12,15 +13,26 @@ from django.utils import timezone
 from portal.accounts.models import User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
-from portal.common.errors import StateConflict
+from portal.common.errors import NotFound, StateConflict
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.workspaces.domain_events import WorkspacesChanged
-from portal.workspaces.gateway import publishing
+from portal.workspaces.domain_events import StateChanged
 from portal.workspaces.lifecycle import State, Trigger, target_of
 from portal.workspaces.models import Preemption, QueueEntry, Workspace, WorkspaceStatus
+
+
+def locked(workspace_id: UUID) -> Workspace:
+    """The workspace under a row lock; inside a transaction only. Raises `NotFound`."""
+    # The row alone is locked: its pool is locked by placement, in one order everywhere.
+    rows = Workspace.objects.select_for_update(of=("self",)).select_related(
+        "owner", "team", "template", "flavor__pool", "pool", "queue_entry", "status", "preemption"
+    )
+    try:
+        return rows.get(pk=workspace_id)
+    except Workspace.DoesNotExist:
+        raise NotFound(Reason(WorkspaceCode.NO_SUCH_WORKSPACE)) from None
 
 
 @transaction.atomic
@@ -31,6 +43,7 @@ def advance(
     actor: User | SystemActor,
     message: str,
     reason: str = "",
+    cause: Mapping[str, Any] | None = None,
     data: dict[str, Any] | None = None,
     queue: Mapping[str, Any] | None = None,
     status: Mapping[str, Any] | None = None,
@@ -39,8 +52,8 @@ def advance(
 ) -> None:
     """Move `workspace`, set `fields`, and write the audit entry, all in one transaction.
 
-    `queue` and `status` are columns of its queue entry and of its status; `end_preemption` takes back
-    its notice to make room.
+    `reason` and `cause` say why, as in `events.services.record`. `queue` and `status` are columns of its
+    queue entry and of its status; `end_preemption` takes back its notice to make room.
 
     The update is conditional on the state and generation that the caller saw; who loses the race
     gets `StateConflict` and nothing is changed.
@@ -57,14 +70,13 @@ def advance(
         raise StateConflict(Reason(WorkspaceCode.CHANGED_MEANWHILE))
     _take_over([workspace], changes)
     set_rows([workspace], queue=queue, status=status, end_preemption=end_preemption)
-    # Every change of state, so that nobody is sent to an app that is ending.
-    publishing.publish_on_commit(workspace)
-    emit(WorkspacesChanged((workspace.pk,)))
+    emit(StateChanged((workspace,)))
     events.record(
         actor=actor,
         kind=AuditKind(f"workspace.{trigger.value}"),
         message=message,
         reason=reason,
+        cause=cause,
         workspace=workspace,
         data={"from": before.value, "to": target.value, **(data or {})},
     )
@@ -101,9 +113,7 @@ def advance_all(
         raise StateConflict(Reason(WorkspaceCode.SOME_CHANGED_MEANWHILE))
     _take_over(workspaces, changes)
     set_rows(workspaces, queue=queue, status=status)
-    for workspace in workspaces:
-        publishing.publish_on_commit(workspace)
-    emit(WorkspacesChanged(tuple(workspace.pk for workspace in workspaces)))
+    emit(StateChanged(tuple(workspaces)))
     events.record_all(
         actor=actor,
         kind=AuditKind(f"workspace.{trigger.value}"),

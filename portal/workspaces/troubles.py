@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, reason_of, sentence_of
-from portal.common.texts import strip_nul
 from portal.workspaces.models import Workspace
-
-
-def reported(code: str, text: str) -> Reason:
-    """What a driver says of itself, in its own words."""
-    return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)})
 
 
 def trouble_of(workspace: Workspace) -> str:

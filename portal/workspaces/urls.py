@@ -2,13 +2,12 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.workspaces import views
+from portal.workspaces import stream_urls, views
 
 app_name = "workspaces"
 urlpatterns = [
-    path("events/", views.events, name="events"),
+    *stream_urls.urlpatterns,
     path("workspaces/<uuid:workspace_id>/", views.detail, name="detail"),
-    path("workspaces/<uuid:workspace_id>/events/", views.workspace_events, name="workspace-events"),
     path("workspaces/<uuid:workspace_id>/log/", views.log, name="log"),
     path("workspaces/<uuid:workspace_id>/open/", views.open_, name="open"),
     path("workspaces/<uuid:workspace_id>/start/", views.start, name="start"),

@@ -8,7 +8,7 @@ import pytest
 
 from portal.workspaces.models import Workspace
 from tests.api.conftest import problem
-from tests.factories import local_pool_with, node_info
+from tests.factories import FlavorFactory, WorkspaceFactory, local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
 ASK = {"team": "vision", "template": "jupyterlab", "flavor": "cpu-small"}
@@ -36,6 +36,24 @@ def test_flavors(api: Any, charlie: Any, pool: Any) -> None:
     assert api(charlie).get("flavors/cpu-small/").json() == rows["cpu-small"]
 
 
+def test_a_flavor_says_what_its_accelerators_share_and_so_does_a_workspace_of_it(
+    api: Any, alice: Any, team: Any
+) -> None:
+    flavor = FlavorFactory(slug="pair", accelerator_count=2, within="numa")
+    shown = api(alice).get("flavors/pair/").json()["resources"]["accelerators"]
+    assert (shown["within"], shown["mig_profile"]) == ("numa", "")
+    workspace = WorkspaceFactory(owner=alice, team=team, flavor=flavor)
+    assert (
+        api(alice).get(f"workspaces/{workspace.pk}/").json()["resources"]["accelerators"]["within"] == "numa"
+    )
+    # One from before flavors had a bond.
+    del workspace.resources["accelerators"]["within"]
+    workspace.save()
+    assert (
+        api(alice).get(f"workspaces/{workspace.pk}/").json()["resources"]["accelerators"]["within"] == "node"
+    )
+
+
 def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: Any) -> None:
     body = api(bob, "catalog:read").post("admission/preview", ASK).json()
 
@@ -52,6 +70,7 @@ def test_a_verdict_creates_nothing(api: Any, bob: Any, team: Any, local_pool: An
         "eta_basis": "",
         "blocker": None,
         "ask": None,
+        "makes_room": 0,
         "alternatives": ["cpu-large"] if ASK["flavor"] == "cpu-small" else ["cpu-small"],
     }
     assert Workspace.objects.count() == 0

@@ -124,6 +124,16 @@ def test_without_a_token(api: Any, place: None) -> None:
     assert response["WWW-Authenticate"].startswith("Bearer")
 
 
+@pytest.mark.parametrize(("said", "loses"), [(True, False), (False, True), (None, False)])
+def test_the_users_word_on_checkpoints_is_kept(
+    api: Any, bob: Any, place: None, said: Any, loses: bool
+) -> None:
+    """Without it a notebook that computes on no accelerator is taken to go on from its files."""
+    made = api(bob).post("workspaces", {**BODY, "checkpointed": said})
+    assert made.status_code == 201
+    assert (made.json()["checkpointed"], made.json()["loses_work"]) == (said, loses)
+
+
 def test_a_taken_name(api: Any, bob: Any, place: None) -> None:
     api(bob).post("workspaces", BODY)
 

@@ -42,10 +42,10 @@ class Hints:
     def __init__(self) -> None:
         self.queue: asyncio.Queue[bool] = asyncio.Queue()
         self.left = asyncio.Event()
-        self.channel = ""
+        self.channel = self.ends_with = ""
 
-    async def __call__(self, channel: str) -> AsyncIterator[bool]:
-        self.channel = channel
+    async def __call__(self, channel: str, *, ends_with: str = "") -> AsyncIterator[bool]:
+        self.channel, self.ends_with = channel, ends_with
         try:
             yield True
             while True:
@@ -116,6 +116,7 @@ async def test_what_was_and_what_comes(bob: Any, one: Workspace, hints: Hints, p
     before = ids_and_messages(await take(content, b"event 2"))
     assert [message for _, message in before] == ["event 0", "event 1", "event 2"]
     assert hints.channel == live.workspace_channel(one.pk)
+    assert hints.ends_with == live.account_channel(bob.pk)
 
     number = await sync_to_async(happen)(one, "something new")
     await hints.queue.put(True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.troubles import reported
+from portal.workspaces.results import reported
 from tests.api.conftest import problem
 from tests.factories import WorkspaceFactory
 

@@ -16,7 +16,7 @@ from portal.events.services import record
 from portal.workspaces import services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.troubles import reported
+from portal.workspaces.results import reported
 from tests.factories import MembershipFactory, TeamFactory, WorkspaceFactory
 from tests.workspaces.gateway.gateway_support import eventually
 
@@ -42,6 +42,14 @@ def test_up_tells_place_and_time_of_what_queues(as_bob: Any, bob: Any, pool: Any
     assert ran.code == 0
     assert "late is pending (simulated), position 1, expected to start " in ran.err, ran.err
     assert as_bob("up", "--flavor", "sim-cpu", "--hours", "1000").code == 2
+
+
+def test_up_says_that_the_work_is_checkpointed(as_bob: Any) -> None:
+    assert as_bob(*UP, "--checkpointed").code == 0
+    assert as_bob(*UP).code == 0
+    said, unsaid = Workspace.objects.order_by("created_at")
+    assert (said.checkpointed, said.loses_work) == (True, False)
+    assert unsaid.checkpointed is None
 
 
 def test_up_waits_until_it_is_ready(as_bob: Any, workers: None) -> None:

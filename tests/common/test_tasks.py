@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from portal.celery import app as control
+from portal.embedded.clock import SCHEDULE
 from portal.inventory import polling
 from portal.workspaces import housekeeping, services
 from provisioning import messages
@@ -35,7 +36,7 @@ POOL = PoolConfig("p", "simulated", {"nodes": 1})
 def test_every_entry_of_the_schedule_is_a_task():
     control.loader.import_default_modules()
     control.finalize(auto=True)
-    for name, entry in control.conf.beat_schedule.items():
+    for name, entry in SCHEDULE.items():
         assert entry["task"] in control.tasks, name
         task = control.tasks[entry["task"]]
         inspect.signature(task.run).bind(**entry.get("kwargs", {}))

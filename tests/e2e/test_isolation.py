@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from portal.embedded.environment import ROOT
-from provisioning.drivers.local import processes
 from tests.e2e.conftest import Curl
 from tests.e2e.kernels import channels, execute
 from tests.instance import Api, Berth, eventually, need_notebook_environment
@@ -98,7 +97,7 @@ def test_a_cell_sees_its_own_workspace_alone(berth: Berth, ada: Api) -> None:
     assert not [secret for secret in secrets if secret in seen]
     assert found["environs"], "its own processes it may see"
     # A PID space of its own: only what belongs to it, under small numbers.
-    inside = processes.scan(berth.marker, "ws-" + mine.replace("-", ""))
+    inside = berth.owned("ws-" + mine.replace("-", ""))
     assert len(found["pids"]) <= len(inside) + 2 and max(found["pids"]) < 1000, found["pids"]
     assert found["kill a host process"] == "ProcessLookupError"
 
@@ -226,8 +225,14 @@ async ([portal, workspaceId, other]) => {
   await attempt("open the portal and read it", async () => {
     const opened = window.open(portal + "/");
     if (!opened) return "refused";
-    await new Promise((resolve) => setTimeout(resolve, 500));
-    try { return "read: " + opened.document.body.innerText; } catch (error) { return error.name; }
+    for (let look = 0; look < 100; look++) {
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      try {
+        // Until the portal answers, the window shows an empty page of our own.
+        if (opened.location.href !== "about:blank") return "read: " + opened.document.body.innerText;
+      } catch (error) { return error.name; }
+    }
+    return "it never came";
   });
   found.cookies = document.cookie;
   for (const name of ["berth", "berth-csrf", "berth_ws"]) {

@@ -19,13 +19,14 @@ def free_ports(number: int) -> list[int]:
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    port, web, redis = free_ports(3)
+    port, web, redis, gateway = free_ports(4)
     return Instance.from_environ(
         {
             "BERTH_HOME": str(tmp_path / "home"),
             "BERTH_PORT": str(port),
             "BERTH_WEB_PORT": str(web),
             "BERTH_REDIS_PORT": str(redis),
+            "BERTH_GATEWAY_PORT": str(gateway),
             "BERTH_NODE_NAME": "node-a",
         }
     )

@@ -63,7 +63,7 @@ def test_traefik_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance) -> No
     assert web["transport"]["respondingTimeouts"]["writeTimeout"] == "0s"
     assert web["forwardedHeaders"] == {"insecure": False}
     assert set(config["providers"]) == {"providersThrottleDuration", "file", "http"}
-    assert config["providers"]["http"]["endpoint"] == "http://127.0.0.1:8001/gateway/path-secret/routes"
+    assert config["providers"]["http"]["endpoint"] == "http://127.0.0.1:8005/gateway/path-secret/routes"
     assert config["providers"]["file"] == {"filename": "/srv/my berth/run/traefik-routes.yml", "watch": False}
 
 
@@ -79,6 +79,7 @@ def test_the_routes_of_the_portal() -> None:
         configs.traefik_routes(
             domain="gpu.example.org",
             web_url="http://127.0.0.1:8001",
+            gateway_url="http://127.0.0.1:8005",
             outage_url="http://127.0.0.1:8004",
             gateway_secret="path-secret",
         )
@@ -90,12 +91,16 @@ def test_the_routes_of_the_portal() -> None:
     assert routers["portal"]["priority"] < min(
         router["priority"] for name, router in routers.items() if name != "portal"
     )
-    assert {routers[name]["service"] for name in routers if name != "health"} == {"portal"}
+    services = {name: router["service"] for name, router in routers.items() if name != "health"}
+    assert services.pop("portal") == "portal"
+    assert set(services.values()) == {"gateway"}
+    assert routers["ws-fallback"]["priority"] > routers["portal-streams"]["priority"]
     auth = routes["middlewares"]["ws-auth"]["forwardAuth"]
-    assert auth["address"] == "http://127.0.0.1:8001/gateway/path-secret/auth"
+    assert auth["address"] == "http://127.0.0.1:8005/gateway/path-secret/auth"
     assert auth["trustForwardHeader"] is False
     assert auth["authResponseHeaders"] == ["Authorization", "Cookie"]
     assert routes["services"]["portal"]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:8001"}]
+    assert routes["services"]["gateway"]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:8005"}]
 
 
 def test_a_path_with_quotes_cannot_add_a_directive_to_redis(tmp_path: Path) -> None:

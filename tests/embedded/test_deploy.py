@@ -14,7 +14,7 @@ import yaml
 
 from portal.embedded.environment import ROOT, Instance
 
-CONTROL_PLANE = {"web", "control", "beat", "migrate"}
+CONTROL_PLANE = {"web", "gateway", "control", "beat", "migrate"}
 
 
 @pytest.fixture(scope="module")

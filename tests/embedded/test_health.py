@@ -50,6 +50,13 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db
+def test_a_gateway_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_GATEWAY_URL", "http://127.0.0.1:9")
+    found = parts(monkeypatch, {name: time.time() for name in ALL})
+    assert not found["gateway"].ok and "gateway.log" in found["gateway"].fix
+
+
+@pytest.mark.django_db
 def test_a_silent_process_is_named_with_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     found = parts(monkeypatch, {"control@a": now - 60, "node@a": now, "node@b": now - 3600, "beat@a": now})

@@ -94,10 +94,14 @@ def test_the_style_of_the_page_is_the_one_that_its_policy_names() -> None:
 def test_every_router_to_the_portal_has_the_page(instance: Instance) -> None:
     routes = json.loads(
         configs.traefik_routes(
-            domain="localhost", web_url=instance.web_url, outage_url=instance.outage_url, gateway_secret="s"
+            domain="localhost",
+            web_url=instance.web_url,
+            gateway_url=instance.gateway_url,
+            outage_url=instance.outage_url,
+            gateway_secret="s",
         )
     )["http"]
     assert routes["middlewares"]["portal-outage"]["errors"]["service"] == "outage"
     assert routes["services"]["outage"]["loadBalancer"]["servers"] == [{"url": instance.outage_url}]
-    for name in ("portal", "ws-gateway", "ws-fallback"):
+    for name in ("portal", "portal-streams", "ws-gateway", "ws-fallback"):
         assert routes["routers"][name]["middlewares"][0] == "portal-outage"

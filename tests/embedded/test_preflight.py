@@ -37,7 +37,7 @@ def test_a_taken_port_is_named_with_its_holder_and_the_way_out(instance: Instanc
     assert "BERTH_PORT=" in line
 
 
-@pytest.mark.parametrize("which", ["web_port", "redis_port"])
+@pytest.mark.parametrize("which", ["web_port", "redis_port", "gateway_port"])
 def test_the_inner_ports_are_checked_too(instance: Instance, which: str) -> None:
     port = getattr(instance, which)
     with socket.create_server(("127.0.0.1", port)), pytest.raises(Problem, match=str(port)):

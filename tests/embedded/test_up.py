@@ -23,9 +23,9 @@ from portal.embedded.environment import ROOT, Instance
 from tests.embedded.conftest import free_ports
 
 pytestmark = pytest.mark.engine
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 RECOVERY_LIMIT_S = 30.0
-SERVICES = ("redis", "web", "traefik", "control", "node", "beat")
+SERVICES = ("redis", "web", "gateway", "traefik", "control", "node", "beat")
 
 
 class Running:
@@ -120,13 +120,14 @@ def command(instance: Instance, *arguments: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Instance:
-    port, web, redis = free_ports(3)
+    port, web, redis, gateway = free_ports(4)
     return Instance.from_environ(
         {
             "BERTH_HOME": str(tmp_path_factory.mktemp("instance") / "home"),
             "BERTH_PORT": str(port),
             "BERTH_WEB_PORT": str(web),
             "BERTH_REDIS_PORT": str(redis),
+            "BERTH_GATEWAY_PORT": str(gateway),
             "BERTH_NODE_NAME": "node-a",
         }
     )
@@ -147,7 +148,7 @@ def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running)
     status, report = running.health()
     assert status == 200, report
     names = [part["name"] for part in report["parts"]]
-    assert names == ["database", "redis", "proxy", "control", "node", "beat"]
+    assert names == ["database", "redis", "proxy", "gateway", "control", "node", "beat"]
     assert all(part["ok"] and part["detail"] for part in report["parts"])
 
 

@@ -1,7 +1,8 @@
 """Who gets what from every URL. A URL that is not here fails the test.
 
 Columns: nobody signed in · charlie, an outsider · dan, another member of the team · bob, the member
-whose workspace it is · alice, an owner of the team · olga, an operator · the scope that a token needs.
+whose workspace it is · alice, an owner of the team · olga, an operator · ada, an administrator (as olga where
+nothing is said) · the scope that a token needs.
 
 Pages send whoever is not signed in to the sign-in page (302), the REST API answers 401. What somebody
 may not even see is 404, what he sees and may not do is 403. `~` stands for 200 or 503: health depends
@@ -12,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WHO = ("nobody", "charlie", "dan", "bob", "alice", "olga")
+WHO = ("nobody", "charlie", "dan", "bob", "alice", "olga", "ada")
 
 TABLE = """
-#                                                         nobody charlie dan bob alice olga  scope
+#                                                         nobody charlie dan bob alice olga  ada  scope
 
 # --- health ---
 GET    healthz                                              ~      ~      ~   ~   ~     ~     -
@@ -29,12 +30,22 @@ POST   sign-out/                                            302    302    302 30
 POST   theme/                                               302    302    302 302 302   302   -
 GET    account/                                             302    200    200 200 200   200   -
 POST   account/                                             302    400    400 400 400   400   -
+GET    account/email/                                       302    302    302 302 302   302   -
+POST   account/email/                                       302    400    400 400 400   400   -
+GET    account/sessions/end/                                302    302    302 302 302   302   -
+POST   account/sessions/end/                                302    302    302 302 302   302   -
+GET    account/sessions/<uuid:session_id>/end/              302    302    302 302 302   302   -
+POST   account/sessions/<uuid:session_id>/end/              302    404    404 302 404   404   -
 GET    account/notices/                                     302    302    302 302 302   302   -
 POST   account/notices/                                     302    302    302 302 302   302   -
 GET    account/tokens/                                      302    200    200 200 200   200   -
 POST   account/tokens/                                      302    200    200 200 200   200   -
 GET    account/tokens/<uuid:token_id>/revoke/               302    302    302 302 302   302   -
 POST   account/tokens/<uuid:token_id>/revoke/               302    404    404 302 404   404   -
+
+# --- pages: audit log ---
+GET    audit/                                               302    403    403 403 403   403   200   -
+GET    audit/export/<slug:form>/                            302    403    403 403 403   403   200   -
 
 # --- pages: teams ---
 GET    teams/                                               302    200    200 200 200   200   -
@@ -113,6 +124,42 @@ POST   api/v1/tokens                                        401    201    201 20
 GET    api/v1/tokens/<uuid:token_id>                        401    404    404 200 404   404   tokens:read
 DELETE api/v1/tokens/<uuid:token_id>                        401    404    404 204 404   404   tokens:write
 
+# --- people: the one named here is dan ---
+GET    sign-in/forgotten/                                   404    404    404 404 404   404   -
+POST   sign-in/forgotten/                                   404    404    404 404 404   404   -
+GET    welcome/<uuid:user_id>/<str:link>/                   200    200    200 200 200   200   -
+POST   welcome/<uuid:user_id>/<str:link>/                   302    302    302 302 302   302   -
+GET    users/                                               302    403    403 403 403   403   200  -
+POST   users/                                               302    403    403 403 403   403   200  -
+GET    users/<str:username>/                                302    403    403 403 403   403   200  -
+POST   users/<str:username>/                                302    403    403 403 403   403   302  -
+GET    users/<str:username>/team/                           302    403    403 403 403   403   302  -
+POST   users/<str:username>/team/                           302    403    403 403 403   403   302  -
+GET    users/<str:username>/invite/                         302    403    403 403 403   403   302  -
+POST   users/<str:username>/invite/                         302    403    403 403 403   403   302  -
+GET    users/<str:username>/deactivate/                     302    403    403 403 403   403   200  -
+POST   users/<str:username>/deactivate/                     302    403    403 403 403   403   302  -
+GET    users/<str:username>/reactivate/                     302    403    403 403 403   403   302  -
+POST   users/<str:username>/reactivate/                     302    403    403 403 403   403   302  -
+GET    users/<str:username>/reset-password/                 302    403    403 403 403   403   200  -
+POST   users/<str:username>/reset-password/                 302    403    403 403 403   403   200  -
+GET    users/<str:username>/end-sessions/                   302    403    403 403 403   403   200  -
+POST   users/<str:username>/end-sessions/                   302    403    403 403 403   403   302  -
+GET    users/<str:username>/delete/                         302    403    403 403 403   403   200  -
+POST   users/<str:username>/delete/                         302    403    403 403 403   403   302  -
+GET    api/v1/users                                         401    403    403 403 403   403   200  users:read
+POST   api/v1/users                                         401    403    403 403 403   403   201  users:write
+GET    api/v1/users/<username:username>                     401    403    403 403 403   403   200  users:read
+PATCH  api/v1/users/<username:username>                     401    403    403 403 403   403   200  users:write
+DELETE api/v1/users/<username:username>                     401    403    403 403 403   403   204  users:write
+POST   api/v1/users/<username:username>/deactivate          401    403    403 403 403   403   200  users:write
+POST   api/v1/users/<username:username>/reactivate          401    403    403 403 403   403   200  users:write
+POST   api/v1/users/<username:username>/invite              401    403    403 403 403   403   409  -
+POST   api/v1/users/<username:username>/reset-password      401    403    403 403 403   403   200  users:write
+POST   api/v1/users/<username:username>/end-sessions        401    403    403 403 403   403   200  users:write
+GET    api/v1/users/<username:username>/sign-ins            401    403    403 403 403   403   200  users:read
+GET    api/v1/audit-entries                                 401    403    403 403 403   403   200  audit:read
+
 # --- notices: everybody has his own; the one named here is bob's ---
 GET    notifications/                                       302    200    200 200 200   200   -
 GET    notifications/bell/                                  302    200    200 200 200   200   -
@@ -143,13 +190,13 @@ POST   quotas/requests/<uuid:request_id>/withdraw/          302    404    302 30
 GET    quotas/grants/<uuid:grant_id>/revoke/                302    302    302 302 302   302   -
 POST   quotas/grants/<uuid:grant_id>/revoke/                302    404    302 302 302   302   -
 GET    quotas/rules/                                        302    403    403 403 403   200   -
-POST   quotas/rules/                                        302    403    403 403 403   403   -
+POST   quotas/rules/                                        302    403    403 403 403   403   200  -
 GET    quotas/rules/<uuid:rule_id>/                         302    302    302 302 302   302   -
-POST   quotas/rules/<uuid:rule_id>/                         302    403    403 403 403   403   -
+POST   quotas/rules/<uuid:rule_id>/                         302    403    403 403 403   403   302  -
 GET    quotas/delegations/                                  302    302    302 302 302   302   -
-POST   quotas/delegations/                                  302    403    403 403 403   403   -
+POST   quotas/delegations/                                  302    403    403 403 403   403   400  -
 GET    quotas/delegations/<uuid:delegation_id>/end/         302    302    302 302 302   302   -
-POST   quotas/delegations/<uuid:delegation_id>/end/         302    403    403 403 403   403   -
+POST   quotas/delegations/<uuid:delegation_id>/end/         302    403    403 403 403   403   302  -
 GET    api/v1/quota-requests                                401    200    200 200 200   200   quotas:read
 POST   api/v1/quota-requests                                401    400    201 201 201   403   quotas:write
 GET    api/v1/quota-requests/<uuid:request_id>              401    404    200 200 200   200   quotas:read
@@ -159,14 +206,14 @@ POST   api/v1/quota-requests/<uuid:request_id>/withdraw     401    404    403 20
 GET    api/v1/grants                                        401    200    200 200 200   200   quotas:read
 POST   api/v1/grants/<uuid:grant_id>/revoke                 401    404    403 403 200   200   quotas:decide
 GET    api/v1/auto-approve-rules                            401    200    200 200 200   200   quotas:read
-POST   api/v1/auto-approve-rules                            401    403    403 403 403   403   -
+POST   api/v1/auto-approve-rules                            401    403    403 403 403   403   400  -
 GET    api/v1/auto-approve-rules/<uuid:rule_id>             401    200    200 200 200   200   quotas:read
-PATCH  api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403   -
-DELETE api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403   -
+PATCH  api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403 200 quotas:decide
+DELETE api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403 204 quotas:decide
 GET    api/v1/delegations                                   401    200    200 200 200   200   quotas:read
-POST   api/v1/delegations                                   401    403    403 403 403   403   -
+POST   api/v1/delegations                                   401    403    403 403 403   403   400  -
 GET    api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   200   quotas:read
-DELETE api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   403   -
+DELETE api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   403 204 quotas:decide
 
 # --- pages: quotas and limits ---
 GET    quotas/limits/                                       302    403    403 403 403   200   -
@@ -277,8 +324,10 @@ def rows() -> list[Row]:
         if not line or line.startswith("#"):
             continue
         method, route, *words = line.split()
-        outcomes = tuple(_outcome(word) for word in words[: len(WHO)])
+        if len(words) == len(WHO):
+            words.insert(len(WHO) - 1, words[len(WHO) - 2])
         assert len(words) == len(WHO) + 1, line
+        outcomes = tuple(_outcome(word) for word in words[: len(WHO)])
         found.append(Row(method, "" if route == "." else route, outcomes, words[-1]))
     return found
 

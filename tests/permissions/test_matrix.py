@@ -14,13 +14,13 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
-from portal.accounts.models import Team
+from portal.accounts.models import Team, UserSession
 from portal.common.scopes import Scope
 from portal.events.models import Notification
 from portal.events.services import notify
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.workspaces.lifecycle import State
-from tests.factories import MembershipFactory, UserFactory, make_token
+from tests.factories import PASSWORD, MembershipFactory, UserFactory, make_token
 from tests.permissions.table import ROWS, WHO, Row
 from tests.workspaces.helpers import run_until_ready
 
@@ -112,6 +112,17 @@ def limited() -> dict[str, Any]:
     }
 
 
+def invited() -> dict[str, Any]:
+    """A guest's link."""
+    from portal.accounts import links
+
+    gina = UserFactory(username="gina", password=None)
+    return {
+        "<uuid:user_id>": gina.pk,
+        "<str:link>": links.make(gina, links.LinkKind.INVITATION).rstrip("/").rpartition("/")[2],
+    }
+
+
 class Stage:
     """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
 
@@ -132,8 +143,11 @@ class Stage:
             "<int:notification_id>": Notification.objects.get(user=people["bob"], kind="test").pk,
             **requested(people["bob"]),
             **limited(),
+            "<uuid:session_id>": UserSession.objects.create(user=people["bob"], key="bobs").pk,
             "<str:username>": "dan",
+            **invited(),
             "<username:username>": "dan",
+            "<slug:form>": "csv",
         }
 
     def url(self, route: str) -> str:
@@ -163,7 +177,12 @@ class Stage:
         wished |= {"starts_at": f"{first}Z", "ends_at": f"{last}Z"}
         bodies: dict[tuple[str, str], dict[str, Any]] = {
             ("POST", "sign-in/"): {"username": "bob", "password": "wrong"},
+            ("POST", "welcome/<uuid:user_id>/<str:link>/"): {"password": PASSWORD, "repeated": PASSWORD},
+            ("POST", "users/"): {"username": "hal", "role": "member"},
+            ("POST", "api/v1/users"): {"username": "hal"},
+            ("PATCH", "api/v1/users/<username:username>"): {"roles": ["operator"]},
             ("POST", "account/"): {"old_password": "wrong"},
+            ("POST", "account/email/"): {"email": "x@example.org", "password": "wrong"},
             ("POST", "account/tokens/"): {"name": "t", "scopes": ["all"], "expires": "7"},
             ("POST", "teams/"): team,
             ("POST", "teams/<slug:slug>/"): {"username": "erin", "role": "member"},
@@ -234,7 +253,8 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch) -> 
     notify([bob], "test", "Something that bobs are told")
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
     monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
-    people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga}
+    ada = UserFactory(username="ada", is_superuser=True)
+    people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga, "ada": ada}
     return Stage(people, workspace, token, pool)
 
 
@@ -366,7 +386,14 @@ def test_lists_show_what_somebody_may_see_and_no_more(stage):
         who: [item["name"] for item in stage.program(who).get("/api/v1/workspaces").json()["results"]]
         for who in WHO[1:]
     }
-    assert seen == {"charlie": [], "dan": [], "bob": ["bobs"], "alice": ["bobs"], "olga": ["bobs"]}
+    assert seen == {
+        "charlie": [],
+        "dan": [],
+        "bob": ["bobs"],
+        "alice": ["bobs"],
+        "olga": ["bobs"],
+        "ada": ["bobs"],
+    }
     teams = {
         who: sorted(item["slug"] for item in stage.program(who).get("/api/v1/teams").json()["results"])
         for who in WHO[1:]
@@ -377,6 +404,7 @@ def test_lists_show_what_somebody_may_see_and_no_more(stage):
         "bob": ["vision"],
         "alice": ["vision"],
         "olga": ["robots", "vision"],
+        "ada": ["robots", "vision"],
     }
 
 
@@ -412,7 +440,10 @@ PUBLIC = {
     # Who is not signed in gets in here, and may choose how it looks.
     "sign-in/",
     "sign-out/",
+    "sign-in/forgotten/",
     "theme/",
+    # A link is the proof.
+    "welcome/<uuid:user_id>/<str:link>/",
     # Health is asked by programs without an account; metrics have a token of their own.
     "healthz",
     "healthz/live",

@@ -12,7 +12,7 @@ from portal.accounts.models import Team, User
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
-from portal.workspaces.troubles import reported
+from portal.workspaces.results import reported
 from tests.factories import PASSWORD, MembershipFactory, TeamFactory
 from tests.ui.conftest import LONG_NAME, LONG_TEAM
 

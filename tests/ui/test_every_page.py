@@ -26,6 +26,18 @@ class TestWorkspace(PageCase):
         self.url = f"/workspaces/{workspace.pk}/"
 
 
+class TestUsers(PageCase):
+    url, reader, fixtures = "/users/", "ada", ("team", "ada")
+
+
+class TestUser(PageCase):
+    url, reader, fixtures = "/users/bob/", "ada", ("team", "ada")
+
+
+class TestDeactivate(TestUser):
+    url = "/users/bob/deactivate/"
+
+
 class TestTeams(PageCase):
     url = "/teams/"
 

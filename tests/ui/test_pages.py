@@ -15,7 +15,7 @@ from portal.catalog.models import Flavor
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
-from portal.workspaces.troubles import reported
+from portal.workspaces.results import reported
 from tests.factories import PASSWORD, WorkspaceFactory, local_pool_with, node_info
 from tests.ui.conftest import LONG_NAME
 
@@ -198,6 +198,18 @@ def test_a_starting_form_with_javascript_gets_verdicts_and_keeps_a_name_that_was
     assert 'value="marimo"' in followed[followed.index('id="name-box"') :]
     kept = client.get("/workspaces/new/", query | {"name": "my-own"}, headers=htmx).content.decode()
     assert 'id="name-box"' not in kept
+
+
+def test_the_form_keeps_and_passes_on_that_work_is_checkpointed(
+    alice: User, team: Team, local_pool: Pool, catalog: None, as_user: Browse
+) -> None:
+    chosen = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision"}
+    client, said = as_user(alice), {"checkpointed": "on"}
+    refused = client.post("/workspaces/new/", chosen | said | {"hours": "soon"})
+    assert 'name="checkpointed" checked' in refused.content.decode()
+    assert client.post("/workspaces/new/", chosen | said | {"name": "said"}).status_code == 302
+    assert client.post("/workspaces/new/", chosen | {"name": "unsaid"}).status_code == 302
+    assert dict(Workspace.objects.values_list("name", "checkpointed")) == {"said": True, "unsaid": None}
 
 
 @pytest.mark.parametrize(
@@ -445,10 +457,10 @@ def test_a_token_without_scopes_is_refused_in_words(alice: User, as_user: Browse
 def test_the_password_changes_and_the_session_stays(alice: User, as_user: Browse) -> None:
     client = as_user(alice)
     new = "another-long-enough-one"
-    bad = client.post("/account/", {"old_password": "no", "new_password1": new, "new_password2": new})
+    bad = client.post("/account/", {"old_password": "no", "new_password": new, "repeated": new})
     assert bad.status_code == 400
     good = client.post(
-        "/account/", {"old_password": PASSWORD, "new_password1": new, "new_password2": new}, follow=True
+        "/account/", {"old_password": PASSWORD, "new_password": new, "repeated": new}, follow=True
     )
     assert "The password is changed" in text_of(good)
     alice.refresh_from_db()

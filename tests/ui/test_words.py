@@ -116,6 +116,21 @@ def test_sizes_name_what_counts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("accelerators", "words"),
+    [
+        ({"count": 2, "model": "H100", "within": "numa"}, "2 × H100 on one NUMA node"),
+        ({"count": 4, "model": "", "within": "island"}, "4 × GPU in one NVLink island"),
+        ({"count": 2, "model": "H100", "within": "node"}, "2 × H100"),
+        ({"count": 1, "model": "H100", "within": "numa"}, "1 × H100"),
+        ({"count": 1, "model": "", "mig_profile": "1g.10gb"}, "1 × MIG 1g.10gb"),
+    ],
+)
+def test_sizes_name_the_bond_and_the_profile(accelerators, words) -> None:
+    size = {"cpu_milli": 1000, "memory_mib": 1024, "accelerators": accelerators}
+    assert formatting.format_size(size) == f"{words}, 1 core, 1 GiB"
+
+
+@pytest.mark.parametrize(
     ("wanted", "goes"),
     [
         ("/teams/?q=a#b", "/teams/?q=a#b"),

@@ -15,7 +15,7 @@ from portal.events.services import record
 from portal.inventory.models import Pool
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace, WorkspaceStatus
-from portal.workspaces.troubles import reported
+from portal.workspaces.results import reported
 from tests.ui.test_pages import text_of
 
 Browse = Callable[..., Client]

@@ -18,6 +18,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.types import Op
 from tests.factories import FlavorFactory, MembershipFactory, UserFactory, simulated_pool
+from tests.sweeps import sweep
 from tests.workspaces.helpers import check_invariants, run_until_ready, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,13 +94,13 @@ def test_the_queue_and_newcomers_want_what_becomes_free(team, alice, users, one_
     outcome = at_once(
         [
             lambda: results.apply_result(seen(delete, "absent")),
-            *([reconcile.sweep] * 4),
+            *([sweep] * 4),
             *creations(team, users[8:12], "sim-h100-x1"),
         ]
     )
     assert not [item for item in outcome if isinstance(item, Exception)], outcome
-    Workspace.objects.filter(state=State.PENDING).update(next_reconcile_at=first.created_at)
-    assert not [item for item in at_once([reconcile.sweep] * 4) if isinstance(item, Exception)]
+    # The hints of both are with the broker, which delivers nothing here: the clock's sweep makes up for them.
+    assert not [item for item in at_once([sweep] * 4) if isinstance(item, Exception)]
     assert Workspace.objects.filter(state=State.PROVISIONING).count() == 1
     assert len([command for command in sent.commands if command.op is Op.START]) == 1
     check_invariants()

@@ -74,8 +74,11 @@ class Choice:
         return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
 
 
-def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
-    """The form with these slugs chosen; for an empty or unknown one the last choice, else one that works."""
+def choice(actor: User, *, template: str, flavor: str, team: str, expected_s: int | None = None) -> Choice:
+    """The form with these slugs chosen; for an empty or unknown one the last choice, else one that works.
+
+    `expected_s` is how long the workspace is needed, where that was said.
+    """
     last = selectors.last_choice(actor)
     cards = catalog.template_offers()
     usable = [offer.template.slug for offer in cards if not offer.reason]
@@ -86,7 +89,7 @@ def choice(actor: User, *, template: str, flavor: str, team: str) -> Choice:
     nearest: list[Flavor] = []
     chosen_template = next((offer.template for offer in cards if offer.template.slug == picked), None)
     if chosen_template is not None:
-        sized = offers.flavor_offers(chosen_template, teams.get(team_slug), actor)
+        sized = offers.flavor_offers(chosen_template, teams.get(team_slug), actor, expected_s=expected_s)
         possible = [offer.flavor.slug for offer in sized if offer.verdict.possible]
         asked_for = [
             offer.flavor.slug

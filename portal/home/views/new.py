@@ -19,7 +19,7 @@ from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.htmx import wants
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
-from portal.common.texts import strip_nul
+from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.home.presenters import new_workspace
 from portal.workspaces import selectors, services
@@ -43,14 +43,14 @@ def new(request: SignedInRequest) -> HttpResponse:
             return to_workspace(made)
     chosen = {name: data.get(name, "") for name in ("template", "flavor", "team")}
     error: PortalError | None = None
-    if request.method == "POST" and "ask" in data:
-        return _to_ask(request, chosen, data.get("name", ""))
     if request.method == "POST" and "check" not in data:
         try:
+            if "ask" in data:
+                return _to_ask(request, chosen, data.get("name", ""))
             return _create(request, chosen, data.get("name", ""), once)
         except PortalError as refused:
             error = refused
-    choice = new_workspace.choice(request.user, **chosen)
+    choice = new_workspace.choice(request.user, **chosen, expected_s=_seconds_if_valid(data.get("hours", "")))
     suggested = ""
     if choice.team and choice.template:
         suggested = services.free_name(actor=request.user, team=choice.team, template=choice.template)
@@ -62,6 +62,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "name": suggested if rename else name,
         "suggested": suggested,
         "hours": strip_nul(data.get("hours", ""))[:6],
+        "checkpointed": "checkpointed" in data,
         "once": once or uuid4().hex,
     }
     if wants(request, "choice"):
@@ -94,7 +95,9 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         "template": catalog.template_by_slug(chosen["template"]),
         "flavor": catalog.flavor_by_slug(chosen["flavor"]),
         "name": name,
-        "expected_s": _seconds(request.POST.get("hours", "")),
+        "expected_s": parse_hours(request.POST.get("hours", "")),
+        # A box that was not ticked says nothing: then the template and flavor decide.
+        "checkpointed": True if "checkpointed" in request.POST else None,
     }
     try:
         workspace = services.create(**wanted, idempotency_key=_key(once) if once else "")
@@ -105,21 +108,27 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
     return to_workspace(workspace, opening=True)
 
 
-def _seconds(hours: str) -> int | None:
-    """What was typed as hours, in seconds; None for nothing. Raises `InvalidInput`."""
-    text = strip_nul(hours).strip().replace(",", ".")
-    if not text:
-        return None
+def _seconds_if_valid(hours: str) -> int | None:
+    """The same for a verdict, which is given while somebody still types: None for what cannot be read."""
     try:
-        return round(float(text) * 3600)
-    except (ValueError, OverflowError):
-        raise InvalidInput(Reason(CommonCode.HOURS_NOT_UNDERSTOOD)) from None
+        found = parse_hours(hours)
+    except InvalidInput:
+        return None
+    return found if found is not None and 60 <= found <= services.MAX_EXPECTED_S else None
 
 
 def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> HttpResponse:
-    """On to the form that asks for what is missing; it makes the workspace, which waits for the answer."""
-    verdict = new_workspace.choice(request.user, **chosen).verdict
-    query = {**chosen, "name": name}
+    """On to the form that asks for what is missing; it makes the workspace, which waits for the answer.
+
+    Raises `InvalidInput` for hours that are none.
+    """
+    hours = strip_nul(request.POST.get("hours", ""))
+    expected_s = parse_hours(hours)
+    services.check_order(expected_s)
+    verdict = new_workspace.choice(request.user, **chosen, expected_s=expected_s).verdict
+    query = {**chosen, "name": name, "hours": hours}
+    if "checkpointed" in request.POST:
+        query["checkpointed"] = "on"
     if verdict is not None and verdict.ask is not None:
         query |= {
             "kind": verdict.ask.kind,

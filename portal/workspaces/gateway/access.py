@@ -1,6 +1,7 @@
-"""Who may enter a workspace: decided from cookies, bearer tokens and origins, with one look at Redis.
+"""Who may enter a workspace: decided from cookies, bearer tokens and origins, as a rule from memory.
 
-Redis is asked first; the portal's database only for what Redis does not know, and for tokens.
+What is not in memory, Redis is asked for; the portal's database only for what Redis does not know, and for
+tokens.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from portal.workspaces.gateway import tickets, workspace_views
+from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.request import ClientRequest
 from portal.workspaces.gateway.tickets import CookiePolicy
 from portal.workspaces.gateway.workspace_views import WorkspaceView
@@ -26,15 +28,18 @@ STORE_TIMEOUT_S = 2.0
 BEARER_CACHE_S = 1.0
 _BEARER_CACHE_MAX = 4096
 
-# A view, then each session and its remaining seconds. One command costs the client less than a pipeline.
+# Each value and its remaining seconds. One command costs the client less than a pipeline.
 _READ = """
-local found = {redis.call('GET', KEYS[1])}
-for i = 2, #KEYS do
-  found[2 * i - 2] = redis.call('GET', KEYS[i])
-  found[2 * i - 1] = redis.call('TTL', KEYS[i])
+local found = {}
+for i = 1, #KEYS do
+  found[2 * i - 1] = redis.call('GET', KEYS[i])
+  found[2 * i] = redis.call('TTL', KEYS[i])
 end
 return found
 """
+# Changes with every token that ends and every account that is changed (`portal.accounts.changes`).
+ACCOUNTS_KEY = "berth:acc:revision"
+PREFIXES = (workspace_views.KEY_PREFIX, tickets.SESSION_PREFIX, ACCOUNTS_KEY)
 
 
 class Refusal(StrEnum):
@@ -69,6 +74,7 @@ class Access:
         clock: Callable[[], float],
     ) -> None:
         self._redis = redis
+        self.memory = Memory(redis, PREFIXES, on_change=self._changed)
         self._resolve = resolve
         self._authorize_bearer = authorize_bearer
         self._cookie = cookie
@@ -76,6 +82,10 @@ class Access:
         self._clock = clock
         self._read_script: Any = redis.register_script(_READ)
         self._bearers: dict[bytes, tuple[float, str]] = {}
+
+    def _changed(self, keys: frozenset[str] | None) -> None:
+        if keys is None or ACCOUNTS_KEY in keys:
+            self._bearers.clear()
 
     async def enter(self, name: str, client: ClientRequest) -> WorkspaceView:
         """The workspace, for a client who may use it now.
@@ -114,16 +124,34 @@ class Access:
     async def _read(
         self, name: str, cookies: list[str]
     ) -> tuple[WorkspaceView | None, list[tuple[str, tickets.Session, int]]]:
-        """The view, and this workspace's live sessions among the cookies, in one round trip."""
+        """The view, and this workspace's live sessions among the cookies: from memory or by one look."""
         keys = [tickets.session_key(cookie) for cookie in cookies]
+        wanted = [workspace_views.key(name), *keys]
+        self.memory.start()
+        known = [self.memory.get(key) for key in wanted] if await self.memory.fresh() else [None]
+        if None in known:
+            known = await self._ask(wanted)
+        view = known[0][0] if known[0] is not None else None
+        sessions = [
+            (key, found[0], int(found[1]))
+            for key, found in zip(keys, known[1:], strict=True)
+            if found is not None and found[0].workspace == name
+        ]
+        return view, sessions
+
+    async def _ask(self, keys: list[str]) -> list[tuple[Any, float] | None]:
+        """What Redis has under the keys, the first of them a view's; it is remembered."""
+        mark = self.memory.mark()
         async with asyncio.timeout(STORE_TIMEOUT_S):
-            found: list[Any] = await self._read_script(keys=[workspace_views.key(name), *keys])
-        sessions = []
-        for position, session_key in enumerate(keys):
-            session = tickets.decode_session(found[1 + 2 * position])
-            if session is not None and session.workspace == name:
-                sessions.append((session_key, session, int(found[2 + 2 * position])))
-        return workspace_views.decode(found[0]), sessions
+            answer: list[Any] = await self._read_script(keys=keys)
+        found: list[tuple[Any, float] | None] = []
+        for key, data, ttl_s in zip(keys, answer[::2], answer[1::2], strict=True):
+            value: Any = tickets.decode_session(data) if found else workspace_views.decode(data)
+            found.append(None if value is None else (value, float(ttl_s)))
+            if value is not None:
+                # At least a second less than Redis will have it: what is left is rounded.
+                self.memory.keep(key, value, for_s=ttl_s - 1, mark=mark)
+        return found
 
     async def _session_user(self, sessions: list[tuple[str, tickets.Session, int]]) -> str | None:
         """The user of the one live session; with several it is not clear who this is."""
@@ -137,17 +165,19 @@ class Access:
         return session.user
 
     async def _bearer_user(self, token: str, name: str) -> str | None:
-        """The user behind a token. A yes is believed for `BEARER_CACHE_S`, a no never."""
+        """The user behind a token. A yes is believed for `BEARER_CACHE_S` and until accounts change."""
         key = hashlib.sha256(f"{name} {token}".encode()).digest()
         now = time.monotonic()
         until, user = self._bearers.get(key, (0.0, ""))
-        if now < until:
+        if now < until and await self.memory.fresh():
             return user
+        mark = self.memory.mark()
         found = await self._authorize_bearer(token, name)
         if found is None:
             self._bearers.pop(key, None)
             return None
         if len(self._bearers) >= _BEARER_CACHE_MAX:
             self._bearers.clear()
-        self._bearers[key] = (now + BEARER_CACHE_S, found)
+        if mark == self.memory.mark():
+            self._bearers[key] = (now + BEARER_CACHE_S, found)
         return found

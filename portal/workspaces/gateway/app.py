@@ -1,6 +1,6 @@
 """The gateway's ASGI application: Traefik's forward-auth and routes, and a workspace host's own paths.
 
-It stands before Django, uses no database, and answers most requests after one round trip to Redis.
+It stands before Django, uses no database, and answers most requests from memory (`memory`).
 Whatever goes wrong on the way, the answer is a refusal.
 """
 
@@ -26,6 +26,7 @@ from portal.workspaces.gateway import access, pages, tickets
 from portal.workspaces.gateway.access import Access, AuthorizeBearer, Refusal, Refused, Resolve
 from portal.workspaces.gateway.feed import RoutesFeed
 from portal.workspaces.gateway.hosts import local_path, workspace_of_host, workspace_uuid
+from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.pages import Notice
 from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded
 from portal.workspaces.gateway.tickets import CookiePolicy
@@ -88,6 +89,7 @@ class Gateway:
     ) -> None:
         self._domain = settings.domain
         self._secret = settings.secret.encode()
+        self._auth_path = f"{_PROXY_PREFIX}{settings.secret}/auth".encode()
         self._redis = redis
         self._clock = clock
         self._cookie = CookiePolicy(secure=settings.cookie_secure)
@@ -102,7 +104,6 @@ class Gateway:
             clock=clock,
         )
         endpoints: dict[str, Handler] = {
-            "/gateway/{secret}/auth": self._auth,
             "/gateway/{secret}/routes": self._routes,
             "/gateway/{path:path}": self._nothing,
             "/.berth/page.css": self._style,
@@ -114,6 +115,15 @@ class Gateway:
             redirect_slashes=False,
             default=_Endpoint(self._fallback, self._failure),
         )
+
+    async def close(self) -> None:
+        """Let go of what listens to Redis."""
+        await self._access.memory.close()
+
+    @property
+    def memory(self) -> Memory:
+        """What it remembers of Redis."""
+        return self._access.memory
 
     def handles(self, scope: Scope) -> bool:
         """Whether `scope` is for a workspace's host or for forward-auth."""
@@ -128,25 +138,35 @@ class Gateway:
         if scope["type"] == "websocket":
             # Only a workspace without a route leads here: there is nothing to talk to.
             await WebSocketClose(1013, "The workspace is not running.")(scope, receive, send)
+        elif hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._auth_path):
+            await self._auth(scope, receive, send)
         else:
             await self._router(scope, receive, send)
 
     # What Traefik asks, below a path that only it knows.
 
-    async def _auth(self, request: Request) -> Response:
-        """Forward-auth. 200 carries what the app gets in place of the client's own headers."""
-        self._check_secret(request)
-        client = _noted(request, forwarded(request))
-        view = await self._access.enter(self._workspace(client), client)
+    async def _auth(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward-auth, which every request of a workspace waits for: the usual answer makes no objects.
+
+        200 carries what the app gets in place of the client's own headers.
+        """
+        try:
+            client = scope[_CLIENT] = forwarded(scope)
+            view = await self._access.enter(self._workspace(client), client)
+        except Exception as error:
+            await self._failure(Request(scope, receive), error)(scope, receive, send)
+            return
         if view.simulated or view.state != "running":
-            return self._not_reachable(view, client)
+            await self._not_reachable(view, client)(scope, receive, send)
+            return
         upstream = view.upstream_headers
-        headers = {"cache-control": "no-store"}
+        headers = [(b"cache-control", b"no-store"), (b"content-length", b"0")]
         if cookies := "; ".join(part for part in (client.app_cookies(), upstream.get("Cookie", "")) if part):
-            headers["cookie"] = cookies
+            headers.append((b"cookie", cookies.encode("latin-1")))
         if "Authorization" in upstream:
-            headers["authorization"] = upstream["Authorization"]
-        return Response(headers=headers)
+            headers.append((b"authorization", upstream["Authorization"].encode("latin-1")))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body"})
 
     async def _routes(self, request: Request) -> Response:
         """Traefik's configuration, held back until it has changed; see `RoutesFeed`."""
@@ -168,13 +188,13 @@ class Gateway:
     # A workspace's host: the gateway's own paths, and the page where no route leads further.
 
     async def _style(self, request: Request) -> Response:
-        self._workspace(_noted(request, direct(request)))
+        self._workspace(_noted(request, direct(request.scope)))
         headers = {"cache-control": "max-age=3600", "x-content-type-options": "nosniff"}
         return Response(pages.CSS, headers=headers, media_type="text/css")
 
     async def _exchange(self, request: Request) -> Response:
         """A one-time ticket for a cookie of this origin."""
-        client = _noted(request, direct(request))
+        client = _noted(request, direct(request.scope))
         name = self._workspace(client)
         if request.method not in ("GET", "POST"):
             return pages.METHOD_NOT_ALLOWED.response(html=False)
@@ -203,7 +223,7 @@ class Gateway:
         return pages.redirect(following, status=303, headers={"set-cookie": self._cookie.set_header(cookie)})
 
     async def _leave(self, request: Request) -> Response:
-        client = _noted(request, direct(request))
+        client = _noted(request, direct(request.scope))
         name = self._workspace(client)
         if request.method not in ("GET", "POST"):
             return pages.METHOD_NOT_ALLOWED.response(html=False)
@@ -214,7 +234,7 @@ class Gateway:
         return pages.redirect(self._page_url(name), status=303, headers=headers)
 
     async def _fallback(self, request: Request) -> Response:
-        client = _noted(request, direct(request))
+        client = _noted(request, direct(request.scope))
         name = self._workspace(client)
         if client.path.startswith(_OWN_PREFIX):
             raise _NotFound

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import redis.asyncio
 from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import close_old_connections
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from portal.workspaces.gateway import publishing
 from portal.workspaces.gateway.app import GatewaySettings, build_app
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _with_fresh_connection(ask: Callable[P, R]) -> Callable[P, R]:
+    """`ask`, on a connection that is still good: no request of Django's has seen to that."""
+
+    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        close_old_connections()
+        return ask(*args, **kwargs)
+
+    return asked
 
 
 def gateway_application(django_application: Any) -> ASGIApp:
@@ -28,8 +43,8 @@ def gateway_application(django_application: Any) -> ASGIApp:
             cookie_secure=settings.HTTPS,
         ),
         store,
-        sync_to_async(publishing.resolve),
-        sync_to_async(publishing.authorize_bearer),
+        sync_to_async(_with_fresh_connection(publishing.resolve)),
+        sync_to_async(_with_fresh_connection(publishing.authorize_bearer)),
     )
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

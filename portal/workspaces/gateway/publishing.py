@@ -10,11 +10,11 @@ from functools import lru_cache
 
 import redis
 from django.conf import settings
-from django.db import transaction
+from django.db.models import QuerySet
 
-from portal.accounts.domain_events import SignedOut
+from portal.accounts.domain_events import SignedOut, UserDeactivated
 from portal.accounts.models import User
-from portal.accounts.services import user_of_token
+from portal.accounts.token_lookup import user_of_token
 from portal.catalog.models import UpstreamAuth
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.reasons.codes import WorkspaceCode
@@ -22,6 +22,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live
 from portal.workspaces import policies
+from portal.workspaces.domain_events import EndpointChanged, StateChanged
 from portal.workspaces.gateway import routes, tickets, workspace_views
 from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.gateway.workspace_views import WorkspaceView
@@ -55,7 +56,8 @@ def view_of(workspace: Workspace) -> WorkspaceView:
         external_name=workspace.external_name,
         name=workspace.name,
         state=workspace.state,
-        user_ids=frozenset({str(workspace.owner_id)}),
+        # Nobody enters for an account that has been switched off, whatever a cookie or a ticket says.
+        user_ids=frozenset({str(workspace.owner_id)} if workspace.owner.is_active else ()),
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,
         revision=int(workspace.state_since.timestamp() * 1000),
@@ -68,9 +70,14 @@ def route_of(workspace: Workspace) -> routes.Route | None:
     return routes.Route(workspace.external_name, workspace.endpoint, settings.BERTH_DOMAIN)
 
 
-def publish_on_commit(workspace: Workspace) -> None:
-    """Bring the gateway up to date with a workspace once the transaction has held."""
-    transaction.on_commit(lambda: publish(workspace))
+def state_changed(event: StateChanged) -> None:
+    """Every change of state is published, so that nobody is sent to an app that is ending."""
+    for workspace in event.workspaces:
+        publish(workspace)
+
+
+def endpoint_changed(event: EndpointChanged) -> None:
+    publish(event.workspace)
 
 
 def publish(workspace: Workspace) -> None:
@@ -125,6 +132,16 @@ def end_sessions(event: SignedOut) -> None:
         log.warning("workspace sessions of %s not ended: %s", event.user_id, error)
 
 
+def end_access(event: UserDeactivated) -> None:
+    """Take a deactivated user out of every workspace: cookies, tickets, and the views that name the user."""
+    try:
+        tickets.revoke_user(live.connection(), str(event.user.pk))
+    except redis.RedisError as error:
+        log.warning("workspace sessions of %s not ended: %s", event.user.pk, error)
+    for workspace in _shown().filter(owner=event.user, state__in=ROUTED):
+        publish(workspace)
+
+
 def resolve(external_name: str) -> WorkspaceView | None:
     """The view of a workspace from the database, for when Redis has none."""
     workspace = _by_external_name(external_name)
@@ -147,8 +164,8 @@ def authorize_bearer(secret: str, _external_name: str) -> str | None:
 
 
 def _by_external_name(external_name: str) -> Workspace | None:
-    return (
-        Workspace.objects.select_related("template", "flavor__pool", "pool")
-        .filter(pk=workspace_uuid(external_name))
-        .first()
-    )
+    return _shown().filter(pk=workspace_uuid(external_name)).first()
+
+
+def _shown() -> QuerySet[Workspace]:
+    return Workspace.objects.select_related("owner", "template", "flavor__pool", "pool")

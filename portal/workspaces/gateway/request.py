@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.types import Scope
 
 from portal.workspaces.gateway.hosts import same_origin
 from portal.workspaces.gateway.tickets import MAX_COOKIES
@@ -99,19 +99,18 @@ class ClientRequest:
         return not (opens and self.first("sec-fetch-dest") in ("document", ""))
 
 
-def direct(request: Request) -> ClientRequest:
+def direct(scope: Scope) -> ClientRequest:
     """The request as it came, on a workspace's own host. Raises `Malformed`."""
-    scope = request.scope
     target = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
     if scope.get("query_string"):
         target += "?" + scope["query_string"].decode("latin-1")
-    headers = _by_name(request)
-    return ClientRequest(_once(headers, "host"), request.method, target, headers)
+    headers = _by_name(scope)
+    return ClientRequest(_once(headers, "host"), scope["method"], target, headers)
 
 
-def forwarded(request: Request) -> ClientRequest:
+def forwarded(scope: Scope) -> ClientRequest:
     """The request that Traefik asks about. Raises `Malformed`."""
-    headers = _by_name(request)
+    headers = _by_name(scope)
     method = _once(headers, "x-forwarded-method").upper()
     target = _once(headers, "x-forwarded-uri")
     if not target.startswith("/"):
@@ -121,13 +120,13 @@ def forwarded(request: Request) -> ClientRequest:
     return ClientRequest(_once(headers, "x-forwarded-host"), method, target, headers)
 
 
-def _by_name(request: Request) -> dict[str, list[str]]:
+def _by_name(scope: Scope) -> dict[str, list[str]]:
     """The headers, whose names a server of ASGI sends in lower case.
 
     Ten of them are looked at for each request; in Starlette's `Headers` each look goes through the list.
     """
     headers: dict[str, list[str]] = {}
-    for name, value in request.scope["headers"]:
+    for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
     return headers
 

@@ -26,7 +26,7 @@ SESSION_MAX_S = 7 * 24 * 3600
 RENEW_AFTER_S = 300
 MAX_COOKIES = 4
 _TICKET = "berth:gw:ticket:"
-_SESSION = "berth:gw:session:"
+SESSION_PREFIX = "berth:gw:session:"
 _BY_WORKSPACE = "berth:gw:of-ws:"
 _BY_USER = "berth:gw:of-user:"
 
@@ -141,7 +141,7 @@ def ticket_key(ticket: str) -> str:
 
 def session_key(cookie: str) -> str:
     """The Redis key of the session that a cookie value stands for."""
-    return _SESSION + _digest(cookie)
+    return SESSION_PREFIX + _digest(cookie)
 
 
 def decode_session(data: Any) -> Session | None:

@@ -20,7 +20,7 @@ from portal.workspaces.gateway.hosts import check_external_name
 
 VIEW_TTL_S = 60
 UPSTREAM_HEADERS = ("Authorization", "Cookie")
-_KEY = "berth:gw:ws:"
+KEY_PREFIX = "berth:gw:ws:"
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 # A late writer must not put an older revision over a newer one.
@@ -65,7 +65,7 @@ class WorkspaceView:
 
 def key(external_name: str) -> str:
     """The Redis key of a view."""
-    return _KEY + external_name
+    return KEY_PREFIX + external_name
 
 
 def encode(view: WorkspaceView) -> bytes:

@@ -159,6 +159,7 @@ async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app=gateway)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
         yield client
+    await gateway.close()
 
 
 class ThreadedServer(uvicorn.Server):
@@ -276,6 +277,8 @@ class LateGateway:
         await send({"type": "http.response.body", "body": b"portal"})
 
     async def close(self) -> None:
+        if self._app is not None:
+            await self._app.close()
         if self._redis is not None:
             await self._redis.aclose()
 
@@ -305,14 +308,19 @@ def started(folder: Path) -> Iterator[Stack]:
         dynamic, static = folder / "dynamic.yml", folder / "static.yml"
         dynamic.write_text(
             json.dumps(
-                traefik.dynamic_config(web_url=f"http://127.0.0.1:{web_port}", domain=DOMAIN, secret=SECRET)
+                traefik.dynamic_config(
+                    web_url=f"http://127.0.0.1:{web_port}",
+                    gateway_url=f"http://127.0.0.1:{web_port}",
+                    domain=DOMAIN,
+                    secret=SECRET,
+                )
             )
         )
         static.write_text(
             json.dumps(
                 traefik.static_config(
                     listen=f"127.0.0.1:{proxy_port}",
-                    web_url=f"http://127.0.0.1:{web_port}",
+                    gateway_url=f"http://127.0.0.1:{web_port}",
                     secret=SECRET,
                     dynamic_file=str(dynamic),
                 )

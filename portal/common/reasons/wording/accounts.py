@@ -15,6 +15,14 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.CHOOSE_SCOPES: Text(_("Choose from %(known)s."), prepare=listed("known")),
     AccountCode.EXPIRY_NOT_IN_FUTURE: Text(_("Choose a day in the future.")),
     AccountCode.EXPIRY_PAST: Text(_("The expiry lies in the past."), _("Choose a later day.")),
+    AccountCode.LAST_ADMINISTRATOR: Text(
+        _("%(username)s is the last administrator who can sign in."),
+        _("Make somebody else an administrator first, and have them sign in."),
+    ),
+    AccountCode.LINK_SPENT: Text(
+        _("This link has been used, has expired, or was replaced by a newer one."),
+        _("Ask an administrator for a new one."),
+    ),
     AccountCode.LAST_OWNER: Text(
         _("%(username)s is the only owner of %(team)s."), _("Make somebody else an owner first.")
     ),
@@ -32,13 +40,25 @@ TEXTS: dict[StrEnum, Text] = {
         _("Choose at least one scope."), _("Use some of: %(known)s."), prepare=listed("known")
     ),
     AccountCode.NO_SUCH_ROLE: Text(_("“%(role)s” is no role.")),
+    AccountCode.NO_SUCH_SITE_ROLE: Text(
+        _("“%(role)s” is no role in the portal."), _("Use some of: %(known)s."), prepare=listed("known")
+    ),
+    AccountCode.NO_SUCH_SESSION: Text(
+        _("There is no such session of yours."), _("Look at the list of your sessions: it may have ended.")
+    ),
     AccountCode.NO_SUCH_TEAM: Text(
         _("There is no team “%(slug)s” that you may see."), _("Choose one of your teams.")
     ),
     AccountCode.NO_SUCH_TOKEN: Text(_("There is no such token of yours."), _("Look at your list of tokens.")),
     AccountCode.NO_SUCH_USER: Text(
         _("There is no user “%(username)s”."),
-        _("Check the spelling, or ask an operator to add the user."),
+        _("Check the spelling, or ask an administrator to invite the user."),
+    ),
+    AccountCode.NOT_INVITED: Text(
+        _("%(username)s has a password already."), _("Reset the password instead.")
+    ),
+    AccountCode.ONLY_ADMINISTRATORS: Text(
+        _("Only an administrator may do this."), _("Ask the administrator of this installation.")
     ),
     AccountCode.ONLY_OPERATORS: Text(
         _("Only an operator may do this."), _("Ask the operator of this installation.")
@@ -63,5 +83,24 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.UNKNOWN_SCOPES: Text(
         _("Unknown scope: %(scopes)s."), _("Use some of: %(known)s."), prepare=listed("scopes", "known")
     ),
+    AccountCode.USER_DEACTIVATED: Text(
+        _("The account of %(username)s is deactivated."), _("Reactivate it first.")
+    ),
+    AccountCode.USER_DELETED: Text(
+        _("The account of %(username)s has been deleted. Its name is kept, as its home folders carry it."),
+        _("Choose another name."),
+    ),
+    AccountCode.USER_HAS_WORKSPACES: Text(
+        ngettext_lazy(
+            "%(username)s still has %(count)d workspace: %(names)s.",
+            "%(username)s still has %(count)d workspaces: %(names)s.",
+            "count",
+        ),
+        _("Say that they shall be deleted too; the files in home folders stay."),
+        prepare=listed("names"),
+    ),
+    AccountCode.USER_NOT_VALID: Text(_("The account cannot be like this.")),
     AccountCode.USER_UNKNOWN: Text(_("No user has this name.")),
+    AccountCode.WORKSPACES_CHOICE: Text(_("Say “delete” for workspaces that go too, or leave it out.")),
+    AccountCode.WRONG_PASSWORD: Text(_("This is not your present password.")),
 }

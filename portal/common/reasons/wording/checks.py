@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from portal.common.reasons.codes import CheckCode
 from portal.common.reasons.wording import Params, Text
 
-NOUNS = {"check": _("check"), "scrub": _("scrub")}
+NOUNS = {"check": _("check"), "scrub": _("scrub"), "repartition": _("change of MIG layout")}
 """What a run is called inside a sentence, by its kind."""
 
 
@@ -42,6 +42,10 @@ TEXTS: dict[StrEnum, Text] = {
         _("Hours are whole numbers; 0 is never."), _("Correct the number and set it again.")
     ),
     CheckCode.HOURS_TOO_MANY: Text(_("At most %(max)d, which is a year; 0 is never.")),
+    CheckCode.LAYOUT_CHANGE_LOST: Text(
+        _("A change of its MIG layout was lost."),
+        _("Look at its instances on the node, scrub them, then return it to service."),
+    ),
     CheckCode.NODE_NOT_ANSWERING: Text(
         _("%(node)s has not answered."), _("Look whether its node worker runs.")
     ),

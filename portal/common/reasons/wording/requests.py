@@ -72,6 +72,10 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_until,
     ),
     RequestCode.DELEGATE_IS_SELF: Text(_("Choose somebody else: you may decide anyway.")),
+    RequestCode.DELEGATE_OF_REQUESTER: Text(
+        _("You decide in place of %(username)s, who asks for this."),
+        _("Somebody else who may decide has been told."),
+    ),
     RequestCode.DELEGATION_END: Text(_("Choose an end after the beginning, in the future.")),
     RequestCode.DELEGATION_TOO_LONG: Text(_("A year at most.")),
     RequestCode.DENIAL_NEEDS_REASON: Text(

@@ -8,7 +8,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.reasons.codes import WorkspaceCode
-from portal.common.reasons.wording import Params, Text, names_joined
+from portal.common.reasons.wording import Params, Text, names_joined, reason_of, sentence_of
 
 STATE_WORDS = {
     "pending": _("queued"),
@@ -25,6 +25,15 @@ STATE_WORDS = {
 
 def _state(params: Params) -> Params:
     return {**params, "state": STATE_WORDS[params["state"]]}
+
+
+def _cause(params: Params) -> Params:
+    """`cause` is a reason in its JSON form; in older rows it is text."""
+    cause = params["cause"]
+    if isinstance(cause, str):
+        return params
+    reason = reason_of(cause)
+    return {**params, "cause": sentence_of(reason) if reason is not None else ""}
 
 
 def _exit_code(params: Params) -> Params:
@@ -133,6 +142,9 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_exit_code,
     ),
     WorkspaceCode.CHECK_FAILED: Text(_("%(what)s; another one is taken."), prepare=_check_failed),
+    WorkspaceCode.REPARTITION_FAILED: Text(
+        _("The MIG layout of %(device)s could not be changed: %(problem)s It waits for another place.")
+    ),
     WorkspaceCode.DEVICE_LOST: Text("%(text)s", "%(next)s", prepare=_device_lost),
     WorkspaceCode.LOST: Text(
         _("Its processes have disappeared, as after a restart of the machine."),
@@ -140,7 +152,9 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     # What a driver says of itself: `code` is its code, `text` its sentence (`provisioning.errors`).
     WorkspaceCode.REPORTED: Text("%(text)s"),
-    WorkspaceCode.NOT_STARTED_IN_TIME: Text(_("It could not be started within %(limit_s)d s: %(cause)s")),
+    WorkspaceCode.NOT_STARTED_IN_TIME: Text(
+        _("It could not be started within %(limit_s)d s: %(cause)s"), prepare=_cause
+    ),
     WorkspaceCode.START_TIMEOUT: Text(
         _("%(template)s did not answer within %(limit_s)d s."), _("Look at the log below, then try again.")
     ),

@@ -1,0 +1,1 @@
+"""Requests a second: REST and the gateway, beside JupyterHub, a bare Traefik and configurable-http-proxy."""

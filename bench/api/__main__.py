@@ -1,0 +1,207 @@
+"""Requests a second: `python -m bench.api [--rounds 3] [--seconds 6] [--rows 10000] [--json FILE]`.
+
+Berth as `make up` starts it, with its default settings in a folder of its own; JupyterHub with
+configurable-http-proxy and SQLite; and, for the gateway, a bare Traefik and a configurable-http-proxy in
+front of the very JupyterLab that runs in Berth's workspace, which gets the same credentials from all
+three. Loads take turns, so that a machine that grows slower meets all of them alike: the figure of each is
+the median of its rounds, and each ratio is the median of the rounds' ratios. Eight connections of wrk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+
+from bench.api.load import CONNECTIONS, Load, find_wrk, run
+from bench.api.proxies import Proxy, bare_traefik, http_proxy
+from bench.start_latency.__main__ import find_notebook_env, hub_environment, proxy_program
+from bench.start_latency.contestants import PATIENCE_S, ROOT, Berth, Hub
+
+ROWS = 20
+# What is asked of a load: at least so many times as many requests a second as another.
+BOUNDS = (
+    ("who am I", "JupyterHub: who am I", 2.0),
+    ("list of 20", "JupyterHub: list of 20 users", 3.0),
+    ("gateway", "bare Traefik", 0.9),
+    ("gateway", "configurable-http-proxy", 1.2),
+)
+
+Probe = Callable[[], Load]
+
+
+class ApiBerth(Berth):
+    """Berth with twenty workspaces, as many of them running as the machine has room for."""
+
+    def fill(self) -> None:
+        for number in range(ROWS):
+            body = {"name": f"w{number}", "team": "default", "template": "jupyterlab", "flavor": "cpu-small"}
+            self.client.post(
+                f"{self.base}/api/v1/workspaces", json=body, headers={**self.host, **self.authorization}
+            ).raise_for_status()
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            seen = self.client.get(
+                f"{self.base}/api/v1/workspaces?state=running", headers={**self.host, **self.authorization}
+            ).json()["results"]
+            if seen:
+                self.running: str = seen[0]["id"].replace("-", "")
+                return
+            time.sleep(0.2)
+        raise TimeoutError("no workspace runs")
+
+    def _gateway(self, path: str, headers: dict[str, str]) -> httpx.Response:
+        """What the gateway answers Traefik."""
+        path_secret = (self.folder / "var" / "secrets" / "gateway_secret").read_text().strip()
+        url = f"http://127.0.0.1:{self.port + 5}/gateway/{path_secret}/{path}"
+        return self.client.get(url, headers=headers).raise_for_status()
+
+    def upstream_headers(self) -> dict[str, str]:
+        """What JupyterLab is sent in place of the client's own credentials: it takes time to check."""
+        asked = {
+            "X-Forwarded-Method": "GET",
+            "X-Forwarded-Uri": "/api",
+            "X-Forwarded-Host": f"ws-{self.running}.localhost:{self.port}",
+        }
+        answer = self._gateway("auth", {**asked, **self.authorization})
+        return {"Authorization": answer.headers["authorization"]}
+
+    def upstream(self) -> str:
+        """Where the running workspace's JupyterLab answers, as Traefik is told."""
+        services = self._gateway("routes", {}).json()["http"]["services"]
+        url: str = services[f"ws-{self.running}"]["loadBalancer"]["servers"][0]["url"]
+        return url
+
+    def add_rows(self, count: int) -> None:
+        subprocess.run(
+            [sys.executable, "-m", "bench.api.rows", str(count)], env=self.environ, cwd=ROOT, check=True
+        )
+
+    def probe(self, path: str, seconds: int, host: str = "") -> Probe:
+        headers = {"Host": host or self.host["Host"], **self.authorization}
+        return lambda: run(self.base + path, headers, seconds)
+
+
+class ApiHub(Hub):
+    """JupyterHub with twenty users, one of whose servers runs."""
+
+    def fill(self) -> None:
+        for number in range(ROWS - 1):
+            self.client.post(
+                f"{self.base}/hub/api/users/user-{number}", headers=self.authorization
+            ).raise_for_status()
+        self.start()
+
+    def probe(self, path: str, seconds: int) -> Probe:
+        return lambda: run(self.base + path, self.authorization, seconds)
+
+
+def main() -> int:
+    arguments = parse()
+    find_wrk()
+    notebook_env = find_notebook_env(arguments.notebook_env)
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as temporary:
+        folder = Path(temporary)
+        program = proxy_program()
+        berth, hub = ApiBerth(folder, notebook_env), ApiHub(folder, notebook_env, hub_environment(), program)
+        proxies: list[Proxy] = []
+        try:
+            hub.open()
+            hub.fill()
+            berth.open()
+            berth.fill()
+            upstream, credentials = berth.upstream(), berth.upstream_headers()
+            proxies += [bare_traefik(folder, upstream), http_proxy(program, folder, upstream)]
+            for proxy in proxies:
+                proxy.wait("/api")
+            seconds = arguments.seconds
+            listed = f"/api/v1/workspaces?page_size={ROWS}"
+            loads = measure(
+                {
+                    "who am I": berth.probe("/api/v1/me", seconds),
+                    "JupyterHub: who am I": hub.probe("/hub/api/user", seconds),
+                    "list of 20": berth.probe(listed, seconds),
+                    "JupyterHub: list of 20 users": hub.probe(f"/hub/api/users?limit={ROWS}", seconds),
+                    "gateway": berth.probe("/api", seconds, f"ws-{berth.running}.localhost:{berth.port}"),
+                    "bare Traefik": lambda: run(proxies[0].url + "/api", credentials, seconds),
+                    "configurable-http-proxy": lambda: run(proxies[1].url + "/api", credentials, seconds),
+                },
+                arguments.rounds,
+            )
+            berth.add_rows(arguments.rows)
+            crowded = f"list of 20 among {arguments.rows:,}"
+            loads |= measure({crowded: berth.probe(listed, seconds)}, arguments.rounds)
+        finally:
+            for proxy in proxies:
+                proxy.close()
+            berth.close()
+            hub.close()
+    return report(loads, crowded, arguments.json)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.api", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=6, help="of each load in each round")
+    parser.add_argument("--rows", type=int, default=10_000, help="workspaces that are put into the database")
+    parser.add_argument("--json", type=Path, help="write the figures here as well")
+    parser.add_argument("--notebook-env", type=Path, help="default: what `make up` or `make test` has built")
+    return parser.parse_args()
+
+
+def measure(probes: dict[str, Probe], rounds: int) -> dict[str, list[Load]]:
+    """Each probe once in each round, after a round that is not counted."""
+    loads: dict[str, list[Load]] = {name: [] for name in probes}
+    for number in range(rounds + 1):
+        for name, probe in probes.items():
+            load = probe()
+            label = f"round {number}" if number else "warm-up"
+            print(f"{label:8} {name:32} {load.per_s:9.1f}/s  p99 {load.p99_ms:.1f} ms", file=sys.stderr)
+            if number:
+                loads[name].append(load)
+    return loads
+
+
+def report(loads: dict[str, list[Load]], crowded: str, target: Path | None) -> int:
+    """Print the table and the verdicts; 1 when a bound is missed."""
+    print(f"\n{'':34} {'req/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'not 2xx':>8}")
+    for name, seen in loads.items():
+        medians = [
+            statistics.median(getattr(load, key) for load in seen) for key in ("per_s", "p50_ms", "p99_ms")
+        ]
+        bad = sum(load.bad for load in seen)
+        print(f"{name:34} {medians[0]:9.0f} {medians[1]:8.1f} {medians[2]:8.1f} {bad:8}")
+    missed = 0
+    ratios = {}
+    for name, other, least in (*BOUNDS, (crowded, "list of 20", 0.9)):
+        pairs = zip(loads[name], loads[other], strict=True)
+        ratio = statistics.median(one.per_s / two.per_s for one, two in pairs)
+        ratios[f"{name} / {other}"] = ratio
+        missed += ratio < least
+        print(f"{'ok  ' if ratio >= least else 'LESS'} {name} / {other}: {ratio:.2f} (asked: {least})")
+    if target is not None:
+        figures = {
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            "connections": CONNECTIONS,
+            "loads": {name: [asdict(load) for load in seen] for name, seen in loads.items()},
+            "ratios": ratios,
+        }
+        target.write_text(json.dumps(figures, indent=2) + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

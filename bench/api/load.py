@@ -1,0 +1,55 @@
+"""One load: wrk with keep-alive connections against one address."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+CONNECTIONS = 8
+_UNITS_MS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one run of wrk has seen. `bad` are answers other than 2xx and 3xx, and broken connections."""
+
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+    bad: int
+
+
+def find_wrk() -> str:
+    found = shutil.which("wrk")
+    if found is None:
+        sys.exit("wrk is not installed (apt-get install wrk).")
+    return found
+
+
+def run(url: str, headers: dict[str, str], seconds: int) -> Load:
+    """Eight connections for so many seconds. Raises `RuntimeError` where wrk says nothing."""
+    given = [part for name, value in headers.items() for part in ("-H", f"{name}: {value}")]
+    done = subprocess.run(
+        [find_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency", *given, url],
+        capture_output=True,
+        text=True,
+    )
+    rate = re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)
+    if rate is None:
+        raise RuntimeError(f"wrk: {done.stdout}{done.stderr}")
+    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", done.stdout)
+    broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", done.stdout)
+    return Load(
+        per_s=float(rate[1]),
+        p50_ms=_latency(done.stdout, "50%"),
+        p99_ms=_latency(done.stdout, "99%"),
+        bad=int(bad[1] if bad else 0) + sum(map(int, broken.groups() if broken else ())),
+    )
+
+
+def _latency(text: str, share: str) -> float:
+    found = re.search(rf"{share}\s+([\d.]+)(us|ms|s|m)\b", text)
+    return float(found[1]) * _UNITS_MS[found[2]] if found else 0.0

@@ -1,0 +1,74 @@
+"""The same JupyterLab behind a Traefik without Berth, and behind configurable-http-proxy."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+from pathlib import Path
+
+import httpx
+
+from bench.start_latency.contestants import end, free_port, wait_for_200
+from portal.embedded.preflight import find_binaries
+
+
+class Proxy:
+    """A proxy in front of one upstream; `url` is where it answers."""
+
+    def __init__(self, command: list[str], port: int, folder: Path, environ: dict[str, str]) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        with (folder / f"proxy-{port}.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, **environ},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait(self, path: str) -> None:
+        with httpx.Client(timeout=10) as client:
+            wait_for_200(client, self.url + path, {})
+
+    def close(self) -> None:
+        end(self._process)
+
+
+def bare_traefik(folder: Path, upstream: str) -> Proxy:
+    port = free_port()
+    routes = folder / "bare-routes.yml"
+    routes.write_text(
+        json.dumps(
+            {
+                "http": {
+                    "routers": {"all": {"rule": "PathPrefix(`/`)", "service": "app"}},
+                    "services": {"app": {"loadBalancer": {"servers": [{"url": upstream}]}}},
+                }
+            }
+        )
+    )
+    config = folder / "bare-traefik.yml"
+    config.write_text(
+        json.dumps(
+            {
+                "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
+                "log": {"level": "WARN"},
+                "entryPoints": {"web": {"address": f"127.0.0.1:{port}"}},
+                "providers": {"file": {"filename": str(routes)}},
+            }
+        )
+    )
+    return Proxy([str(find_binaries().traefik), f"--configFile={config}"], port, folder, {})
+
+
+def http_proxy(program: Path, folder: Path, upstream: str) -> Proxy:
+    port, api_port = free_port(), free_port()
+    command = [
+        *(str(program), "--ip", "127.0.0.1", "--port", str(port)),
+        *("--api-ip", "127.0.0.1", "--api-port", str(api_port)),
+        *("--default-target", upstream, "--log-level", "error"),
+    ]
+    return Proxy(command, port, folder, {"CONFIGPROXY_AUTH_TOKEN": secrets.token_hex(16)})

@@ -1,0 +1,47 @@
+"""The application of Celery's beat: it sends the names of tasks by the clock and knows none of them.
+
+So it loads neither the models nor what works with them, which would be most of its memory.
+"""
+
+from __future__ import annotations
+
+import logging.config
+from typing import Any
+
+from celery import Celery
+from celery.signals import setup_logging
+from django.conf import settings
+
+from provisioning.celery_config import configure
+
+SCHEDULE: dict[str, dict[str, Any]] = {
+    "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
+    "schedule-due": {"task": "control.schedule_due", "schedule": settings.SWEEP_INTERVAL_S},
+    "refresh-inventories": {"task": "control.refresh_inventories", "schedule": 5.0},
+    "sweep-orphans": {"task": "control.sweep_orphans", "schedule": float(settings.ORPHAN_SWEEP_INTERVAL_S)},
+    "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},
+    "sync-gateway": {"task": "control.sync_gateway", "schedule": 10.0},
+    "send-mails": {"task": "control.send_mails", "schedule": 10.0},
+    "seal-audit": {"task": "control.seal_audit", "schedule": 60.0},
+    "store-token-uses": {"task": "control.store_token_uses", "schedule": 10.0},
+    "end-grants": {"task": "control.end_grants", "schedule": 60.0},
+    "ledger-tick": {"task": "control.ledger_tick", "schedule": float(settings.BERTH_LEDGER_TICK_S)},
+    "reservations-due": {"task": "control.reservations_due", "schedule": 15.0},
+    "trim-snapshot-feed": {"task": "control.trim_snapshot_feed", "schedule": 60.0},
+    "learn-mixes": {"task": "control.learn_mixes", "schedule": 60.0},
+    "average-shares": {"task": "control.average_shares", "schedule": 60.0},
+    "roll-up-samples": {"task": "control.roll_up_samples", "schedule": 300.0},
+    "forget-samples": {"task": "control.forget_samples", "schedule": 3600.0},
+    "clean-up": {"task": "control.clean_up", "schedule": 3600.0},
+}
+
+# Without Celery's own connection to Django, which would load all of it.
+app = Celery("berth-clock", fixups=[])
+configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
+app.conf.beat_schedule = SCHEDULE
+
+
+@setup_logging.connect
+def _keep_our_logging(**_: object) -> None:
+    """Celery leaves the logging set-up to Django's settings."""
+    logging.config.dictConfig(settings.LOGGING)

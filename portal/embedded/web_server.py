@@ -1,0 +1,40 @@
+"""gunicorn's configuration for the web processes (`-c python:portal.embedded.web_server portal.wsgi`).
+
+docs/adr/0016-processes.md says why gunicorn, why threads, and what the numbers rest on.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import gunicorn
+
+bind = f"127.0.0.1:{os.environ.get('BERTH_WEB_PORT') or int(os.environ.get('BERTH_PORT') or 8000) + 1}"
+workers = int(os.environ.get("BERTH_WEB_PROCESSES") or 2)
+# A few requests wait for something else, as for a log that a node has to read: they must not fill a process.
+worker_class = "gthread"
+threads = int(os.environ.get("BERTH_WEB_THREADS") or 8)
+# Traefik keeps a connection for 90 s. Whoever closes first must not be us: a request may be on its way.
+keepalive = 120
+timeout = 60
+graceful_timeout = 3
+# Code is loaded once and shared by the processes.
+preload_app = True
+control_socket_disable = True
+loglevel = "warning"
+limit_request_line = 8190
+limit_request_field_size = 32_768
+# Traefik and agents speak to it by loopback, where nothing is believed but Traefik's word on the scheme.
+forwarded_allow_ips = "127.0.0.1"
+forwarder_headers = ""
+secure_scheme_headers = {"X-FORWARDED-PROTO": "https"}
+# Which server this is, and which version, is nobody's business.
+gunicorn.SERVER = "berth"
+
+
+def when_ready(_server: Any) -> None:
+    """What is loaded by now is for good: the collector would only write into pages that are shared."""
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,23 @@
+"""Settings of the gateway process (`portal.asgi`): what forward-auth and event streams need of the portal's.
+
+A request that Django answers there opens a stream: it has a thread of its own for a moment, whose database
+connection must not outlive it, and no page is rendered.
+"""
+
+from __future__ import annotations
+
+from portal.settings import *  # noqa: F403
+from portal.settings import DATABASES, INSTALLED_APPS
+
+DATABASES["default"]["CONN_MAX_AGE"] = 0
+# It reads, and whoever listens to changes (`portal.wiring`) would bring the scheduler into its memory.
+INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "portal"]
+ROOT_URLCONF = "portal.stream_urls"
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "portal.common.middleware.RequestIdMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "portal.common.middleware.PlainErrorMiddleware",
+]

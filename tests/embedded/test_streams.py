@@ -1,0 +1,95 @@
+"""Event streams have a process of their own; nothing else goes there, and no stream goes anywhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.http import HttpRequest, StreamingHttpResponse
+from django.test import RequestFactory
+from django.urls import URLPattern, URLResolver, path
+
+from portal import stream_urls, urls
+from portal.common.serving import SyncHandler, client_address
+from portal.embedded import traefik
+
+ID = "8d1f6a3e-0b52-4c7a-9a35-0d6c6a9f6f10"
+_VALUES = {"uuid": ID, "int": "7"}
+
+
+def paths(patterns: list[URLPattern | URLResolver], before: str = "/") -> Iterator[str]:
+    """An example of every path below `patterns`."""
+    for each in patterns:
+        route = re.sub(r"<(?:(\w+):)?\w+>", lambda found: _VALUES.get(found[1], "name"), str(each.pattern))
+        if isinstance(each, URLResolver):
+            yield from paths(each.url_patterns, before + route)
+        else:
+            yield before + route
+
+
+def is_stream(path: str, accept: str = "*/*") -> bool:
+    """Whether Traefik's rule sends a request to the gateway process."""
+    for alternative in traefik.STREAMS.split(" || "):
+        terms = re.findall(r"(PathRegexp|HeaderRegexp)\((?:`Accept`, )?`([^`]*)`\)", alternative)
+        if all(re.search(pattern, path if kind == "PathRegexp" else accept) for kind, pattern in terms):
+            return True
+    return False
+
+
+def test_every_stream_that_the_process_serves_is_sent_there() -> None:
+    served = {one for one in paths(stream_urls.urlpatterns) if one != "/healthz/live"}
+    assert len(served) >= 8
+    for one in served:
+        assert is_stream(one, "text/event-stream"), one
+
+
+def test_nothing_is_sent_there_that_the_process_does_not_serve() -> None:
+    served = set(paths(stream_urls.urlpatterns))
+    everything = set(paths(urls.urlpatterns))
+    assert len(everything) > 150
+    assert served <= everything
+    for one in everything - served:
+        assert not is_stream(one, "text/event-stream"), one
+
+
+def test_the_list_of_events_goes_there_only_as_a_stream() -> None:
+    assert not is_stream(f"/api/v1/workspaces/{ID}/events", "application/json")
+    assert is_stream(f"/api/v1/workspaces/{ID}/events", "text/event-stream, */*")
+
+
+async def _endless() -> object:
+    while True:
+        yield b"still here"
+
+
+def endless(_request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse(_endless())
+
+
+class Urls:
+    urlpatterns = [path("endless/", endless)]
+
+
+def test_a_web_process_ends_what_would_never_end(settings: pytest.FixtureRequest) -> None:
+    settings.ROOT_URLCONF = Urls  # type: ignore[attr-defined]
+    settings.MIDDLEWARE = []  # type: ignore[attr-defined]
+    handler = SyncHandler()
+    response = handler.get_response(RequestFactory().get("/endless/"))
+    assert response.status_code == 421
+    assert response["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded_for", "client"),
+    [
+        ("127.0.0.1", "203.0.113.7", "203.0.113.7"),
+        ("127.0.0.1", "198.51.100.1, 203.0.113.7", "203.0.113.7"),
+        ("127.0.0.1", "203.0.113.7, 127.0.0.1", "203.0.113.7"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "", "127.0.0.1"),
+        ("203.0.113.9", "198.51.100.1", "203.0.113.9"),
+    ],
+)
+def test_only_proxies_on_this_machine_say_who_asks(peer: str, forwarded_for: str, client: str) -> None:
+    assert client_address(peer, forwarded_for) == client

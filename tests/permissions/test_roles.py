@@ -1,0 +1,13 @@
+"""The page for people says what the table says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.permissions import roles
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "roles.md"
+
+
+def test_the_committed_page_is_current() -> None:
+    assert PAGE.read_text() == roles.document(), "Run: python -m tests.permissions.roles > docs/roles.md"
