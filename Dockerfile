@@ -1,4 +1,4 @@
-# The portal: web, control worker, beat, node worker and the one-off jobs are this image with another command.
+# The portal: web, gateway, control worker, beat, node worker and the one-off jobs are this image with another command.
 # Build: docker build -t berth .
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /opt/berth
@@ -33,4 +33,4 @@ RUN python -m compileall -q portal provisioning \
     && python manage.py collectstatic --noinput --verbosity 0 \
     && chown -R berth:berth /var/lib/berth/static
 USER 10001:10001
-CMD ["python", "-m", "uvicorn", "portal.asgi:application", "--host", "127.0.0.1", "--port", "8001", "--no-access-log", "--no-server-header", "--lifespan", "off", "--timeout-graceful-shutdown", "10"]
+CMD ["python", "-m", "gunicorn", "-c", "python:portal.embedded.web_server", "portal.wsgi:application"]
