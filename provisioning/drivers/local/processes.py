@@ -1,20 +1,23 @@
 """Processes by identity (PID, start time and boot), never by PID alone; Linux only.
 
-Each process of a workspace carries its markers in its environment: BERTH_INSTANCE (which Berth on
-this machine), BERTH_WORKSPACE (the external name), BERTH_GENERATION, and BERTH_ROLE=agent on the
-agent. A scan of /proc for them is the last word on what still runs, whatever the records say.
+Each process of a workspace carries its markers in its environment: BERTH_INSTANCE (which Berth on this
+machine), BERTH_WORKSPACE (the external name), BERTH_GENERATION, and BERTH_ROLE=agent on the agent. Where
+the sandbox was a spare before (`spares.py`), its first processes carry BERTH_SPARE, the spare's id,
+instead of the workspace's markers. A scan of /proc for them is the last word on what still runs, whatever
+the records say.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
+NO_SPARES: Mapping[str, tuple[str, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,15 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields and fields[0] not in ("Z", "X") else None
 
 
-def scan(instance: str, workspace: str = "") -> tuple[Owned, ...]:
+def scan(
+    instance: str, workspace: str = "", *, spares: Mapping[str, tuple[str, int]] = NO_SPARES
+) -> tuple[Owned, ...]:
     """Every live process that carries `instance`'s marker, of `workspace` or of all workspaces.
 
-    Descendants that dropped their environment are found through their parents. Processes of other
-    users cannot be read and are none of ours.
+    `spares` says which workspace and generation have taken over a spare, by the spare's id; processes of
+    other spares belong to no workspace. Descendants that dropped their environment are found through their
+    parents. Processes of other users cannot be read and are none of ours. What an agent has just forked has
+    the agent's environment until it becomes its own program; it is not an agent.
     """
     marker = f"BERTH_INSTANCE={instance}".encode()
     marked: dict[int, tuple[str, int, bool]] = {}
@@ -69,13 +76,17 @@ def scan(instance: str, workspace: str = "") -> tuple[Owned, ...]:
                 item.split(b"=", 1) for item in environ if item.startswith(b"BERTH_") and b"=" in item
             )
             name = values.get(b"BERTH_WORKSPACE", b"").decode("utf-8", "replace")
+            number = values.get(b"BERTH_GENERATION", b"0")
+            generation = int(number) if number.isdigit() else 0
+            if not name:
+                spare = values.get(b"BERTH_SPARE", b"").decode("utf-8", "replace")
+                name, generation = spares.get(spare, ("", 0))
             if name:
-                number = values.get(b"BERTH_GENERATION", b"0")
-                marked[pid] = (
-                    name,
-                    int(number) if number.isdigit() else 0,
-                    values.get(b"BERTH_ROLE") == b"agent",
-                )
+                marked[pid] = (name, generation, values.get(b"BERTH_ROLE") == b"agent")
+    agents = {pid for pid, (_, _, is_agent) in marked.items() if is_agent}
+    for pid in agents:
+        if parents[pid] in agents:
+            marked[pid] = (*marked[pid][:2], False)
     for pid in parents:
         chain: list[int] = []
         current = pid
@@ -87,7 +98,7 @@ def scan(instance: str, workspace: str = "") -> tuple[Owned, ...]:
             for child in chain:
                 marked[child] = (name, number_, False)
     return tuple(
-        Owned(pid, ticks[pid], name, generation, is_agent, _is_namespace_init(pid))
+        Owned(pid, ticks[pid], name, generation, is_agent, is_namespace_init(pid))
         for pid, (name, generation, is_agent) in sorted(marked.items())
         if not workspace or name == workspace
     )
@@ -132,7 +143,7 @@ def _stat(pid: int) -> list[str] | None:
     return text[text.rfind(")") + 2 :].split()
 
 
-def _is_namespace_init(pid: int) -> bool:
+def is_namespace_init(pid: int) -> bool:
     """True for PID 1 of a nested PID namespace."""
     try:
         status = (PROC / str(pid) / "status").read_text(errors="replace")
