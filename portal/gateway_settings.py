@@ -11,7 +11,8 @@ from portal.settings import DATABASES, INSTALLED_APPS
 
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 # It reads, and whoever listens to changes (`portal.wiring`) would bring the scheduler into its memory.
-INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "portal"]
+# Nobody signs in there either.
+INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "portal" and not app.startswith("allauth")]
 ROOT_URLCONF = "portal.stream_urls"
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

@@ -78,6 +78,9 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "django.contrib.humanize",
+    # Without "allauth" itself: its pages have no templates here.
+    "allauth.account",
+    "allauth.mfa",
     "axes",
     "csp",
     "django_filters",
@@ -118,6 +121,7 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "portal.common.middleware.PartialsMiddleware",
     "portal.common.middleware.ErrorMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 
@@ -171,6 +175,15 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "accounts:sign-in"
 LOGIN_REDIRECT_URL = "home:home"
 LOGOUT_REDIRECT_URL = "accounts:sign-in"
+# django-allauth takes whoever has proven who they are through the stages of signing in (docs/adr/0020).
+# Its pages, mails and limits are off: those of portal.accounts stand in their place.
+ACCOUNT_ADAPTER = "portal.accounts.login_adapter.LoginAdapter"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_RATE_LIMITS = False
+# How long a password waits for the second factor, in seconds.
+ACCOUNT_LOGIN_TIMEOUT = 600
 # How long an invitation (and a password link that an administrator makes) works, and one that is asked for.
 BERTH_INVITATION_HOURS = env.int("BERTH_INVITATION_HOURS", default=72)
 BERTH_FORGOTTEN_HOURS = env.int("BERTH_FORGOTTEN_HOURS", default=1)
@@ -178,7 +191,7 @@ AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
-AXES_LOCKOUT_CALLABLE = "portal.accounts.views.locked_out"
+AXES_LOCKOUT_CALLABLE = "portal.accounts.lockout.locked_out"
 AXES_ENABLE_ADMIN = False
 
 SESSION_COOKIE_NAME = "__Host-berth" if HTTPS else "berth"

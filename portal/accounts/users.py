@@ -251,8 +251,8 @@ def delete(*, actor: User | SystemActor, user: User, delete_workspaces: bool = F
 
 
 @transaction.atomic
-def join(request: HttpRequest, *, user: User, kind: LinkKind, link: str, password: str) -> User:
-    """Set the password that a link asks for, and sign its user in. Raises `InvalidInput`, `StateConflict`.
+def join(*, user: User, kind: LinkKind, link: str, password: str) -> User:
+    """Set the password that a link asks for; its user may sign in. Raises `InvalidInput`, `StateConflict`.
 
     Two who use a link at once: the second finds it spent.
     """
@@ -270,7 +270,6 @@ def join(request: HttpRequest, *, user: User, kind: LinkKind, link: str, passwor
         else "chose another password by a link",
         targets=sessions.about(locked),
     )
-    sessions.sign_in(request, locked, how="link")
     return locked
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -22,7 +21,17 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
-from portal.accounts import links, policies, presenters, selectors, services, sessions, user_presenters, users
+from portal.accounts import (
+    links,
+    login_flow,
+    policies,
+    presenters,
+    selectors,
+    services,
+    sessions,
+    user_presenters,
+    users,
+)
 from portal.accounts.forms import (
     ChangePasswordForm,
     EmailForm,
@@ -63,8 +72,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     form = SignInForm(request, data=request.POST or None)
     if request.method == "POST":
         if form.is_valid():
-            sessions.sign_in(request, form.get_user(), how="password")
-            return redirect(wanted)
+            return login_flow.begin(request, form.get_user(), how="password", wanted=wanted)
         if request.POST.get("username"):
             sessions.sign_in_failed(
                 username=request.POST["username"], locked_out=getattr(request, "axes_locked_out", False)
@@ -86,12 +94,12 @@ def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
     form = NewPasswordForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
-            users.join(request, user=user, kind=kind, link=link, password=form.cleaned_data["password"])
+            joined = users.join(user=user, kind=kind, link=link, password=form.cleaned_data["password"])
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
         else:
             messages.success(request, _("Your password is set. You are signed in."))
-            return redirect("home:home")
+            return login_flow.begin(request, joined, how="link")
     teams = selectors.memberships_of(user)
     context = {"form": form, "username": user.username, "kind": kind.value, "memberships": teams}
     return render(request, "accounts/welcome.html", context, status=form_status(form))
@@ -110,24 +118,6 @@ def forgotten(request: HttpRequest) -> HttpResponse:
         users.forgot_password(form.cleaned_data["name"])
     context = {"form": form, "asked": asked, "hours": settings.BERTH_FORGOTTEN_HOURS}
     return render(request, "accounts/forgotten.html", context, status=form_status(form))
-
-
-def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
-    """The page after too many wrong passwords; django-axes calls it with more than is needed here."""
-    minutes = max(1, round(float(settings.AXES_COOLOFF_TIME) * 60))
-    context = {
-        "message": _(
-            "There were %(count)d wrong passwords for this name from here. "
-            "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
-            "for a new one."
-        )
-        % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes},
-        "retry_url": reverse("accounts:sign-in"),
-        "request_id": getattr(request, "request_id", ""),
-    }
-    response = render(request, "429.html", context, status=429)
-    response["Retry-After"] = str(minutes * 60)
-    return response
 
 
 @login_not_required

@@ -1,0 +1,108 @@
+"""Every session begins in one place, whoever proves who somebody is; the library has no pages of its own."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from allauth.account.adapter import get_adapter
+from allauth.account.internal.flows.login import perform_login
+from allauth.account.models import Login
+from django.test import RequestFactory
+from django.urls import NoReverseMatch, reverse
+
+import portal
+from portal.accounts.models import UserSession
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
+from tests.factories import PASSWORD
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_sign_in_is_noted_with_how_it_was_proven(as_user, alice):
+    client = as_user()
+    client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    assert UserSession.objects.get(user=alice).key == client.session.session_key
+    assert Event.objects.get(kind=AuditKind.SESSION_SIGNED_IN, actor=alice).data["how"] == "password"
+
+
+def test_only_one_module_begins_sessions():
+    """`login` of django.contrib.auth is imported nowhere else, and nobody writes its session keys."""
+    root = Path(portal.__file__).parent
+    importers = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and node.module == "django.contrib.auth"
+        and {"login", "alogin"} & {name.name for name in node.names}
+    }
+    assert importers == {"accounts/sessions.py"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "account_signup",
+        "account_logout",
+        "account_email",
+        "account_change_password",
+        "account_reset_password",
+        "account_reauthenticate",
+        "account_inactive",
+        "mfa_index",
+    ],
+)
+def test_pages_of_the_library_are_not_there(name):
+    with pytest.raises(NoReverseMatch):
+        reverse(name)
+
+
+@pytest.mark.parametrize(
+    "path", ["/accounts/login/", "/accounts/signup/", "/accounts/email/", "/accounts/2fa/"]
+)
+def test_its_usual_addresses_lead_nowhere(as_user, alice, path):
+    assert as_user(alice).get(path).status_code == 404
+
+
+def test_where_it_leads_is_our_page():
+    assert reverse("account_login") == reverse("accounts:sign-in")
+
+
+def test_nobody_signs_up(rf):
+    assert get_adapter().is_open_for_signup(rf.get("/")) is False
+
+
+@pytest.mark.parametrize(
+    ("wanted", "safe"),
+    [
+        ("/pools/", True),
+        ("https://evil.example/", False),
+        ("//evil.example", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_it_takes_only_paths_of_the_portal_for_safe(wanted, safe):
+    assert get_adapter().is_safe_url(wanted) is safe
+
+
+def test_somebody_switched_off_is_refused_whatever_they_have_proven(as_user, alice):
+    """As a provider of single sign-on would hand them over."""
+    alice.is_active = False
+    alice.save(update_fields=["is_active"])
+    client = as_user()
+    request = RequestFactory().get("/")
+    request.session = client.session
+    request._messages = _Nowhere()
+    answered = perform_login(request, Login(user=alice))
+    assert answered["Location"] == reverse("accounts:sign-in")
+    assert not UserSession.objects.exists()
+    assert Event.objects.filter(kind=AuditKind.SESSION_SIGN_IN_FAILED).count() == 1
+
+
+class _Nowhere:
+    def add(self, *_args: object) -> None:
+        return None
