@@ -20,6 +20,7 @@ from portal.quotas.api import limits, site
 from portal.reservations import api as reservations
 from portal.scheduling import api as scheduling
 from portal.scheduling import drain_api as drains
+from portal.webhooks import api as webhooks
 from portal.workspaces import api as workspaces
 
 
@@ -49,6 +50,7 @@ v1 = [
     *gpu_checks.urlpatterns,
     *events.urlpatterns,
     *audit.urlpatterns,
+    *webhooks.urlpatterns,
     *scheduling.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,

@@ -21,6 +21,7 @@ app.autodiscover_tasks(
     [
         "portal.events",
         "portal.accounts",
+        "portal.webhooks",
         "portal.inventory",
         "portal.workspaces",
         "portal.gpu_checks",

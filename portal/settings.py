@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -92,6 +93,7 @@ INSTALLED_APPS = [
     "portal.common",
     "portal.events",
     "portal.accounts",
+    "portal.webhooks",
     "portal.inventory",
     "portal.catalog",
     "portal.workspaces",
@@ -270,6 +272,7 @@ SPECTACULAR_SETTINGS = {
         "GpuCheckCauseEnum": "portal.gpu_checks.models.CheckCause",
         "GpuCheckStatusEnum": "portal.gpu_checks.models.CheckStatus",
         "GpuCheckVerdictEnum": "portal.gpu_checks.models.CheckVerdict",
+        "WebhookDeliveryStatusEnum": "portal.webhooks.models.DeliveryStatus",
         "ReservationStatusEnum": "portal.reservations.models.ReservationStatus",
         "PlacementCodeEnum": "portal.common.reasons.codes.PlacementCode",
     },
@@ -287,6 +290,17 @@ if _email_url:
         ) from error
 EMAIL_TIMEOUT = env.int("EMAIL_TIMEOUT_S", default=10)
 DEFAULT_FROM_EMAIL = env.str("EMAIL_FROM", default=f"Berth <berth@{_public.hostname or 'localhost'}>")
+
+# What webhooks and channels may reach besides the public internet: networks as 10.1.0.0/16.
+BERTH_OUTGOING_ALLOW = env.list("BERTH_OUTGOING_ALLOW", default=[])
+try:
+    _ = [ipaddress.ip_network(network.strip()) for network in BERTH_OUTGOING_ALLOW]
+except ValueError as error:
+    raise ImproperlyConfigured(f"BERTH_OUTGOING_ALLOW: {error}. Write networks as 10.1.0.0/16.") from error
+# Certificates of authorities to believe in place of the usual ones, in PEM.
+BERTH_OUTGOING_CA_FILE = env.str("BERTH_OUTGOING_CA_FILE", default="")
+BERTH_WEBHOOK_KEEP_DAYS = max(1, env.int("BERTH_WEBHOOK_KEEP_DAYS", default=30))
+BERTH_WEBHOOK_DISABLE_DAYS = max(1, env.int("BERTH_WEBHOOK_DISABLE_DAYS", default=5))
 
 CELERY_BROKER_URL = BERTH_REDIS_URL
 CELERY_TASK_DEFAULT_QUEUE = "control"

@@ -23,6 +23,8 @@ class Scope(models.TextChoices):
     QUOTAS_DECIDE = "quotas:decide", _("Approve and deny requests")
     NOTIFICATIONS_READ = "notices:read", _("See your notices")
     NOTIFICATIONS_WRITE = "notices:write", _("Mark notices as read")
+    WEBHOOKS_READ = "webhooks:read", _("See webhooks and channels that you manage")
+    WEBHOOKS_WRITE = "webhooks:write", _("Change webhooks and channels that you manage")
     TOKENS_READ = "tokens:read", _("See tokens")
     TOKENS_WRITE = "tokens:write", _("Create and revoke tokens")
     USERS_READ = "users:read", _("See people and their accounts")

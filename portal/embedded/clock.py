@@ -22,6 +22,8 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},
     "sync-gateway": {"task": "control.sync_gateway", "schedule": 10.0},
     "send-mails": {"task": "control.send_mails", "schedule": 10.0},
+    "send-webhooks": {"task": "control.send_webhooks", "schedule": 5.0},
+    "prune-webhooks": {"task": "control.prune_webhooks", "schedule": 3600.0},
     "seal-audit": {"task": "control.seal_audit", "schedule": 60.0},
     "store-token-uses": {"task": "control.store_token_uses", "schedule": 10.0},
     "end-grants": {"task": "control.end_grants", "schedule": 60.0},

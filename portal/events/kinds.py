@@ -39,6 +39,13 @@ class AuditKind(StrEnum):
     TOKEN_CREATED = "token.created"  # noqa: S105
     TOKEN_REVOKED = "token.revoked"  # noqa: S105
 
+    # Webhooks and channels.
+    WEBHOOK_CREATED = "webhook.created"
+    WEBHOOK_CHANGED = "webhook.changed"
+    WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105
+    WEBHOOK_DISABLED = "webhook.disabled"
+    WEBHOOK_DELETED = "webhook.deleted"
+
     # Pools, nodes and devices.
     POOL_CREATED = "pool.created"
     POOL_CHECKS_SET = "pool.checks_set"

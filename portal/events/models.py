@@ -138,3 +138,19 @@ class Notification(models.Model):
 
     def __str__(self) -> str:
         return self.title
+
+
+class Cursor(models.Model):
+    """How far somebody has read the audit log, in the order of its ids; `portal.events.feed` moves it.
+
+    `last_id` has been read, `settled_id` is the newest id up to which no entry can appear any more.
+    `horizon_id` was the newest at `horizon_at`: it is settled once no transaction from then is left.
+    """
+
+    last_id = models.PositiveBigIntegerField(default=0)
+    settled_id = models.PositiveBigIntegerField(default=0)
+    horizon_id = models.PositiveBigIntegerField(default=0)
+    horizon_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        abstract = True

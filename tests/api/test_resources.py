@@ -18,6 +18,8 @@ from portal.ledger.models import LedgerEntry
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
 from portal.reservations.models import Reservation
+from portal.webhooks import services as webhooks
+from portal.webhooks.models import Endpoint
 from portal.workspaces.models import Workspace
 from tests.api.cases import CreateCase, DetailCase, ListCase
 from tests.factories import WorkspaceFactory
@@ -77,6 +79,40 @@ class TestTokens(DetailCase, CreateCase):
     path, read_scope, write_scope = "tokens", "tokens:read", "tokens:write"
     reader = "bob"
     body, required, located = {"name": "ci"}, ("name",), False
+
+
+HOOK = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
+
+
+class TestWebhooks(DetailCase, CreateCase):
+    path, read_scope, write_scope = "webhooks", "webhooks:read", "webhooks:write"
+    body, required = HOOK, ("name", "url", "types")
+
+    def stock(self) -> None:
+        webhooks.create(actor=SYSTEM, team=None, **HOOK)
+
+
+class TestTeamWebhooks(CreateCase):
+    path, read_scope, write_scope = "teams/vision/webhooks", "webhooks:read", "webhooks:write"
+    reader, fixtures, max_queries = "alice", ("team",), 6
+    body, required = HOOK, ("name", "url", "types")
+
+    def stock(self) -> None:
+        webhooks.create(actor=SYSTEM, team=vision(), **HOOK)
+
+
+class TestDeliveries(DetailCase):
+    read_scope, reader, fixtures, max_queries = "webhooks:read", "alice", ("team",), 6
+    filters = {"status=pending": 1, "status=failed": 0, "type=berth.test": 1, "type=x": 0}
+    lacks = ("POST", "DELETE")
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        return f"webhooks/{Endpoint.objects.get().pk}/deliveries"
+
+    def stock(self) -> None:
+        made = webhooks.create(actor=SYSTEM, team=vision(), **HOOK)
+        webhooks.send_test(actor=SYSTEM, endpoint=made.endpoint)
 
 
 class TestNotices(ListCase):

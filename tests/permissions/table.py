@@ -57,6 +57,24 @@ POST   teams/<slug:slug>/members/<str:username>/role/       302    404    403 40
 GET    teams/<slug:slug>/members/<str:username>/remove/     302    404    200 403 200   200   -
 POST   teams/<slug:slug>/members/<str:username>/remove/     302    404    302 403 302   302   -
 
+# --- pages: webhooks; the one named here is vision's ---
+GET    webhooks/                                            302    403    403 403 403   200   -
+POST   webhooks/                                            302    403    403 403 403   200   -
+GET    teams/<slug:slug>/webhooks/                          302    404    403 403 200   200   -
+POST   teams/<slug:slug>/webhooks/                          302    404    403 403 200   200   -
+GET    webhooks/<uuid:webhook_id>/                          302    404    403 403 200   200   -
+POST   webhooks/<uuid:webhook_id>/                          302    404    403 403 302   302   -
+GET    webhooks/<uuid:webhook_id>/test/                     302    404    403 403 302   302   -
+POST   webhooks/<uuid:webhook_id>/test/                     302    404    403 403 302   302   -
+GET    webhooks/<uuid:webhook_id>/rotate/                   302    404    403 403 302   302   -
+POST   webhooks/<uuid:webhook_id>/rotate/                   302    404    403 403 200   200   -
+GET    webhooks/<uuid:webhook_id>/switch/                   302    404    403 403 302   302   -
+POST   webhooks/<uuid:webhook_id>/switch/                   302    404    403 403 302   302   -
+GET    webhooks/<uuid:webhook_id>/delete/                   302    404    403 403 200   200   -
+POST   webhooks/<uuid:webhook_id>/delete/                   302    404    403 403 302   302   -
+GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 302 302 -
+POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 302 302 -
+
 # --- pages: pools ---
 GET    pools/                                               302    200    200 200 200   200   -
 GET    pools/<slug:slug>/                                   302    200    200 200 200   200   -
@@ -123,6 +141,21 @@ GET    api/v1/tokens                                        401    200    200 20
 POST   api/v1/tokens                                        401    201    201 201 201   201   tokens:write
 GET    api/v1/tokens/<uuid:token_id>                        401    404    404 200 404   404   tokens:read
 DELETE api/v1/tokens/<uuid:token_id>                        401    404    404 204 404   404   tokens:write
+
+# --- REST: webhooks; the one named here is vision's ---
+GET    api/v1/webhook-event-types                           401    200    200 200 200   200   any
+GET    api/v1/webhooks                                      401    403    403 403 403   200   webhooks:read
+POST   api/v1/webhooks                                      401    403    403 403 403   201   webhooks:write
+GET    api/v1/teams/<slug:slug>/webhooks                    401    404    403 403 200   200   webhooks:read
+POST   api/v1/teams/<slug:slug>/webhooks                    401    404    403 403 201   201   webhooks:write
+GET    api/v1/webhooks/<uuid:webhook_id>                    401    404    403 403 200   200   webhooks:read
+PATCH  api/v1/webhooks/<uuid:webhook_id>                    401    404    403 403 200   200   webhooks:write
+DELETE api/v1/webhooks/<uuid:webhook_id>                    401    404    403 403 204   204   webhooks:write
+POST   api/v1/webhooks/<uuid:webhook_id>/test               401    404    403 403 202   202   webhooks:write
+POST   api/v1/webhooks/<uuid:webhook_id>/rotate-secret      401    404    403 403 200   200   webhooks:write
+GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401    404    403 403 200   200   webhooks:read
+GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 200 200 webhooks:read
+POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 202 202 webhooks:write
 
 # --- people: the one named here is dan ---
 GET    sign-in/forgotten/                                   404    404    404 404 404   404   -
@@ -294,7 +327,7 @@ POST   agent/v1/launched                                    401    401    401 40
 POST   agent/v1/ready                                       401    401    401 401 401   401   -
 POST   agent/v1/heartbeat                                   401    401    401 401 401   401   -
 POST   agent/v1/exited                                      401    401    401 401 401   401   -
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True)

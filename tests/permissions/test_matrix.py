@@ -25,6 +25,7 @@ from tests.permissions.table import ROWS, WHO, Row
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
+HOOK = {"name": "Bot", "url": "https://example.org/", "types": ["workspace.failed"]}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -112,6 +113,19 @@ def limited() -> dict[str, Any]:
     }
 
 
+def hooked(owner: Any) -> dict[str, Any]:
+    """A webhook of vision's, and what it was sent."""
+    from portal.webhooks import services
+    from portal.webhooks.models import Delivery
+
+    team = Team.objects.get(slug="vision")
+    made = services.create(actor=owner, team=team, **HOOK).endpoint
+    sent = Delivery.objects.create(
+        endpoint=made, type="berth.test", payload={}, status="failed", created_at=timezone.now()
+    )
+    return {"<uuid:webhook_id>": made.pk, "<uuid:delivery_id>": sent.pk}
+
+
 def invited() -> dict[str, Any]:
     """A guest's link."""
     from portal.accounts import links
@@ -146,6 +160,7 @@ class Stage:
             "<uuid:session_id>": UserSession.objects.create(user=people["bob"], key="bobs").pk,
             "<str:username>": "dan",
             **invited(),
+            **hooked(people["alice"]),
             "<username:username>": "dan",
             "<slug:form>": "csv",
         }
@@ -185,6 +200,10 @@ class Stage:
             ("POST", "account/email/"): {"email": "x@example.org", "password": "wrong"},
             ("POST", "account/tokens/"): {"name": "t", "scopes": ["all"], "expires": "7"},
             ("POST", "teams/"): team,
+            **{("POST", route): HOOK for route in ("webhooks/", "teams/<slug:slug>/webhooks/")},
+            **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},
+            ("POST", "webhooks/<uuid:webhook_id>/"): HOOK,
+            ("PATCH", "api/v1/webhooks/<uuid:webhook_id>"): {"name": "Another"},
             ("POST", "teams/<slug:slug>/"): {"username": "erin", "role": "member"},
             ("POST", "teams/<slug:slug>/members/<str:username>/role/"): {"role": "owner"},
             ("POST", "workspaces/new/"): wanted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portal.inventory.models import Device, Node
+from portal.webhooks import services as webhooks
 from tests.factories import WorkspaceFactory
 from tests.ui.cases import PageCase
 
@@ -82,6 +83,26 @@ class TestDrain(TestNode):
 
 class TestAccount(PageCase):
     url = "/account/"
+
+
+HOOK = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
+
+
+class TestSiteWebhooks(PageCase):
+    url, reader = "/webhooks/", "olga"
+
+
+class TestTeamWebhooks(PageCase):
+    url = "/teams/vision/webhooks/"
+
+
+class TestWebhook(PageCase):
+    partials = ("log",)
+
+    @pytest.fixture(autouse=True)
+    def _webhook(self, _stocked: None, alice: object) -> None:
+        made = webhooks.create(actor=alice, team=self.there["team"], **HOOK).endpoint
+        self.url = f"/webhooks/{made.pk}/"
 
 
 class TestTokens(PageCase):

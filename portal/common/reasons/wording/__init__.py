@@ -19,7 +19,7 @@ from portal.common.reasons.reason import Reason
 Params = Mapping[str, Any]
 _MODULES = (
     "accounts", "admission", "catalog", "checks", "common", "events", "inventory", "ledger", "placement",
-    "preemption", "quotas", "requests", "reservations", "waiting", "workspaces",
+    "preemption", "quotas", "requests", "reservations", "waiting", "webhooks", "workspaces",
 )  # fmt: skip
 
 

@@ -1,0 +1,157 @@
+"""Which addresses a URL that somebody wrote may lead to. Without Django, so that a bare process can use it.
+
+A name is resolved once and the address that was checked is the one that is connected to: what the name
+leads to a moment later changes nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_SITE_LOCAL = ipaddress.ip_network("fec0::/10")
+
+
+class Refusal(StrEnum):
+    """Why an address is not connected to."""
+
+    INTERNAL = "internal"
+    """The name leads to an internal address, or to none: which of the two is not for who asks to know."""
+    PLAIN = "plain"
+    """Without TLS, to an address outside of the networks that the site allows."""
+
+
+class AddressRefused(OSError):
+    """The address may not be connected to."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"refused: {refusal.value}")
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be reached besides the public internet: `allowed` are networks as `10.1.0.0/16`."""
+
+    allowed: tuple[Network, ...] = ()
+
+    @classmethod
+    def of(cls, networks: Iterable[str]) -> Policy:
+        """Raises `ValueError` for a text that is no network."""
+        return cls(tuple(ipaddress.ip_network(text.strip()) for text in networks))
+
+    def is_allowed(self, address: Address) -> bool:
+        """Whether the site names a network that it is in."""
+        return any(
+            each.version == network.version and each in network
+            for each in _meanings(address)[-1:]
+            for network in self.allowed
+        )
+
+    def check(self, address: Address, *, plain: bool = False) -> None:
+        """Raise `AddressRefused` for what must not be connected to; `plain` is without TLS."""
+        if self.is_allowed(address):
+            return
+        if any(_is_internal(each) for each in _meanings(address)):
+            raise AddressRefused(Refusal.INTERNAL)
+        if plain:
+            raise AddressRefused(Refusal.PLAIN)
+
+
+EVERYWHERE = Policy.of(["0.0.0.0/0", "::/0"])
+"""For addresses that the site's own settings name."""
+
+
+def resolve(
+    host: str, port: int, policy: Policy, *, timeout_s: float, plain: bool = False
+) -> Sequence[tuple[socket.AddressFamily, tuple[str, int]]]:
+    """Where a name leads: family and address with port, each of them checked.
+
+    One that may not be connected to refuses all of them. Raises `AddressRefused`, also for a name that
+    leads nowhere, and `TimeoutError`.
+    """
+    found: list[tuple[socket.AddressFamily, tuple[str, int]]] = []
+    for family, address in _looked_up(host, port, timeout_s):
+        policy.check(address, plain=plain)
+        found.append((family, (str(address), port)))
+    if not found:
+        raise AddressRefused(Refusal.INTERNAL)
+    return list(dict.fromkeys(found))
+
+
+def connect(host: str, port: int, policy: Policy, *, timeout_s: float, plain: bool = False) -> socket.socket:
+    """A TCP connection to the first checked address that answers. Raises `OSError`, `AddressRefused`."""
+    problem: OSError | None = None
+    for family, target in resolve(host, port, policy, timeout_s=timeout_s, plain=plain):
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            opened.settimeout(timeout_s)
+            opened.connect(target)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            opened.close()
+            problem = error
+        else:
+            return opened
+    raise problem or AddressRefused(Refusal.INTERNAL)
+
+
+def _looked_up(host: str, port: int, timeout_s: float) -> list[tuple[socket.AddressFamily, Address]]:
+    """What the resolver says, within the time: it takes as long as it likes, so a thread waits for it."""
+    answers: list[tuple[socket.AddressFamily, Address]] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        try:
+            for family, _kind, _proto, _name, where in socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            ):
+                # A zone (`fe80::1%eth0`) says which link it is on: none of ours.
+                answers.append((family, ipaddress.ip_address(str(where[0]).partition("%")[0])))
+        except (OSError, ValueError):
+            answers.clear()
+        finally:
+            done.set()
+
+    threading.Thread(target=ask, daemon=True, name="resolve").start()
+    if not done.wait(timeout_s):
+        raise TimeoutError("the name was not resolved in time")
+    return answers
+
+
+def _meanings(address: Address) -> list[Address]:
+    """The address and those that are written inside of it, the innermost last."""
+    found = [address]
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address.teredo is not None:
+            inner = address.teredo[1]
+        if inner is None and address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is None and int(address) >> 32 == 0 and int(address) > 1:
+            inner = ipaddress.IPv4Address(int(address))
+        if inner is not None:
+            found.append(inner)
+    return found
+
+
+def _is_internal(address: Address) -> bool:
+    mapped = isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
+    if mapped:
+        # Python counts all of them as reserved; what is inside is asked by itself.
+        return False
+    return (
+        not address.is_global
+        or address.is_multicast
+        or address.is_unspecified
+        or address.is_reserved
+        or (isinstance(address, ipaddress.IPv6Address) and address in _SITE_LOCAL)
+    )

@@ -1,0 +1,31 @@
+"""Signatures of what the portal sends, after Standard Webhooks (https://www.standardwebhooks.com)."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from standardwebhooks import Webhook
+
+PREFIX = "whsec_"
+KEY_BYTES = 32
+
+
+def new_secret() -> str:
+    """A secret for a receiver: `whsec_` and 32 random bytes in base64."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
+def signed_headers(
+    body: bytes, *, message_id: str, at: datetime, signing_secrets: Iterable[str]
+) -> dict[str, str]:
+    """The three headers; one signature for each secret, so that a receiver may know either of two."""
+    at = at.astimezone(UTC)
+    signatures = [Webhook(each).sign(message_id, at, body.decode()) for each in signing_secrets]
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }

@@ -1,0 +1,88 @@
+"""Reading the audit log on from where one stopped, in order and without missing an entry.
+
+An id is given when an entry is written and seen when its transaction is committed, so on PostgreSQL an entry
+may appear before ones that are there already. The reader waits at a gap until whatever could fill it has
+ended: a rollback leaves a gap for good. On SQLite writers follow each other, and there are no such gaps.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import connection
+from django.db.models import Max
+from django.utils import timezone
+
+from portal.events.models import Cursor, Event
+from portal.events.sealing import SETTLED
+
+
+def begin_at_the_end(cursor: Cursor) -> None:
+    """Pass over all entries that there are; the caller saves the cursor."""
+    newest = Event.objects.aggregate(newest=Max("pk"))["newest"] or 0
+    cursor.last_id = cursor.settled_id = newest
+    cursor.horizon_id, cursor.horizon_at = 0, None
+
+
+def entries_after(cursor: Cursor, *, limit: int) -> list[Event]:
+    """The next entries, oldest first, at most `limit`; none of an earlier id can appear any more.
+
+    `cursor.last_id` is not moved, for the caller has not done anything with them yet. Its other columns
+    are, and the caller saves them.
+    """
+    rows = _rows(cursor, limit)
+    if _gap(rows, cursor) is None:
+        return rows
+    if cursor.horizon_at is None:
+        cursor.horizon_id, cursor.horizon_at = rows[-1].pk, timezone.now()
+    if _settle(cursor):
+        # What came in between, and so is settled, is not among the rows that were read before.
+        rows = _rows(cursor, limit)
+    return rows[: _gap(rows, cursor)]
+
+
+def lag(cursor: Cursor) -> int:
+    """How many entries have not been read."""
+    return Event.objects.filter(pk__gt=cursor.last_id).count()
+
+
+def _rows(cursor: Cursor, limit: int) -> list[Event]:
+    found = Event.objects.filter(pk__gt=cursor.last_id).select_related("team", "pool", "workspace")
+    return list(found.prefetch_related("targets").order_by("pk")[:limit])
+
+
+def _gap(rows: list[Event], cursor: Cursor) -> int | None:
+    """The place of the first row before which an entry may still appear; None where there is none."""
+    expected = cursor.last_id + 1
+    for place, row in enumerate(rows):
+        if row.pk != expected and row.pk - 1 > cursor.settled_id:
+            return place
+        expected = row.pk + 1
+    return None
+
+
+def _settle(cursor: Cursor) -> bool:
+    """Take the horizon for settled if no transaction from before it is left; says whether it is."""
+    if cursor.horizon_at is None:
+        return False
+    over = cursor.horizon_at < timezone.now() - SETTLED
+    if connection.vendor == "postgresql" and not over and _writes_since(cursor.horizon_at):
+        return False
+    cursor.settled_id = max(cursor.settled_id, cursor.horizon_id)
+    cursor.horizon_id, cursor.horizon_at = 0, None
+    return True
+
+
+def _writes_since(moment: datetime) -> bool:
+    """Whether a transaction is open that began before this moment, other than the present one.
+
+    The clocks of portal and database may differ by two seconds.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+            " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            " AND xact_start <= %s + interval '2 seconds')",
+            [moment],
+        )
+        return bool(cursor.fetchone()[0])

@@ -1,0 +1,44 @@
+"""Who may manage which webhooks, and have what sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from portal.accounts import policies as accounts
+from portal.accounts.models import Team, User
+from portal.common.actors import SystemActor
+from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import WebhookCode
+from portal.common.reasons.reason import Reason
+from portal.events.event_types import TYPES, Audience
+from portal.webhooks.models import Endpoint
+
+
+def require_manage(actor: User | SystemActor, team: Team | None) -> None:
+    """Owners of the team and operators; for those of the site operators. Raises `NotAllowed`."""
+    if team is not None:
+        accounts.require_manage_team(actor, team)
+    else:
+        accounts.require_operator(actor)
+
+
+def require_endpoint(actor: User | SystemActor, endpoint: Endpoint) -> None:
+    """Who may not choose what it is sent may not change where it is sent either. Raises `NotAllowed`."""
+    require_manage(actor, endpoint.team)
+    require_types(actor, endpoint.types)
+
+
+def require_types(actor: User | SystemActor, names: Iterable[str]) -> None:
+    """What is about people's accounts is for administrators. Raises `NotAllowed`."""
+    if isinstance(actor, SystemActor) or actor.administers:
+        return
+    found = [name for name in names if name in TYPES and TYPES[name].audience is Audience.ADMINISTRATORS]
+    if found:
+        raise NotAllowed(Reason(WebhookCode.ADMINISTRATORS_TYPES, {"types": sorted(found)}))
+
+
+def audience_of(actor: User, team: Team | None) -> Audience:
+    """Up to which audience the actor may choose types."""
+    if team is not None:
+        return Audience.TEAM
+    return Audience.ADMINISTRATORS if actor.administers else Audience.OPERATORS

@@ -1,0 +1,57 @@
+"""A webhook of the team vision, and loopback among the networks that the site allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from portal.common.actors import SYSTEM
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.webhooks import deliveries, fan_out, services
+from portal.webhooks.models import Delivery, Endpoint
+from tests.api.conftest import api as api  # a fixture
+from tests.receivers import Receiver, receiver
+
+
+@pytest.fixture(autouse=True)
+def _loopback_is_allowed(settings: Any) -> None:
+    settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8", "::1/128"]
+
+
+@pytest.fixture
+def there() -> Iterator[Receiver]:
+    with receiver() as found:
+        yield found
+
+
+@pytest.fixture
+def hook(team: Any, alice: Any) -> Callable[..., Endpoint]:
+    """Make a webhook; of vision and for what workspaces do, where nothing else is said."""
+
+    def made(url: str, *types: str, **fields: Any) -> Endpoint:
+        fan_out.run()
+        given = {"actor": alice, "team": team, "name": "Bot", "url": url, **fields}
+        return services.create(types=types or ("workspace.failed", "team.members_changed"), **given).endpoint
+
+    return made
+
+
+@pytest.fixture
+def tell(team: Any) -> Callable[..., None]:
+    """Write an audit entry that has a type."""
+
+    def written(kind: AuditKind = AuditKind.TEAM_MEMBER_SET, **fields: Any) -> None:
+        given = {"actor": SYSTEM, "message": "did it", "team": team, **fields}
+        events.record(kind=kind, **given)
+
+    return written
+
+
+def round_trip() -> list[Delivery]:
+    """One tick of the worker; the deliveries there are now, oldest first."""
+    fan_out.run()
+    deliveries.run()
+    return list(Delivery.objects.order_by("created_at", "entry_id"))

@@ -1,0 +1,509 @@
+"""What is sent, to receivers that answer well, slowly, wrongly or not at all."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import hmac
+import json
+import socket
+import threading
+import time
+
+import pytest
+from django.utils import timezone
+
+from portal.common.actors import SYSTEM
+from portal.events import feed
+from portal.events.kinds import AuditKind
+from portal.events.models import Event, Notification
+from portal.webhooks import deliveries, fan_out, services
+from portal.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint, Outbox
+from tests.factories import WorkspaceFactory
+from tests.receivers import LIMIT_S, one_after_another, receiver, status
+from tests.webhooks.conftest import round_trip
+
+pytestmark = pytest.mark.django_db
+
+
+def signatures_of(secret: str, request) -> str:
+    """As the specification says, and without the library that signs."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    head = request.headers
+    signed = f"{head['webhook-id']}.{head['webhook-timestamp']}.".encode() + request.body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+def wait_for(condition) -> None:
+    limit = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
+def due_now(**fields) -> None:
+    past = timezone.now() - dt.timedelta(seconds=1)
+    Delivery.objects.filter(due_at__isnull=False).update(due_at=past, **fields)
+    Endpoint.objects.update(not_before=None)
+
+
+def test_an_event_arrives_signed(hook, tell, there, team, alice):
+    made = services.create(
+        actor=alice, team=team, name="Bot", url=f"{there.url}/x?y=1", types=["team.members_changed"]
+    )
+    fan_out.run()
+    tell(data={"user": "bob", "role": "owner", "secret": "not for others"})
+    (delivery,) = round_trip()
+    (request,) = there.requests
+    assert request.path == "/x?y=1"
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["webhook-id"] == delivery.message_id
+    assert abs(int(request.headers["webhook-timestamp"]) - time.time()) < LIMIT_S
+    assert request.headers["webhook-signature"] == signatures_of(made.secret, request)
+    body = json.loads(request.body)
+    entry = Event.objects.get(kind=AuditKind.TEAM_MEMBER_SET)
+    assert body["type"] == "team.members_changed"
+    assert dt.datetime.fromisoformat(body["timestamp"]) == entry.at.replace(
+        microsecond=entry.at.microsecond // 1000 * 1000
+    )
+    assert body["data"] == {
+        "entry": entry.pk,
+        "action": "team.member_set",
+        "actor": "Berth",
+        "team": {"slug": "vision", "url": "http://localhost:8000/api/v1/teams/vision"},
+        "user": {"username": "bob"},
+        "role": "owner",
+    }
+    assert (delivery.status, delivery.due_at) == (DeliveryStatus.DELIVERED, None)
+    assert Attempt.objects.get().status_code == 200
+
+
+def test_a_workspace_is_named_with_where_to_read_more(hook, tell, there, team, bob):
+    workspace = WorkspaceFactory(owner=bob, team=team, name="paper")
+    hook(there.url, "workspace.failed")
+    tell(
+        AuditKind.WORKSPACE_FAIL,
+        workspace=workspace,
+        cause={"code": "reported", "params": {"text": "/secret/path"}},
+        data={"from": "provisioning", "to": "terminating", "reason": "start_failed", "code": "no_image"},
+    )
+    round_trip()
+    data = json.loads(there.requests[0].body)["data"]
+    assert data["workspace"] == {
+        "id": str(workspace.pk),
+        "name": "paper",
+        "url": f"http://localhost:8000/api/v1/workspaces/{workspace.pk}",
+    }
+    assert (data["from"], data["to"], data["code"]) == ("provisioning", "terminating", "no_image")
+    assert b"secret" not in there.requests[0].body
+
+
+def test_only_what_was_chosen_and_only_of_the_own_team(hook, tell, there, charlie):
+    hook(there.url, "workspace.failed")
+    tell()
+    tell(AuditKind.WORKSPACE_FAIL, team=charlie.teams.get())
+    tell(AuditKind.WORKSPACE_FAIL)
+    (delivery,) = round_trip()
+    assert delivery.type == "workspace.failed"
+    assert len(there.requests) == 1
+
+
+def test_a_webhook_of_the_site_hears_of_all_teams(hook, tell, there, olga, charlie):
+    hook(there.url, "workspace.failed", "gpu_check.failed", actor=olga, team=None)
+    tell(AuditKind.WORKSPACE_FAIL)
+    tell(AuditKind.WORKSPACE_FAIL, team=charlie.teams.get())
+    tell(AuditKind.DEVICE_CHECK_HUNG, team=None)
+    assert [each.type for each in round_trip()] == [
+        "workspace.failed",
+        "workspace.failed",
+        "gpu_check.failed",
+    ]
+
+
+def test_what_was_before_is_no_news(hook, tell, there):
+    tell()
+    hook(there.url)
+    assert round_trip() == []
+
+
+def test_what_is_rolled_back_is_told_to_nobody(hook, tell, there):
+    from django.db import transaction
+
+    hook(there.url)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        tell()
+        raise ZeroDivisionError
+    assert round_trip() == []
+
+
+def test_500_then_200(hook, tell, there):
+    there.answer = one_after_another(status(500, b"broken"), status(204))
+    hook(there.url)
+    tell()
+    (delivery,) = round_trip()
+    assert delivery.status == DeliveryStatus.PENDING
+    wait = (delivery.due_at - timezone.now()).total_seconds()
+    assert 0 < wait <= deliveries.WAITS_S[0]
+    assert Endpoint.objects.get().failing_since
+    assert round_trip()[0].attempt_count == 1  # not due yet
+    due_now()
+    (delivery,) = round_trip()
+    assert delivery.status == DeliveryStatus.DELIVERED
+    assert [each.status_code for each in delivery.attempts.all()] == [500, 204]
+    assert delivery.attempts.all()[0].answer == "broken"
+    assert Endpoint.objects.get().failing_since is None
+    first, second = there.requests
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert first.body == second.body
+
+
+def test_after_a_day_of_attempts_it_is_given_up_and_can_be_sent_again(hook, tell, there, alice):
+    there.answer = status(500)
+    hook(there.url)
+    tell()
+    fan_out.run()
+    assert 22 * 3600 < sum(deliveries.WAITS_S) < 26 * 3600
+    for number in range(1, deliveries.MAX_ATTEMPTS + 1):
+        due_now()
+        (delivery,) = round_trip()
+        assert delivery.attempt_count == number
+    assert (delivery.status, delivery.due_at) == (DeliveryStatus.FAILED, None)
+    assert round_trip()[0].attempt_count == deliveries.MAX_ATTEMPTS
+    there.answer = None
+    services.send_again(actor=alice, delivery=delivery)
+    (delivery,) = round_trip()
+    assert delivery.status == DeliveryStatus.DELIVERED
+    assert len({request.headers["webhook-id"] for request in there.requests}) == 1
+
+
+def test_a_test_is_sent_once_and_shows_the_answer(hook, there, alice):
+    there.answer = status(403, b"who are you?" + b"x" * 5000)
+    endpoint = hook(there.url)
+    services.send_test(actor=alice, endpoint=endpoint)
+    (delivery,) = round_trip()
+    assert delivery.status == DeliveryStatus.FAILED
+    attempt = delivery.attempts.get()
+    assert attempt.status_code == 403
+    assert attempt.answer.startswith("who are you?")
+    assert len(attempt.answer) == 1024
+    assert json.loads(there.requests[0].body)["type"] == "berth.test"
+
+
+def test_redirects_are_not_followed(hook, tell, there):
+    with receiver() as inside:
+        there.answer = status(302, Location=f"{inside.url}/admin")
+        hook(there.url)
+        tell()
+        (delivery,) = round_trip()
+        assert delivery.attempts.get().status_code == 302
+        assert delivery.status == DeliveryStatus.PENDING
+        assert inside.requests == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://localhost:{port}/",
+        "http://localhost:{port}/",
+        "https://localtest.example:{port}/",
+    ],
+)
+def test_a_name_that_leads_to_loopback_is_refused(hook, tell, there, settings, monkeypatch, url):
+    _leads_to(monkeypatch, "127.0.0.1")
+    settings.BERTH_OUTGOING_ALLOW = []
+    hook(url.format(port=there.port))
+    tell()
+    (delivery,) = round_trip()
+    attempt = delivery.attempts.get()
+    assert (attempt.status_code, attempt.error) == (None, "refused_address")
+    assert there.requests == []
+
+
+def _leads_to(monkeypatch, *addresses: str) -> list[str]:
+    """What the resolver says: one address after another, and the last for ever. Returns what was asked."""
+    asked, left = [], list(addresses)
+
+    def resolver(host, port, *_, **__):
+        asked.append(host)
+        address = left.pop(0) if len(left) > 1 else left[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    return asked
+
+
+def test_a_name_that_leads_elsewhere_a_moment_later_does_not_help(hook, tell, there, monkeypatch):
+    """The first answer is one that may be reached, the next an internal one: only the first is used."""
+    asked = _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")
+    hook(f"http://rebinding.example:{there.port}/")
+    tell()
+    (delivery,) = round_trip()
+    assert delivery.status == DeliveryStatus.DELIVERED
+    assert asked == ["rebinding.example"]
+    assert there.requests[0].headers["host"] == f"rebinding.example:{there.port}"
+
+
+def test_a_proxy_of_the_environment_is_not_used(hook, tell, there, monkeypatch):
+    with receiver() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        hook(there.url)
+        tell()
+        round_trip()
+        assert (len(there.requests), proxy.requests) == (1, [])
+
+
+def test_nobody_listens(hook, tell):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        hook(f"http://127.0.0.1:{taken.getsockname()[1]}/")
+        tell()
+        (delivery,) = round_trip()
+    assert delivery.attempts.get().error == "connection"
+    endpoint = Endpoint.objects.get()
+    assert endpoint.timeouts == 1
+    assert endpoint.not_before > timezone.now()
+
+
+def test_one_that_keeps_silent_delays_nobody(hook, tell, there, monkeypatch):
+    monkeypatch.setattr(deliveries, "REQUEST_S", 1.0)
+    with receiver() as silent:
+        silent.answer = lambda _received, _handler: silent.over.wait(LIMIT_S)
+        slow = [hook(silent.url, name=f"Slow {number}") for number in range(4)]
+        quick = hook(there.url, name="Quick")
+        for _ in range(5):
+            tell()
+        round_trip()
+        assert len(there.requests) == 5
+        assert quick.deliveries.filter(status=DeliveryStatus.DELIVERED).count() == 5
+        for endpoint in slow:
+            # One attempt told enough: the others wait until it is tried again.
+            (attempt,) = Attempt.objects.filter(delivery__endpoint=endpoint)
+            assert attempt.error == "timeout"
+
+
+def test_a_byte_now_and_then_does_not_stretch_the_time(hook, tell, there, monkeypatch):
+    monkeypatch.setattr(deliveries, "REQUEST_S", 1.0)
+
+    def drip(_received, handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100")
+        handler.end_headers()
+        for _ in range(100):
+            handler.wfile.write(b".")
+            handler.wfile.flush()
+            if there.over.wait(0.2):
+                return
+
+    there.answer = drip
+    hook(there.url)
+    tell()
+    (delivery,) = round_trip()
+    assert delivery.attempts.get().error == "timeout"
+
+
+def test_suspects_never_have_more_than_their_threads(hook, tell, monkeypatch):
+    monkeypatch.setattr(deliveries, "REQUEST_S", 1.0)
+    most, now, lock = [0], [0], threading.Lock()
+    with receiver() as silent:
+
+        def hold(_received, _handler) -> None:
+            with lock:
+                now[0] += 1
+                most[0] = max(most[0], now[0])
+            silent.over.wait(1.2)
+            with lock:
+                now[0] -= 1
+
+        silent.answer = hold
+        for number in range(6):
+            hook(silent.url, name=f"Slow {number}")
+        Endpoint.objects.update(timeouts=3)
+        tell()
+        round_trip()
+        assert len(silent.requests) == 6
+    # Those whose requests have just ended here may still hold their answer over there.
+    assert most[0] <= 2 * deliveries.SUSPECT_THREADS
+
+
+def test_a_worker_killed_in_the_middle_loses_nothing(hook, tell, there):
+    """What it had claimed is due again, and arrives under the same id."""
+    endpoint = hook(there.url)
+    tell()
+    fan_out.run()
+    claimed = deliveries._claimed(endpoint)
+    deliveries._send(endpoint, claimed)  # and here it dies: nothing is written
+    assert Attempt.objects.count() == 0
+    assert round_trip()[0].status == DeliveryStatus.PENDING
+    due_now()
+    (delivery,) = round_trip()
+    assert delivery.status == DeliveryStatus.DELIVERED
+    assert [request.headers["webhook-id"] for request in there.requests] == [delivery.message_id] * 2
+
+
+def test_killed_in_the_last_attempt_it_ends(hook, tell, there):
+    hook(there.url)
+    tell()
+    fan_out.run()
+    due_now(attempt_count=deliveries.MAX_ATTEMPTS)
+    (delivery,) = round_trip()
+    assert (delivery.status, delivery.due_at) == (DeliveryStatus.FAILED, None)
+    assert there.requests == []
+
+
+def test_two_workers_do_not_send_the_same(hook, tell, there):
+    endpoint = hook(there.url)
+    tell()
+    fan_out.run()
+    first = deliveries._claimed(endpoint)
+    assert first is not None
+    assert deliveries._claimed(endpoint) is None
+    Outbox.objects.update(busy_until=timezone.now() + dt.timedelta(seconds=30))
+    assert deliveries.run() == 0
+    Outbox.objects.update(busy_until=timezone.now() - dt.timedelta(seconds=1))
+    due_now()
+    assert deliveries.run() == 1
+    assert Outbox.objects.get().busy_until is None
+
+
+def test_an_entry_becomes_a_delivery_once(hook, tell, there):
+    hook(there.url)
+    tell()
+    assert fan_out.run() == 1
+    assert fan_out.run() == 0
+    # Were the cursor put back, the database would refuse a second one.
+    from django.db import IntegrityError, transaction
+
+    Outbox.objects.update(last_id=0)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        fan_out.run()
+
+
+def test_rotation_signs_with_both_for_a_day(hook, tell, there, team, alice, clock):
+    made = services.create(actor=alice, team=team, name="Bot", url=there.url, types=["team.members_changed"])
+    fan_out.run()
+    again = services.rotate_secret(actor=alice, endpoint=made.endpoint)
+    assert again.secret != made.secret
+    tell()
+    round_trip()
+    request = there.requests[-1]
+    new, old = request.headers["webhook-signature"].split(" ")
+    assert (new, old) == (signatures_of(again.secret, request), signatures_of(made.secret, request))
+    clock.shift(services.OVERLAP.total_seconds() + 1)
+    tell()
+    round_trip()
+    request = there.requests[-1]
+    assert request.headers["webhook-signature"] == signatures_of(again.secret, request)
+
+
+def test_another_secret_key_of_the_portal(hook, tell, there, settings):
+    """The key from before is among the fallbacks: it goes on. It is not: it says so, and sends nothing."""
+    hook(there.url)
+    before, settings.SECRET_KEY = settings.SECRET_KEY, "another secret key for tests, of some length"
+    settings.SECRET_KEY_FALLBACKS = [before]
+    tell()
+    assert round_trip()[0].status == DeliveryStatus.DELIVERED
+    settings.SECRET_KEY_FALLBACKS = []
+    tell()
+    assert round_trip()[-1].attempts.get().error == "secret_unreadable"
+    assert len(there.requests) == 1
+
+
+def test_days_of_failure_switch_it_off_and_its_owners_are_told(hook, tell, there, alice, bob, settings):
+    there.answer = status(500)
+    endpoint = hook(there.url)
+    tell()
+    round_trip()
+    assert Endpoint.objects.get().enabled
+    past = timezone.now() - dt.timedelta(days=settings.BERTH_WEBHOOK_DISABLE_DAYS, hours=1)
+    Endpoint.objects.update(failing_since=past)
+    due_now()
+    round_trip()
+    assert not Endpoint.objects.get().enabled
+    (notice,) = Notification.objects.filter(kind="webhook.disabled")
+    assert (notice.user, notice.url) == (alice, f"/webhooks/{endpoint.pk}/")
+    assert Event.objects.filter(kind=AuditKind.WEBHOOK_DISABLED, team=endpoint.team).exists()
+    due_now()
+    before = len(there.requests)
+    round_trip()
+    assert len(there.requests) == before
+    there.answer = None
+    services.change(actor=alice, endpoint=endpoint, enabled=True)
+    assert round_trip()[0].status == DeliveryStatus.DELIVERED
+
+
+def test_gone_switches_it_off_at_once(hook, tell, there):
+    there.answer = status(410)
+    hook(there.url)
+    tell()
+    round_trip()
+    assert not Endpoint.objects.get().enabled
+
+
+def test_deleted_in_the_middle(hook, tell, there):
+    endpoint = hook(there.url)
+    tell()
+    fan_out.run()
+    claimed = deliveries._claimed(endpoint)
+    outcome = deliveries._send(endpoint, claimed)
+    Endpoint.objects.all().delete()
+    deliveries._finish(endpoint, claimed, outcome)
+    assert Attempt.objects.count() == 0
+
+
+def test_old_ones_are_deleted(hook, tell, there, settings):
+    hook(there.url)
+    tell()
+    tell()
+    first, _second = round_trip()
+    old = timezone.now() - dt.timedelta(days=settings.BERTH_WEBHOOK_KEEP_DAYS, hours=1)
+    Delivery.objects.filter(pk=first.pk).update(created_at=old)
+    assert deliveries.prune() == 1
+    assert Delivery.objects.exclude(pk=first.pk).count() == Attempt.objects.count() == 1
+
+
+def test_a_dead_receiver_does_not_fill_the_disk(hook, tell, there, monkeypatch):
+    monkeypatch.setattr(fan_out, "MAX_PENDING", 2)
+    hook(there.url)
+    for _ in range(4):
+        tell()
+        fan_out.run()
+    assert Delivery.objects.count() == 2
+
+
+def test_without_redis_the_sweep_sends(hook, there, alice, monkeypatch):
+    monkeypatch.setattr(services.app, "send_task", _no_broker)
+    services.send_test(actor=alice, endpoint=hook(there.url))
+    assert round_trip()[0].status == DeliveryStatus.DELIVERED
+
+
+def _no_broker(*_: object, **__: object) -> None:
+    raise ConnectionError("Redis is away")
+
+
+def test_many_entries_are_read_in_order_and_in_parts(hook, tell, there, monkeypatch):
+    monkeypatch.setattr(fan_out, "BATCH", 3)
+    hook(there.url)
+    for _ in range(8):
+        tell()
+    assert fan_out.run() == 8
+    assert Outbox.objects.get().last_id == Event.objects.latest("pk").pk
+
+
+def test_the_cursor_passes_over_what_was_rolled_back(tell, db):
+    tell()
+    outbox = Outbox()
+    feed.begin_at_the_end(outbox)
+    tell()
+    Event.objects.latest("pk").delete()  # an id that is not there, as after a rollback
+    tell()
+    found = feed.entries_after(outbox, limit=10)
+    assert [each.pk for each in found] == [Event.objects.latest("pk").pk]
+
+
+def test_an_administrators_message_is_signed_by_the_system(there, hook, tell, ada):
+    hook(there.url, "user.deactivated", actor=ada, team=None)
+    tell(AuditKind.USER_DEACTIVATED, team=None, data={"user": "bob"}, actor=SYSTEM)
+    round_trip()
+    assert json.loads(there.requests[0].body)["data"]["user"] == {"username": "bob"}

@@ -1,0 +1,253 @@
+"""Who may manage which webhooks, what is refused, and what their pages and REST show and hide."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from portal.accounts.models import Membership, Role
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.reasons.codes import WebhookCode
+from portal.common.sealed_texts import unseal
+from portal.events.event_types import TYPE_OF_KIND, TYPES, Audience
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
+from portal.webhooks import selectors, services
+from portal.webhooks.models import Delivery, Endpoint
+from tests.api.conftest import problem
+from tests.receivers import status
+from tests.webhooks.conftest import round_trip
+
+pytestmark = pytest.mark.django_db
+BODY = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
+
+
+def test_a_kind_has_one_type_and_types_have_subjects_that_pages_know():
+    from portal.webhooks.forms import SUBJECTS
+
+    kinds = [kind for each in TYPES.values() for kind in each.kinds]
+    assert len(kinds) == len(set(kinds)) == len(TYPE_OF_KIND)
+    assert {each.subject for each in TYPES.values()} == set(SUBJECTS)
+    for each in TYPES.values():
+        assert re.fullmatch(r"[a-z_]+\.[a-z_]+", each.name)
+
+
+def test_the_document_lists_every_type():
+    from django.conf import settings
+
+    text = (settings.BASE_DIR / "docs" / "notices.md").read_text()
+    assert [name for name in TYPES if f"`{name}`" not in text] == []
+
+
+def test_the_secret_is_shown_once_and_kept_encrypted(team, alice):
+    made = services.create(actor=alice, team=team, **BODY)
+    row = Endpoint.objects.get()
+    assert made.secret not in row.secret
+    assert unseal(row.secret, purpose=services.SECRET) == made.secret
+    assert made.secret not in repr(made)
+
+
+def test_neither_secret_nor_path_is_logged_or_in_the_record(hook, tell, there, caplog, team, alice):
+    caplog.set_level(logging.DEBUG)
+    there.answer = status(500)
+    made = services.create(
+        actor=alice, team=team, name="Bot", url=f"{there.url}/token-7f3a", types=["team.members_changed"]
+    )
+    services.rotate_secret(actor=alice, endpoint=made.endpoint)
+    services.send_test(actor=alice, endpoint=made.endpoint)
+    round_trip()
+    written = caplog.text + str(list(Event.objects.values()))
+    assert "whsec_" not in written
+    assert "token-7f3a" not in written
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "code"),
+    [
+        ({"name": "  "}, "name", WebhookCode.NAMELESS),
+        ({"url": "ftp://example.org"}, "url", WebhookCode.URL_SCHEME),
+        ({"url": "https://10.0.0.1/"}, "url", WebhookCode.URL_INTERNAL),
+        ({"url": "https://a:b@example.org/"}, "url", WebhookCode.URL_CREDENTIALS),
+        ({"url": "nonsense"}, "url", WebhookCode.URL_SCHEME),
+        ({"types": ["nonsense"]}, "types", WebhookCode.UNKNOWN_TYPES),
+        # Those of the site are none of a team's.
+        ({"types": ["workspace.failed", "gpu_check.failed"]}, "types", WebhookCode.UNKNOWN_TYPES),
+        ({"types": ["user.deactivated"]}, "types", WebhookCode.UNKNOWN_TYPES),
+        ({"types": []}, "types", WebhookCode.CHOOSE_TYPES),
+    ],
+)
+def test_what_is_refused(team, alice, change, field, code):
+    with pytest.raises(InvalidInput) as refused:
+        services.create(actor=alice, team=team, **{**BODY, **change})
+    assert [each.code for each in refused.value.extra["errors"][field]] == [code]
+    made = services.create(actor=alice, team=team, **BODY).endpoint
+    with pytest.raises(InvalidInput):
+        services.change(actor=alice, endpoint=made, **change)
+
+
+def test_members_and_outsiders_manage_nothing(team, alice, bob, charlie, api):
+    made = services.create(actor=alice, team=team, **BODY).endpoint
+    for actor in (bob, charlie):
+        with pytest.raises(NotAllowed):
+            services.create(actor=actor, team=team, **BODY)
+        with pytest.raises(NotAllowed):
+            services.change(actor=actor, endpoint=made, url="https://evil.example/")
+        with pytest.raises(NotAllowed):
+            services.rotate_secret(actor=actor, endpoint=made)
+    with pytest.raises(NotAllowed):
+        selectors.endpoint_by_id(bob, made.pk)
+    with pytest.raises(NotFound):
+        selectors.endpoint_by_id(charlie, made.pk)
+    # An owner of another team is nobody here.
+    problem(
+        api(charlie).send("PATCH", f"webhooks/{made.pk}", {"url": "https://evil.example/"}), 404, "not_found"
+    )
+
+
+def test_who_is_no_owner_any_more_manages_nothing(team, alice, bob):
+    made = services.create(actor=alice, team=team, **BODY).endpoint
+    Membership.objects.filter(user=bob).update(role=Role.OWNER)
+    Membership.objects.filter(user=alice).update(role=Role.MEMBER)
+    with pytest.raises(NotAllowed):
+        services.change(actor=alice, endpoint=made, enabled=False)
+    services.change(actor=bob, endpoint=made, enabled=False)
+
+
+def test_operators_do_not_get_at_what_is_about_accounts(ada, olga, team):
+    with pytest.raises(NotAllowed) as refused:
+        services.create(actor=olga, team=None, **{**BODY, "types": ["user.deactivated"]})
+    assert refused.value.reason.code is WebhookCode.ADMINISTRATORS_TYPES
+    made = services.create(
+        actor=ada, team=None, **{**BODY, "types": ["user.deactivated", "workspace.failed"]}
+    )
+    # Not by another URL, not by its secret, not by its log.
+    for attack in (
+        lambda: services.change(actor=olga, endpoint=made.endpoint, url="https://olga.example/"),
+        lambda: services.change(actor=olga, endpoint=made.endpoint, types=["workspace.failed"]),
+        lambda: services.rotate_secret(actor=olga, endpoint=made.endpoint),
+        lambda: services.delete(actor=olga, endpoint=made.endpoint),
+        lambda: selectors.endpoint_by_id(olga, made.endpoint.pk),
+    ):
+        with pytest.raises(NotAllowed):
+            attack()
+    assert list(selectors.endpoints_of(olga, None)) == []
+    assert selectors.endpoints_of(ada, None).count() == 1
+
+
+def test_as_many_as_there_may_be(team, alice, monkeypatch):
+    monkeypatch.setattr(services, "MAX_OF_TEAM", 1)
+    services.create(actor=alice, team=team, **BODY)
+    with pytest.raises(StateConflict) as refused:
+        services.create(actor=alice, team=team, **BODY)
+    assert refused.value.code == "too_many_webhooks"
+
+
+def test_one_test_at_a_time_and_none_where_it_is_off(hook, there, alice):
+    endpoint = hook(there.url)
+    services.send_test(actor=alice, endpoint=endpoint)
+    with pytest.raises(StateConflict):
+        services.send_test(actor=alice, endpoint=endpoint)
+    services.change(actor=alice, endpoint=endpoint, enabled=False)
+    with pytest.raises(StateConflict) as refused:
+        services.send_test(actor=alice, endpoint=endpoint)
+    assert refused.value.code == "webhook_disabled"
+
+
+def test_what_is_on_its_way_is_not_sent_again(hook, there, alice):
+    endpoint = hook(there.url)
+    delivery = services.send_test(actor=alice, endpoint=endpoint)
+    with pytest.raises(StateConflict):
+        services.send_again(actor=alice, delivery=delivery)
+    (delivery,) = round_trip()
+    services.send_again(actor=alice, delivery=delivery)
+    assert Delivery.objects.get().status == "pending"
+
+
+def test_every_act_is_in_the_record(hook, there, alice, team):
+    endpoint = hook(there.url)
+    services.change(actor=alice, endpoint=endpoint, name="Another")
+    services.change(actor=alice, endpoint=endpoint, name="Another")  # nothing to say
+    services.rotate_secret(actor=alice, endpoint=endpoint)
+    services.delete(actor=alice, endpoint=endpoint)
+    kinds = list(
+        Event.objects.filter(team=team, kind__startswith="webhook.")
+        .order_by("pk")
+        .values_list("kind", flat=True)
+    )
+    assert kinds == [
+        AuditKind.WEBHOOK_CREATED,
+        AuditKind.WEBHOOK_CHANGED,
+        AuditKind.WEBHOOK_SECRET_ROTATED,
+        AuditKind.WEBHOOK_DELETED,
+    ]
+
+
+def test_what_goes_over_rest(api, alice, team, there):
+    program = api(alice)
+    made = program.post("teams/vision/webhooks", {**BODY, "url": there.url})
+    assert (made.status_code, made["Cache-Control"]) == (201, "no-store")
+    assert made.json()["secret"].startswith("whsec_")
+    path = f"webhooks/{made.json()['id']}"
+    assert "secret" not in program.get(path).json()
+    changed = program.send("PATCH", path, {"types": ["workspace.lost", "workspace.failed"]})
+    assert changed.json()["types"] == ["workspace.failed", "workspace.lost"]
+    tested = program.post(f"{path}/test", {})
+    assert tested.status_code == 202
+    round_trip()
+    delivery = program.get(f"{path}/deliveries/{tested.json()['id']}").json()
+    assert delivery["status"] == "delivered"
+    assert delivery["attempts"][0]["status_code"] == 200
+    assert program.post(f"{path}/deliveries/{delivery['id']}/again", {}).status_code == 202
+    assert program.post(f"{path}/rotate-secret", {}).json()["secret"] != made.json()["secret"]
+    assert program.send("DELETE", path).status_code == 204
+    problem(program.get(path), 404, "not_found")
+
+
+def test_types_are_those_that_one_may_have(api, alice, olga, ada):
+    counts = [len(api(user).get("webhook-event-types").json()) for user in (alice, olga, ada)]
+    assert counts == [sum(each.audience <= audience for each in TYPES.values()) for audience in Audience]
+
+
+def test_the_page_makes_one_and_shows_its_secret_once(as_user, alice, team):
+    browser = as_user(alice)
+    html = browser.post("/teams/vision/webhooks/", BODY).content.decode()
+    (secret,) = re.findall(r'value="(whsec_[^"]+)"', html)
+    assert unseal(Endpoint.objects.get().secret, purpose=services.SECRET) == secret
+    again = browser.get("/teams/vision/webhooks/").content.decode()
+    assert "whsec_" not in again
+    assert "Bot" in again
+    refused = browser.post("/teams/vision/webhooks/", {**BODY, "url": "https://10.0.0.1/"})
+    assert refused.status_code == 400
+    assert "internal address" in refused.content.decode()
+
+
+def test_the_page_of_one_shows_log_and_answers_escaped(as_user, alice, hook, tell, there):
+    there.answer = status(500, b"<script>alert(1)</script>")
+    endpoint = hook(there.url)
+    tell()
+    round_trip()
+    browser = as_user(alice)
+    html = browser.get(f"/webhooks/{endpoint.pk}/").content.decode()
+    assert "&lt;script&gt;alert(1)" in html
+    assert "<script>alert" not in html
+    for act in ("test", "switch", "rotate"):
+        assert browser.post(f"/webhooks/{endpoint.pk}/{act}/").status_code in (200, 302)
+    assert not Endpoint.objects.get().enabled
+    assert browser.post(f"/webhooks/{endpoint.pk}/delete/").status_code == 302
+    assert not Endpoint.objects.exists()
+
+
+def test_a_long_log_takes_no_more_queries(as_user, alice, hook, django_assert_max_num_queries, there):
+    from django.utils import timezone
+
+    endpoint = hook(there.url)
+    now = timezone.now()
+    Delivery.objects.bulk_create(
+        Delivery(endpoint=endpoint, type="berth.test", payload={}, status="failed", created_at=now)
+        for _ in range(500)
+    )
+    browser = as_user(alice)
+    with django_assert_max_num_queries(14):
+        assert browser.get(f"/webhooks/{endpoint.pk}/").status_code == 200
