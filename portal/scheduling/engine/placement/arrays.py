@@ -269,6 +269,22 @@ class NodeArrays:
         sound |= eligible & ~enough[:, None]
         return sound, enough
 
+    def contents(self, rows: Ints) -> Ints:
+        """All by which nodes that meet a request's conditions are scored, a row for each node."""
+        return np.concatenate(
+            (
+                self.free_cpu[rows, None],
+                self.free_memory[rows, None],
+                self.bare[rows, None],
+                self.device_class[rows],
+                self.free_milli[rows],
+                self.free_device_memory[rows],
+                self.warned[rows],
+            ),
+            axis=1,
+            dtype=np.int64,
+        )
+
     def usage_key(self, row: int) -> int:
         """Orders peers from the fullest to the emptiest; equal for equal contents, whatever the names."""
         free: list[int] = self.free_milli[row].tolist()

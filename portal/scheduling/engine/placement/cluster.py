@@ -8,8 +8,12 @@ anew from the same state decide the same.
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 
 import numpy as np
 
@@ -40,6 +44,10 @@ _MAX_EXPLAINED = 8
 """Of so many requests the reasons of all nodes are kept."""
 _AT_ONCE = 1024
 """So many nodes are scored together: what is worked out on the way stays in the processor's cache."""
+_WORTH_GROUPING = 2048
+"""From so many nodes on, those that are alike are looked for and scored once."""
+_LATELY = 256
+"""So many changes are remembered one by one; for what was seen before, all nodes are looked through."""
 _LARGEST_GROUP = 63
 # From the highest bit: the bond between devices, no warning, how small the group is; below them the policy's
 # level and what breaks ties. Together they stay below 2**62.
@@ -94,6 +102,10 @@ class Cluster:
         self._explained: dict[ResourceRequest, _Explained] = {}
         self._clock = 0
         self._touched = np.zeros(len(nodes), np.int64)
+        # The rows of the last changes, a change of the clock each, in their order.
+        self._lately: deque[int] = deque(maxlen=_LATELY)
+        # One array for all decisions: one of this size would be asked of the system anew each time.
+        self._total = np.zeros(len(nodes), np.int64)
         self._bonded = bool(self._nodes.bonded.any())
 
     def weigh(self, mix: RequestMix) -> RequestMix:
@@ -129,7 +141,7 @@ class Cluster:
             return None
         self._refresh(row, request)
         if request.nodes == 1:
-            score = row.score + self._peers.tie
+            score = np.add(row.score, self._peers.tie, out=self._total)
             best = int(score.argmax())
             if score[best] >= 0:
                 return Placement((self._grant(best, row, request),))
@@ -148,7 +160,7 @@ class Cluster:
         if len(self._explained) > _MAX_EXPLAINED:
             del self._explained[next(iter(self._explained))]
         applying = filters.applying(request)
-        for row in (self._touched > known.seen).nonzero()[0].tolist():
+        for row in self._changed_since(known.seen).tolist():
             state = nodes.state(row) if self._touched[row] else nodes.states[row]
             found = next((one for each in applying if (one := each.reason(state, request))), None)
             known.reasons[nodes.position[state.name]] = found
@@ -199,7 +211,7 @@ class Cluster:
         """Score the nodes again that changed since this row was last looked at."""
         if row.seen == self._clock:
             return
-        rows = (self._touched > row.seen).nonzero()[0]
+        rows = self._changed_since(row.seen)
         row.seen = self._clock
         row.score[rows] = _NEVER
         for each in row.filters:
@@ -220,10 +232,31 @@ class Cluster:
             rows = rows[np.array([choice is not None for choice in choices], np.bool_)]
             levels = self._mig_levels([choice for choice in choices if choice is not None])
         else:
-            for some in np.split(rows, range(_AT_ONCE, len(rows), _AT_ONCE)):
-                self._score(row, some, request)
+            first, twin = self._alike(rows)
+            for begin in range(0, len(first), _AT_ONCE):
+                self._score(row, first[begin : begin + _AT_ONCE], request)
+            if twin is not None:
+                row.score[rows], row.first[rows] = row.score[twin], row.first[twin]
             return
         row.score[rows] = levels << TIE_BITS
+
+    def _alike(self, rows: Ints) -> tuple[Ints, Ints | None]:
+        """One node of each kind, and for each of `rows` the one that is like it in all that is scored.
+
+        None instead, and all of `rows`, where looking for equals is not worth it: for few nodes, and where
+        bonds between devices tell equal ones apart.
+        """
+        if len(rows) < _WORTH_GROUPING or self._bonded:
+            return rows, None
+        contents = self._nodes.contents(rows)
+        # Equal contents have equal sums; that unequal ones have not is compared.
+        _, first, group = np.unique(
+            contents @ _mixers(contents.shape[1]), return_index=True, return_inverse=True
+        )
+        twin = first[group]
+        if not (contents == contents[twin]).all():
+            return rows, None
+        return rows[first], rows[twin]
 
     def _score(self, row: _Row, rows: Ints, request: ResourceRequest) -> None:
         """Score nodes that fit, but for those that hand out MIG instances."""
@@ -375,9 +408,17 @@ class Cluster:
         else:
             nodes.take_aside(row, grant.uuid, sign * grant.milli, sign * grant.memory_mib)
 
+    def _changed_since(self, seen: int) -> Ints:
+        """The rows that have changed after `seen`, ascending; all of them for what has never been seen."""
+        back = self._clock - seen
+        if back <= len(self._lately):
+            return np.array(sorted(set(islice(reversed(self._lately), back))), np.int64)
+        return (self._touched > seen).nonzero()[0]
+
     def _changed(self, row: int) -> None:
         self._clock += 1
         self._touched[row] = self._clock
+        self._lately.append(row)
         self._policy.changed(row)
         self._peers.changed(row)
 
@@ -395,6 +436,13 @@ def check(request: ResourceRequest) -> None:
         raise ValueError("a MIG instance is handed out whole")
     if wanted.mig_profile and wanted.within is not Within.NODE:
         raise ValueError("MIG instances have no bond between them")
+
+
+@cache
+def _mixers(count: int) -> Ints:
+    """Odd factors without a pattern, the same each time."""
+    chance = random.Random(count)
+    return np.array([chance.getrandbits(62) | 1 for _ in range(count)], np.int64)
 
 
 def _rack(node: NodeCapacity) -> tuple[str, ...]:

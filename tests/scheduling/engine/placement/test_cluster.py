@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from portal.common.reasons.codes import PlacementCode
+from portal.scheduling.engine.placement import cluster as cluster_module
 from portal.scheduling.engine.placement.engine import Cluster, place
 from portal.scheduling.engine.placement.types import Placed
 from provisioning.types import DeviceGrant, NodePlacement, Placement
@@ -50,6 +51,43 @@ def test_decides_like_a_cluster_built_anew_and_never_gives_too_much(nodes, steps
     for placement, request in running:
         cluster.release(placement, request)
     assert cluster.snapshot() == nodes
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(nodes_(most=4, bonds=False), st.lists(requests_(), min_size=1, max_size=12), st.data(), POLICIES)
+def test_nodes_that_are_alike_are_scored_once_and_decided_on_as_if_they_were_not(
+    monkeypatch, nodes, requests, data, policy
+):
+    """The same steps with each node scored for itself."""
+    nodes = [
+        replace(
+            each,
+            name=f"{copy}-{each.name}",
+            devices=tuple(
+                replace(device, uuid=f"{copy}-{device.uuid}", warned=data.draw(st.booleans()))
+                if not device.parent_uuid and not device.mig_mode
+                else replace(
+                    device,
+                    uuid=f"{copy}-{device.uuid}",
+                    parent_uuid=device.parent_uuid and f"{copy}-{device.parent_uuid}",
+                )
+                for device in each.devices
+            ),
+        )
+        for copy in range(3)
+        for each in nodes
+    ]
+    decisions = []
+    for worth in (1, len(nodes) + 1):
+        monkeypatch.setattr(cluster_module, "_WORTH_GROUPING", worth)
+        cluster = Cluster(nodes, policy=policy)
+        decisions.append([])
+        for request in requests:
+            decision = cluster.decide(request)
+            decisions[-1].append(decision)
+            if isinstance(decision, Placed):
+                cluster.commit(decision.placement, request)
+    assert decisions[0] == decisions[1]
 
 
 def test_what_is_not_free_cannot_be_taken_and_nothing_changes():
@@ -166,6 +204,23 @@ def test_mig_instances_are_taken_and_given_back():
     for placement in taken:
         cluster.release(placement, request)
     assert cluster.snapshot() == states
+
+
+def test_a_shape_not_asked_for_in_a_long_time_sees_every_change_since():
+    """More than the changes that are remembered one by one."""
+    cluster = Cluster([node("a", gpu("a0"), cpu=64_000), node("b", gpu("b0"), cpu=32_000)])
+    seldom, often = wants(1), wants(cpu=10)
+    first = cluster.find(seldom)
+    assert first is not None
+    cluster.commit(first, seldom)
+    for _ in range(cluster_module._LATELY):
+        taken = cluster.find(often)
+        assert taken is not None
+        cluster.commit(taken, often)
+        cluster.release(taken, often)
+    second = cluster.find(seldom)
+    assert second is not None
+    assert {first.nodes[0].node, second.nodes[0].node} == {"a", "b"}
 
 
 def test_more_shapes_than_are_kept_do_no_harm():
