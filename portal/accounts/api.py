@@ -72,6 +72,7 @@ class Me(ApiView):
             "email": user.email,
             "is_operator": user.operates,
             "is_approver": user.is_approver,
+            "roles": user.roles,
             "teams": selectors.memberships_of(user),
             "scopes": token.scopes if token else [Scope.ALL],
             "token": token,
@@ -195,7 +196,7 @@ class TokenViewSet(ReadViewSet):
             actor=request.user,
             user=request.user,
             name=given["name"],
-            scopes=given.get("scopes") or (parent.scopes if parent else [Scope.ALL]),
+            scopes=given.get("scopes") or (parent.scopes if parent else services.widest(request.user)),
             expires_at=given.get("expires_at"),
             made_with=parent,
         )

@@ -28,6 +28,7 @@ def delegations_at(now: datetime) -> QuerySet[Delegation]:
         ends_at__gt=now,
         approver__is_active=True,
         delegate__is_active=True,
+        delegate__is_auditor=False,
     )
 
 

@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from portal.accounts.models import ApiToken, User
 from portal.accounts.token_lookup import user_of_token
 from portal.common import origins
-from portal.common.scopes import Scope
+from portal.common.scopes import READING, Scope
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -47,10 +47,12 @@ class HasScope(permissions.IsAuthenticated):
         if not super().has_permission(request, view):
             return False
         token: Any = request.auth
-        if not isinstance(token, ApiToken) or Scope.ALL in token.scopes:
+        if not isinstance(token, ApiToken):
             return True
         needed = scope_for(view, request.method or "GET")
-        if needed in token.scopes:
+        if token.user.is_auditor and needed not in READING:
+            raise exceptions.PermissionDenied(_("An auditor's token changes nothing and opens nothing."))
+        if Scope.ALL in token.scopes or needed in token.scopes:
             return True
         raise exceptions.PermissionDenied(_("This token lacks the scope “%(scope)s”.") % {"scope": needed})
 

@@ -102,12 +102,14 @@ def revoke_tokens(user: User) -> int:
 def heirs_of(actor: User | SystemActor, user: User) -> list[tuple[Membership, User | None]]:
     """The user's ownerships, each with who becomes owner in their place; None where there is another owner.
 
-    It is the member who has been in the team for longest, else whoever deactivates.
+    It is the member who has been in the team for longest, but for viewers, else whoever deactivates.
     """
     found: list[tuple[Membership, User | None]] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
     for membership in owned.order_by("team__slug"):
-        others = Membership.objects.filter(team=membership.team, user__is_active=True).exclude(user=user)
+        others = Membership.objects.filter(team=membership.team, user__is_active=True).exclude(
+            Q(user=user) | Q(role=Role.VIEWER)
+        )
         if others.filter(role=Role.OWNER).exists():
             found.append((membership, None))
             continue

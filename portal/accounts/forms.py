@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import Role
-from portal.common.scopes import Scope
+from portal.common.scopes import READING, Scope
 
 EXPIRIES = [
     ("7", _("In 7 days")),
@@ -149,6 +149,14 @@ class TokenForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
         error_messages={"required": _("Choose at least one.")},
     )
+
+    def __init__(self, *args: Any, reading: bool = False, **kwargs: Any) -> None:
+        """`reading`: only scopes that read are offered, all of them chosen."""
+        super().__init__(*args, **kwargs)
+        if reading:
+            scopes: Any = self.fields["scopes"]
+            scopes.choices = [choice for choice in Scope.choices if choice[0] in READING]
+            scopes.initial = [value for value, _label in scopes.choices]
 
     def expires_at(self) -> datetime | None:
         """The moment that was chosen, or None for never."""

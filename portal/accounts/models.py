@@ -13,6 +13,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
 from django.utils.crypto import salted_hmac
+from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator, username_validator
@@ -34,12 +35,14 @@ class SiteRole(models.TextChoices):
     ADMINISTRATOR = "administrator", _("Administrator")
     OPERATOR = "operator", _("Operator")
     APPROVER = "approver", _("Approver")
+    AUDITOR = "auditor", _("Auditor")
 
 
 ROLE_FIELDS = {
     SiteRole.ADMINISTRATOR: "is_superuser",
     SiteRole.OPERATOR: "is_operator",
     SiteRole.APPROVER: "is_approver",
+    SiteRole.AUDITOR: "is_auditor",
 }
 
 
@@ -92,6 +95,7 @@ class User(AbstractUser):
     email = models.EmailField(_("e-mail"), blank=True)
     is_operator = models.BooleanField(default=False, help_text=_("Runs the pools."))
     is_approver = models.BooleanField(default=False, help_text=_("Decides quota requests."))
+    is_auditor = models.BooleanField(default=False, help_text=_("Reads everything, changes nothing."))
     mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
     session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
     deactivated_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -106,7 +110,11 @@ class User(AbstractUser):
                 name="user_email_unique",
                 condition=~models.Q(email=""),
                 violation_error_message=_("This e-mail address is in use."),
-            )
+            ),
+            models.CheckConstraint(
+                name="user_auditor_holds_no_other_role",
+                condition=Q(is_auditor=False) | Q(is_superuser=False, is_operator=False, is_approver=False),
+            ),
         ]
 
     @property
@@ -118,6 +126,21 @@ class User(AbstractUser):
     def administers(self) -> bool:
         """Whether the user manages people and reads the audit log."""
         return self.is_active and self.is_superuser
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the user reads what every team has: operators, administrators, auditors."""
+        return self.operates or (self.is_active and self.is_auditor)
+
+    @property
+    def sees_people(self) -> bool:
+        """Whether the user reads people's accounts and the audit log: administrators and auditors."""
+        return self.administers or (self.is_active and self.is_auditor)
+
+    @cached_property
+    def only_views(self) -> bool:
+        """Whether the user can start nothing, being an auditor, or a viewer wherever he is in a team."""
+        return self.is_auditor or {place.role for place in self.memberships.all()} == {Role.VIEWER}
 
     @property
     def status(self) -> AccountStatus:
@@ -165,8 +188,9 @@ class Team(models.Model):
 
 
 class Role(models.TextChoices):
-    """A member's rights in a team."""
+    """A member's rights in a team. A viewer reads what the team has, and starts and changes nothing."""
 
+    VIEWER = "viewer", _("Viewer")
     MEMBER = "member", _("Member")
     OWNER = "owner", _("Owner")
 

@@ -10,6 +10,7 @@ from portal.common.reasons.reason import Reason
 
 
 def is_member(actor: User, team: Team) -> bool:
+    """In the team with whichever role."""
     return team.memberships.filter(user=actor).exists()
 
 
@@ -17,8 +18,20 @@ def is_owner(actor: User, team: Team) -> bool:
     return team.memberships.filter(user=actor, role=Role.OWNER).exists()
 
 
+def works_in(actor: User, team: Team) -> bool:
+    """In the team with a role that starts workspaces and asks for more: not as a viewer."""
+    return team.memberships.filter(user=actor).exclude(role=Role.VIEWER).exists()
+
+
+def require_work_in(actor: User, team: Team) -> None:
+    if works_in(actor, team):
+        return
+    code = AccountCode.VIEWER_ONLY if is_member(actor, team) else AccountCode.NOT_IN_TEAM
+    raise NotAllowed(Reason(code, {"team": team.name}))
+
+
 def may_view_team(actor: User, team: Team) -> bool:
-    return actor.operates or is_member(actor, team)
+    return actor.sees_all or is_member(actor, team)
 
 
 def may_manage_team(actor: User | SystemActor, team: Team) -> bool:
@@ -39,6 +52,18 @@ def require_administrator(actor: User | SystemActor) -> None:
     """People and their accounts are for administrators: whoever sets a password could be anybody."""
     if not isinstance(actor, SystemActor) and not actor.administers:
         raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+
+
+def require_see_people(actor: User | SystemActor) -> None:
+    """Accounts and the audit log are read by administrators and auditors."""
+    if not isinstance(actor, SystemActor) and not actor.sees_people:
+        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+
+
+def require_role_for(user: User, role: str) -> None:
+    """Raise `StateConflict` where the user may not have this role in a team: an auditor only views."""
+    if user.is_auditor and role != Role.VIEWER:
+        raise StateConflict(Reason(AccountCode.AUDITOR_ONLY_VIEWS, {"username": user.username}))
 
 
 def require_another_administrator(user: User) -> None:

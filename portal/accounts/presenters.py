@@ -18,6 +18,8 @@ def rights(user: User) -> list[str]:
         found.append(_("Operator: runs the pools"))
     if user.is_approver:
         found.append(_("Approver: decides quota requests"))
+    if user.is_auditor:
+        found.append(_("Auditor: reads everything, changes nothing"))
     return found or [_("Member: starts workspaces for your teams")]
 
 

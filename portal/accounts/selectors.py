@@ -18,19 +18,25 @@ from portal.events.models import Event, EventTarget, TargetKind
 
 
 def teams_for(actor: User) -> QuerySet[Team]:
-    """Teams the actor may see, with `member_count`: one's own, or all for an operator."""
+    """Teams the actor may see, with `member_count`: one's own, or all for who sees all."""
     teams = Team.objects.annotate(member_count=Count("memberships", distinct=True)).order_by("slug")
-    return teams if actor.operates else teams.filter(memberships__user=actor)
+    return teams if actor.sees_all else teams.filter(memberships__user=actor)
 
 
 def own_teams(actor: User) -> QuerySet[Team]:
-    """Teams that the actor may charge."""
+    """Teams that the actor is in, with whichever role."""
     return Team.objects.filter(memberships__user=actor).order_by("slug")
+
+
+def chargeable_teams(actor: User) -> QuerySet[Team]:
+    """Teams that the actor may charge: not those that he only views."""
+    working = Membership.objects.filter(user=actor).exclude(role=Role.VIEWER)
+    return Team.objects.filter(memberships__in=working).order_by("slug")
 
 
 def team_by_slug(actor: User, slug: str) -> Team:
     """The team, or `NotFound` when there is none or the actor may not see it."""
-    visible = Q() if actor.operates else Q(memberships__user=actor)
+    visible = Q() if actor.sees_all else Q(memberships__user=actor)
     team = (
         Team.objects.filter(visible, slug=strip_nul(slug))
         .prefetch_related(
@@ -79,14 +85,14 @@ def still_valid(actor: User, token: ApiToken | None) -> bool:
 
 
 def users_for(actor: User) -> UserQuerySet:
-    """All accounts that there are, with their places in teams; administrators only."""
-    policies.require_administrator(actor)
+    """All accounts that there are, with their places in teams; for administrators and auditors."""
+    policies.require_see_people(actor)
     places = Membership.objects.select_related("team").order_by("team__slug")
     return User.objects.existing().prefetch_related(Prefetch("memberships", places)).order_by("username")
 
 
 def user_by_name(actor: User, username: str) -> User:
-    """The account, or `NotFound`; administrators only."""
+    """The account, or `NotFound`; for administrators and auditors."""
     user = users_for(actor).filter(username=strip_nul(username)).first()
     if user is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_USER, {"username": username}))

@@ -8,7 +8,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.accounts.models import ApiToken, Membership, Role, Team
+from portal.accounts.models import ApiToken, Membership, Role, SiteRole, Team
 from portal.common.api import StrictSerializer
 from portal.common.representation import stamp
 from portal.common.scopes import Scope
@@ -117,6 +117,7 @@ class MeSerializer(serializers.Serializer[Any]):
     email = serializers.CharField(allow_blank=True)
     is_operator = serializers.BooleanField()
     is_approver = serializers.BooleanField()
+    roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
     teams = OwnTeamSerializer(many=True)
     scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
     token = TokenSerializer(allow_null=True, help_text="The token that asks; null with a session.")
@@ -127,6 +128,7 @@ class MeSerializer(serializers.Serializer[Any]):
             "email": seen["email"],
             "is_operator": seen["is_operator"],
             "is_approver": seen["is_approver"],
+            "roles": list(seen["roles"]),
             "teams": [
                 {"slug": place.team.slug, "name": place.team.name, "role": place.role}
                 for place in seen["teams"]

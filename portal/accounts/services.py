@@ -21,7 +21,7 @@ from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
-from portal.common.scopes import Scope
+from portal.common.scopes import READING, Scope
 from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
@@ -67,6 +67,9 @@ def create_token(
             Reason(AccountCode.EXPIRY_PAST),
             errors={"expires_at": [Reason(AccountCode.EXPIRY_NOT_IN_FUTURE)]},
         )
+    if user.is_auditor and not READING.issuperset(wanted):
+        reason = Reason(AccountCode.AUDITOR_TOKEN_WRITES, {"scopes": sorted(set(wanted) - READING)})
+        raise InvalidInput(reason, errors={"scopes": [reason]})
     if made_with is not None:
         _check_no_wider(made_with, wanted, expires_at)
     name = name.strip()
@@ -91,6 +94,11 @@ def create_token(
         data={"token": str(token.pk), "scopes": wanted},
     )
     return NewToken(token=token, secret=secret)
+
+
+def widest(user: User) -> list[str]:
+    """The scopes of a token that may do what its user may."""
+    return sorted(READING) if user.is_auditor else [Scope.ALL]
 
 
 def _check_no_wider(parent: ApiToken, scopes: Sequence[str], expires_at: datetime | None) -> None:
@@ -139,6 +147,8 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
         team.full_clean()
     except ValidationError as error:
         raise InvalidInput(Reason(AccountCode.TEAM_NOT_VALID), errors=error.message_dict) from error
+    if owner is not None:
+        policies.require_role_for(owner, Role.OWNER)
     team.save()
     if owner is not None:
         Membership.objects.create(team=team, user=owner, role=Role.OWNER)
@@ -149,7 +159,11 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
 
 @transaction.atomic
 def set_member(*, actor: User | SystemActor, team: Team, username: str, role: str) -> Membership:
-    """Add a user to a team or change the role. A team keeps at least one owner."""
+    """Add a user to a team or change the role. A team keeps at least one owner.
+
+    Raises `InvalidInput`, and `StateConflict` (the only owner; an auditor who shall do more than view;
+    somebody with workspaces of the team who shall only view it).
+    """
     policies.require_manage_team(actor, team)
     if role not in Role.values:
         raise InvalidInput(
@@ -162,6 +176,7 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
             Reason(AccountCode.NO_SUCH_USER, {"username": username}),
             errors={"username": [Reason(AccountCode.USER_UNKNOWN)]},
         )
+    policies.require_role_for(user, role)
     Team.objects.select_for_update().get(pk=team.pk)
     membership = Membership.objects.filter(team=team, user=user).first()
     if membership is None:
@@ -172,6 +187,8 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
     else:
         if membership.role == Role.OWNER:
             _keep_an_owner(team, besides=user)
+        if role == Role.VIEWER:
+            _require_no_workspaces(team, user)
         membership.role = role
         membership.save(update_fields=["role"])
         message = f"made {user.username} {role} of {team.name}"
@@ -197,10 +214,7 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
         raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
     if membership.role == Role.OWNER:
         _keep_an_owner(team, besides=membership.user)
-    live = membership.user.workspaces.live().filter(team=team).count()
-    if live:
-        held = {"username": username, "count": live, "team": team.name}
-        raise StateConflict(Reason(AccountCode.MEMBER_HAS_WORKSPACES, held))
+    _require_no_workspaces(team, membership.user)
     membership.delete()
     events.record(
         actor=actor,
@@ -209,6 +223,14 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
         message=f"took {username} out of {team.name}",
         data={"user": username},
     )
+
+
+def _require_no_workspaces(team: Team, user: User) -> None:
+    """What somebody has in the team has to go before they stop working in it."""
+    live = user.workspaces.live().filter(team=team).count()
+    if live:
+        held = {"username": user.username, "count": live, "team": team.name}
+        raise StateConflict(Reason(AccountCode.MEMBER_HAS_WORKSPACES, held))
 
 
 def _keep_an_owner(team: Team, *, besides: User) -> None:

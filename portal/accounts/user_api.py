@@ -1,4 +1,4 @@
-"""People over REST: for administrators."""
+"""People over REST: for administrators, and to be read by auditors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -53,7 +54,10 @@ class Administrates(HasScope):
             return False
         if view.action is not None:
             actor: Any = request.user
-            policies.require_administrator(actor)
+            if request.method in SAFE_METHODS:
+                policies.require_see_people(actor)
+            else:
+                policies.require_administrator(actor)
         return True
 
 

@@ -1,4 +1,4 @@
-"""Pages about people, for administrators; templates/accounts/ says what each expects."""
+"""Pages about people: for administrators, read by auditors too. templates/accounts/ has what each expects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from portal.accounts import deactivation, selectors, services, user_presenters, users
+from portal.accounts import deactivation, policies, selectors, services, user_presenters, users
 from portal.accounts.forms import add_problems, form_status
 from portal.accounts.models import AccountStatus, Role, SiteRole, Team, User
 from portal.accounts.user_forms import InviteForm, UserForm
@@ -28,6 +28,8 @@ STATUSES = [choice for choice in AccountStatus.choices if choice[0] != AccountSt
 @never_cache
 def people(request: SignedInRequest) -> HttpResponse:
     """All accounts, and the form that invites. The link of a new one is in this answer and nowhere else."""
+    if request.method == "POST":
+        policies.require_administrator(request.user)
     found = selectors.users_for(request.user)
     form = InviteForm(request.POST or None)
     link = None
@@ -68,6 +70,7 @@ def person(request: SignedInRequest, username: str) -> HttpResponse:
     user = selectors.user_by_name(request.user, username)
     form = None
     if request.method == "POST":
+        policies.require_administrator(request.user)
         form = UserForm(request.POST)
         if form.is_valid():
             try:
@@ -104,6 +107,7 @@ def user_team(request: SignedInRequest, username: str) -> HttpResponse:
     """Put somebody into a team. A GET, as after signing in anew, only shows the account."""
     user = selectors.user_by_name(request.user, username)
     if request.method == "POST":
+        policies.require_administrator(request.user)
         try:
             team = selectors.team_by_slug(request.user, request.POST.get("team", ""))
             services.set_member(
@@ -135,6 +139,7 @@ def user_invite(request: SignedInRequest, username: str) -> HttpResponse:
     user = selectors.user_by_name(request.user, username)
     if request.method != "POST":
         return redirect("accounts:user", username)
+    policies.require_administrator(request.user)
     try:
         link = users.invite_again(actor=request.user, user=user)
     except PortalError as error:
@@ -168,7 +173,8 @@ def user_end_sessions(request: SignedInRequest, username: str) -> HttpResponse:
 
 
 def _asked(request: SignedInRequest, username: str, action: str) -> HttpResponse:
-    """Ask, saying what will happen; then do it."""
+    """Ask, saying what will happen; then do it. For administrators alone."""
+    policies.require_administrator(request.user)
     user = selectors.user_by_name(request.user, username)
     back = reverse("accounts:user", args=[username])
     if request.method != "POST":

@@ -188,6 +188,8 @@ def change(
     if roles is not None:
         wanted = _roles(roles)
         if set(wanted) != set(user.roles):
+            if SiteRole.AUDITOR in wanted:
+                _require_no_work(user, teams)
             if SiteRole.ADMINISTRATOR not in wanted:
                 policies.require_another_administrator(user)
             _set_roles(user, wanted)
@@ -205,6 +207,19 @@ def change(
     if teams is not None:
         _place(actor, user, teams)
     return user
+
+
+def _require_no_work(user: User, places: Places | None) -> None:
+    """Who becomes an auditor works in no team, or will not from now on. Raises `StateConflict`."""
+    working = user.memberships.exclude(role=Role.VIEWER)
+    if places is not None:
+        working = working.filter(
+            team__slug__in=[slug for slug, role in places.items() if role != Role.VIEWER]
+        )
+    slugs = sorted(working.values_list("team__slug", flat=True))
+    if slugs:
+        params = {"username": user.username, "teams": slugs}
+        raise StateConflict(Reason(AccountCode.AUDITOR_WORKS_IN_TEAMS, params))
 
 
 def _place(actor: User | SystemActor, user: User, places: Places) -> None:
@@ -373,6 +388,9 @@ def _roles(roles: Sequence[str]) -> list[str]:
     unknown = [role for role in roles if role not in SiteRole.values]
     if unknown:
         reason = Reason(AccountCode.NO_SUCH_SITE_ROLE, {"role": unknown[0], "known": list(SiteRole.values)})
+        raise InvalidInput(reason, errors={"roles": [reason]})
+    if SiteRole.AUDITOR in roles and set(roles) != {SiteRole.AUDITOR}:
+        reason = Reason(AccountCode.AUDITOR_HOLDS_NO_OTHER_ROLE)
         raise InvalidInput(reason, errors={"roles": [reason]})
     return [role for role in SiteRole.values if role in roles]
 

@@ -334,7 +334,8 @@ def _workspaces_url(username: str, *, leaving: bool) -> str:
 @never_cache
 def tokens(request: SignedInRequest) -> HttpResponse:
     """One's API tokens. The secret of a new one is in this answer and nowhere else."""
-    form = TokenForm(request.POST or None)
+    reading = request.user.is_auditor
+    form = TokenForm(request.POST or None, reading=reading)
     secret = ""
     if request.method == "POST" and form.is_valid():
         try:
@@ -349,7 +350,7 @@ def tokens(request: SignedInRequest) -> HttpResponse:
             add_problems(form, error.field_errors, error.message)
         else:
             secret = made.secret
-            form = TokenForm()
+            form = TokenForm(reading=reading)
     context = {
         "form": form,
         "secret": secret,

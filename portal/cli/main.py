@@ -188,9 +188,11 @@ def _user(commands: Any, common: argparse.ArgumentParser) -> None:
     invite = verb("invite", "Make an account and print the link by which its user chooses a password.")
     invite.add_argument("--email", default="", metavar="ADDRESS")
     invite.add_argument("--team", action="append", default=[], metavar="SLUG", help="may be repeated")
-    invite.add_argument("--owner", action="store_true", help="as owner of these teams")
+    place = invite.add_mutually_exclusive_group()
+    place.add_argument("--owner", action="store_true", help="as owner of these teams")
+    place.add_argument("--viewer", action="store_true", help="as viewer of these teams")
     invite.add_argument(
-        "--role", action="append", default=[], choices=("administrator", "operator", "approver")
+        "--role", action="append", default=[], choices=("administrator", "operator", "approver", "auditor")
     )
     leave = verb("deactivate", "End all that somebody may do; workspaces stop, files stay.", asks=True)
     leave.add_argument("--reason", default="", help="for the audit log")

@@ -24,7 +24,8 @@ def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
     """Make an account; its link is all that is printed, so that a script can pass it on."""
-    teams = [{"team": slug, "role": "owner" if arguments.owner else "member"} for slug in arguments.team]
+    role = "owner" if arguments.owner else "viewer" if arguments.viewer else "member"
+    teams = [{"team": slug, "role": role} for slug in arguments.team]
     made = client.invite(
         username=arguments.username, email=arguments.email, teams=teams, roles=arguments.role
     )

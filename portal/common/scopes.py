@@ -30,3 +30,7 @@ class Scope(models.TextChoices):
     USERS_READ = "users:read", _("See people and their accounts")
     USERS_WRITE = "users:write", _("Invite, change and deactivate people")
     AUDIT_READ = "audit:read", _("Read the audit log")
+
+
+READING = frozenset(scope for scope in Scope if scope.value.endswith(":read"))
+"""Those that change nothing and open nothing: all that a token of an auditor's may have."""

@@ -39,7 +39,7 @@ def notification_by_id(actor: User, notification_id: int) -> Notification:
 
 
 def entries_for(actor: User) -> QuerySet[Event]:
-    """The whole audit log, newest first; administrators only."""
-    if not actor.administers:
+    """The whole audit log, newest first; for administrators and auditors."""
+    if not actor.sees_people:
         raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
     return Event.objects.select_related("team", "workspace").order_by("-id")

@@ -19,7 +19,7 @@ from portal.quotas.models import Grant
 
 def visible_to(actor: User) -> Q:
     """Requests that the actor may see: of one's teams, and all for who decides or operates."""
-    if actor.operates or may_decide_all(actor):
+    if actor.sees_all or may_decide_all(actor):
         return Q()
     return Q(requester=actor) | Q(team__in=Team.objects.filter(memberships__user=actor))
 

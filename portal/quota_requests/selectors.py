@@ -103,7 +103,7 @@ def grants_for(actor: User) -> QuerySet[Grant]:
     found: GrantQuerySet = Grant.objects.select_related("team", "user", "request").order_by(
         "-starts_at", "-id"
     )
-    if actor.operates or approvers.may_decide_all(actor):
+    if actor.sees_all or approvers.may_decide_all(actor):
         return found
     return found.filter(team__in=Team.objects.filter(memberships__user=actor))
 
@@ -155,7 +155,7 @@ def rules(actor: User) -> QuerySet[AutoApproveRule]:
     found = AutoApproveRule.objects.select_related("team", "created_by").order_by(
         "resource", "created_at", "id"
     )
-    if actor.operates or approvers.may_decide_all(actor):
+    if actor.sees_all or approvers.may_decide_all(actor):
         return found
     return found.filter(Q(team=None) | Q(team__in=Team.objects.filter(memberships__user=actor)))
 
@@ -171,7 +171,7 @@ def rule_by_id(actor: User, rule_id: UUID) -> AutoApproveRule:
 def delegations(actor: User) -> QuerySet[Delegation]:
     """Delegations that the actor may see: those given or held, all for approvers and operators."""
     found = Delegation.objects.select_related("approver", "delegate").order_by("-starts_at", "-id")
-    if actor.operates or approvers.is_approver(actor):
+    if actor.sees_all or approvers.is_approver(actor):
         return found
     return found.filter(Q(approver=actor) | Q(delegate=actor))
 

@@ -1,6 +1,6 @@
 """Who may see and who may change how much whom is given.
 
-Seeing is for those whom it concerns: members, operators, and approvers, who have to decide on it.
+Seeing is for those whom it concerns: members, operators, auditors, and approvers, who have to decide on it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MAX_OWNERS_NAMED = 3
 
 
 def may_view_team(actor: User | SystemActor, team: Team) -> bool:
-    """See a team's quota, use, ledger and requests: members, operators, approvers."""
+    """See a team's quota, use, ledger and requests: its members and viewers, and who sees every team."""
     return sees_every_team(actor) or (not isinstance(actor, SystemActor) and is_member(actor, team))
 
 
 def sees_every_team(actor: User | SystemActor) -> bool:
     """Whether the limits and the use of all teams are the actor's business."""
-    return isinstance(actor, SystemActor) or actor.operates or may_decide(actor)
+    return isinstance(actor, SystemActor) or actor.sees_all or may_decide(actor)
 
 
 def require_view_team(actor: User | SystemActor, team: Team) -> None:
@@ -42,6 +42,12 @@ def require_split(actor: User | SystemActor, team: Team) -> None:
         owners = team.memberships.filter(role=Role.OWNER).values_list("user__username", flat=True)
         params = {"team": team.name, "owners": list(owners[:MAX_OWNERS_NAMED])}
         raise NotAllowed(Reason(QuotaCode.ONLY_OWNERS_SPLIT, params))
+
+
+def require_see_limits(actor: User | SystemActor) -> None:
+    """The limits of all teams on one page: for who sets them, and for auditors."""
+    if not isinstance(actor, SystemActor) and not actor.sees_all:
+        raise NotAllowed(Reason(QuotaCode.ONLY_OPERATORS_SET_LIMITS))
 
 
 def may_set_limits(actor: User | SystemActor) -> bool:

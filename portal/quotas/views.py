@@ -73,9 +73,10 @@ def team_caps(request: SignedInRequest, slug: str) -> HttpResponse:
 @never_cache
 def board(request: SignedInRequest) -> HttpResponse:
     """The tree of cohorts and teams with one resource's quota, limits of the site, rates; for operators."""
-    policies.require_set_limits(request.user)
     if request.method != "POST":
+        policies.require_see_limits(request.user)
         return _render(request, board_of(request.GET))
+    policies.require_set_limits(request.user)
     data = request.POST
     try:
         with transaction.atomic():
@@ -106,7 +107,8 @@ def _where(data: QueryDict) -> str:
 
 def _render(request: SignedInRequest, shown: Board, status: int = 200) -> HttpResponse:
     name = "quotas/limits.html#board" if wants(request, "board") else "quotas/limits.html"
-    return render(request, name, {"board": shown}, status=status)
+    context = {"board": shown, "may_set": policies.may_set_limits(request.user)}
+    return render(request, name, context, status=status)
 
 
 # --- what a form does ---------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from typing import Any
 from django.db.models import F, Q, QuerySet
 
 from portal.accounts.models import User
-from portal.accounts.policies import is_owner
 from portal.common.formatting import format_cores, format_memory, format_resource, format_thousandths
 from portal.quotas import resources
 from portal.scheduling.placement_request import request_of
 from portal.workspaces.lifecycle import HOLDING, DesiredState, QueueOutcome, State
 from portal.workspaces.models import Preemption, Workspace
+from portal.workspaces.policies import teams_seen
 from portal.workspaces.presenters import PREEMPTED_FOR
 from portal.workspaces.troubles import stored_message
 
@@ -101,13 +101,10 @@ def preempting(actor: User) -> list[PreemptingRow]:
 
 
 def _visible(actor: User, rows: list[Workspace]) -> set[Any]:
-    if actor.operates:
+    if actor.sees_all:
         return {row.pk for row in rows}
-    owned: dict[Any, bool] = {}
-    for row in rows:
-        if row.team_id not in owned:
-            owned[row.team_id] = is_owner(actor, row.team)
-    return {row.pk for row in rows if row.owner_id == actor.pk or owned[row.team_id]}
+    seen = set(teams_seen(actor).values_list("pk", flat=True))
+    return {row.pk for row in rows if row.owner_id == actor.pk or row.team_id in seen}
 
 
 def teams_waiting() -> list[tuple[str, str]]:

@@ -263,7 +263,7 @@ def team_named(actor: User, slug: str) -> Team:
             return accounts.team_by_slug(actor, slug)
         except NotFound as error:
             raise InvalidInput(error.reason, errors={"team": [error.message]}) from error
-    own = list(accounts.own_teams(actor)[:20])
+    own = list(accounts.chargeable_teams(actor)[:20])
     if len(own) == 1:
         return own[0]
     reason = (

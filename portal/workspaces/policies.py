@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from django.db.models import Q
+from uuid import UUID
 
-from portal.accounts.models import Role, Team, User
-from portal.accounts.policies import is_member, is_owner
+from django.db.models import Q, QuerySet
+
+from portal.accounts.models import Membership, Role, Team, User
+from portal.accounts.policies import is_owner, require_work_in
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.reasons.codes import AccountCode, WorkspaceCode
@@ -14,11 +16,29 @@ from portal.workspaces.models import Workspace, WorkspaceQuerySet
 
 
 def visible_to(actor: User, workspaces: WorkspaceQuerySet) -> WorkspaceQuerySet:
-    """One's own, those of teams one owns, and all for an operator."""
-    if actor.operates:
+    """One's own, those of teams that one owns or views, and all for who sees all."""
+    if actor.sees_all:
         return workspaces
-    owned = Team.objects.filter(memberships__user=actor, memberships__role=Role.OWNER)
-    return workspaces.filter(Q(owner=actor) | Q(team__in=owned))
+    return workspaces.filter(Q(owner=actor) | Q(team__in=teams_seen(actor)))
+
+
+def teams_seen(actor: User) -> QuerySet[Team]:
+    """Teams of which the actor sees every workspace, as their owner or viewer."""
+    return Team.objects.filter(
+        memberships__in=Membership.objects.filter(user=actor, role__in=[Role.OWNER, Role.VIEWER])
+    )
+
+
+def sees_others(actor: User) -> bool:
+    """Whether the actor may see workspaces that are not his own."""
+    return actor.sees_all or teams_seen(actor).exists()
+
+
+def operated_teams(actor: User) -> set[UUID] | None:
+    """Teams whose workspaces the actor operates whoever's they are, as their owner; None for all."""
+    if actor.operates:
+        return None
+    return set(actor.memberships.filter(role=Role.OWNER).values_list("team_id", flat=True))
 
 
 def may_operate(actor: User | SystemActor, workspace: Workspace) -> bool:
@@ -44,8 +64,7 @@ def require_operate(actor: User | SystemActor, workspace: Workspace) -> None:
 
 
 def require_create(actor: User, team: Team) -> None:
-    if not is_member(actor, team):
-        raise NotAllowed(Reason(AccountCode.NOT_IN_TEAM, {"team": team.name}))
+    require_work_in(actor, team)
 
 
 def require_active_owner(owner: User) -> None:

@@ -12,7 +12,7 @@ from django.db.models import Q, QuerySet
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from portal.accounts.models import Role, User
+from portal.accounts.models import User
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
 from portal.events.models import Event
@@ -94,17 +94,19 @@ class Card:
 
 
 def cards(actor: User, workspaces: Iterable[Workspace]) -> list[Card]:
-    """Cards for workspaces that the actor may see; everybody who sees one may operate it."""
+    """Cards for workspaces that the actor may see, with what he may do with each."""
+    teams = policies.operated_teams(actor)
     return [
         Card(
             workspace=workspace,
             stage=stage_words(workspace),
             foreign=workspace.owner_id != actor.pk,
             can_open=can_open(actor, workspace),
-            can_start=workspace.state in STARTABLE,
-            can_stop=workspace.state in STOPPABLE,
+            can_start=operable and workspace.state in STARTABLE,
+            can_stop=operable and workspace.state in STOPPABLE,
         )
         for workspace in workspaces
+        for operable in [teams is None or workspace.owner_id == actor.pk or workspace.team_id in teams]
     ]
 
 
@@ -112,11 +114,6 @@ def can_open(actor: User, workspace: Workspace) -> bool:
     return (
         workspace.state == State.RUNNING and not workspace.simulated and policies.may_open(actor, workspace)
     )
-
-
-def can_see_all(actor: User) -> bool:
-    """Whether the actor sees workspaces of others: operators, and owners of a team."""
-    return actor.operates or actor.memberships.filter(role=Role.OWNER).exists()
 
 
 def filtered(workspaces: QuerySet[Workspace], *, q: str, state: str) -> QuerySet[Workspace]:
@@ -184,6 +181,7 @@ class Detail:
     leaving: str
     tries: int
     next_try_at: datetime | None
+    operable: bool
     can_open: bool
     can_start: bool
     can_stop: bool
@@ -268,6 +266,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         leaving=preempted_for(workspace),
         tries=tries_of(workspace),
         next_try_at=workspace.next_reconcile_at if workspace.state == State.PROVISIONING else None,
+        operable=operable,
         can_open=openable,
         can_start=operable and workspace.state in STARTABLE,
         can_stop=operable and workspace.state in STOPPABLE,

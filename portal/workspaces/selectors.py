@@ -13,6 +13,7 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
+from portal.accounts.selectors import chargeable_teams
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
@@ -67,7 +68,7 @@ def last_choice(actor: User) -> Workspace | None:
     """The actor's most recent request whose template and flavor can still be had: the next default."""
     return (
         Workspace.objects.filter(
-            owner=actor, template__enabled=True, flavor__enabled=True, team__memberships__user=actor
+            owner=actor, template__enabled=True, flavor__enabled=True, team__in=chargeable_teams(actor)
         )
         .select_related("template", "flavor", "team", "flavor__pool")
         .order_by("-created_at")

@@ -20,7 +20,7 @@ from portal.common.errors import NotFound, PortalError
 from portal.common.htmx import local_path, partial_of, wants
 from portal.common.typed_requests import SignedInRequest
 from portal.events import live, stream
-from portal.workspaces import presenters, selectors, services
+from portal.workspaces import policies, presenters, selectors, services
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
@@ -99,6 +99,7 @@ def stop(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Ask what ends and what stays; then stop."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
+        policies.require_operate(request.user, workspace)
         return render(request, "workspaces/stop.html", {"workspace": workspace})
     try:
         services.stop(actor=request.user, workspace_id=workspace_id)
@@ -115,6 +116,7 @@ def delete(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
     """Ask what is lost and what stays; then delete."""
     workspace = selectors.workspace_by_id(request.user, workspace_id)
     if request.method != "POST":
+        policies.require_operate(request.user, workspace)
         return render(request, "workspaces/delete.html", {"workspace": workspace})
     try:
         services.delete(actor=request.user, workspace_id=workspace_id)

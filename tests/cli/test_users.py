@@ -39,6 +39,15 @@ def test_from_invitation_to_deletion(as_ada):
     assert as_ada("user", "reactivate", "gina").code == 5
 
 
+def test_a_viewer_and_an_auditor(as_ada):
+    assert as_ada("user", "invite", "vic", "--team", "vision", "--viewer").code == 0
+    assert User.objects.get(username="vic").memberships.get().role == "viewer"
+    assert as_ada("user", "invite", "una", "--role", "auditor").code == 0
+    assert User.objects.get(username="una").roles == ["auditor"]
+    both = as_ada("user", "invite", "uma", "--role", "auditor", "--role", "operator")
+    assert both.code != 0 and "no other role" in both.err
+
+
 def test_it_is_for_administrators(as_bob):
     ran = as_bob("user", "ls")
     assert ran.code == 1 and "Only an administrator" in ran.err

@@ -19,9 +19,13 @@ these people (`python -m tests.permissions.roles > docs/roles.md`). How roles ar
 | column | who |
 |---|---|
 | outsider | signed in, in another team |
+| viewer | a viewer of the team |
+| viewer | a viewer of the team |
 | member | another member of the team |
 | its user | the member whose workspace, token, notice or request it is |
 | owner | an owner of that team |
+| auditor | the site role; with a session: tokens of theirs only read |
+| auditor | the site role; with a session: tokens of theirs only read |
 | operator | the site role; in no team |
 | administrator | the site role; in no team |
 | scope | what a token needs besides, where it is a program that asks |
@@ -30,7 +34,7 @@ these people (`python -m tests.permissions.roles > docs/roles.md`). How roles ar
 may, and were refused for what the test asks (400, 409). Without an account the answer is 401, but for what is
 marked *public*. Pages call the same services, so they let do the same.
 """
-COLUMNS = ("outsider", "member", "its user", "owner", "operator", "administrator")
+COLUMNS = ("outsider", "viewer", "member", "its user", "owner", "auditor", "operator", "administrator")
 
 
 def document() -> str:

@@ -1,8 +1,8 @@
 """Who gets what from every URL. A URL that is not here fails the test.
 
-Columns: nobody signed in · charlie, an outsider · dan, another member of the team · bob, the member
-whose workspace it is · alice, an owner of the team · olga, an operator · ada, an administrator (as olga where
-nothing is said) · the scope that a token needs.
+Columns: nobody signed in · charlie, an outsider · vic, a viewer of the team · dan, another member · bob, the
+member whose workspace it is · alice, an owner of the team · una, an auditor, whose tokens only read · olga,
+an operator · ada, an administrator (as olga where nothing is said) · the scope that a token needs.
 
 Pages send whoever is not signed in to the sign-in page (302), the REST API answers 401. What somebody
 may not even see is 404, what he sees and may not do is 403. `~` stands for 200 or 503: health depends
@@ -13,320 +13,320 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WHO = ("nobody", "charlie", "dan", "bob", "alice", "olga", "ada")
+WHO = ("nobody", "charlie", "vic", "dan", "bob", "alice", "una", "olga", "ada")
 
 TABLE = """
-#                                                         nobody charlie dan bob alice olga  ada  scope
+#                                                           nob cha vic dan bob ali una olg ada scope
 
 # --- health ---
-GET    healthz                                              ~      ~      ~   ~   ~     ~     -
-GET    healthz/live                                         200    200    200 200 200   200   -
-GET    metrics                                              401    200    200 200 200   200   -
+GET    healthz                                              ~   ~   ~   ~   ~   ~   ~   ~       -
+GET    healthz/live                                         200 200 200 200 200 200 200 200   -
+GET    metrics                                              401 200 200 200 200 200 200 200   -
 
 # --- pages: account ---
-GET    sign-in/                                             200    302    302 302 302   302   -
-POST   sign-in/                                             200    302    302 302 302   302   -
-POST   sign-out/                                            302    302    302 302 302   302   -
-POST   theme/                                               302    302    302 302 302   302   -
-GET    account/                                             302    200    200 200 200   200   -
-POST   account/                                             302    400    400 400 400   400   -
-GET    account/email/                                       302    302    302 302 302   302   -
-POST   account/email/                                       302    400    400 400 400   400   -
-GET    account/sessions/end/                                302    302    302 302 302   302   -
-POST   account/sessions/end/                                302    302    302 302 302   302   -
-GET    account/sessions/<uuid:session_id>/end/              302    302    302 302 302   302   -
-POST   account/sessions/<uuid:session_id>/end/              302    404    404 302 404   404   -
-GET    account/notices/                                     302    302    302 302 302   302   -
-POST   account/notices/                                     302    302    302 302 302   302   -
-GET    account/tokens/                                      302    200    200 200 200   200   -
-POST   account/tokens/                                      302    200    200 200 200   200   -
-GET    account/tokens/<uuid:token_id>/revoke/               302    302    302 302 302   302   -
-POST   account/tokens/<uuid:token_id>/revoke/               302    404    404 302 404   404   -
+GET    sign-in/                                             200 302 302 302 302 302 302 302   -
+POST   sign-in/                                             200 302 302 302 302 302 302 302   -
+POST   sign-out/                                            302 302 302 302 302 302 302 302   -
+POST   theme/                                               302 302 302 302 302 302 302 302   -
+GET    account/                                             302 200 200 200 200 200 200 200   -
+POST   account/                                             302 400 400 400 400 400 400 400   -
+GET    account/email/                                       302 302 302 302 302 302 302 302   -
+POST   account/email/                                       302 400 400 400 400 400 400 400   -
+GET    account/sessions/end/                                302 302 302 302 302 302 302 302   -
+POST   account/sessions/end/                                302 302 302 302 302 302 302 302   -
+GET    account/sessions/<uuid:session_id>/end/              302 302 302 302 302 302 302 302   -
+POST   account/sessions/<uuid:session_id>/end/              302 404 404 404 302 404 404 404   -
+GET    account/notices/                                     302 302 302 302 302 302 302 302   -
+POST   account/notices/                                     302 302 302 302 302 302 302 302   -
+GET    account/tokens/                                      302 200 200 200 200 200 200 200   -
+POST   account/tokens/                                      302 200 200 200 200 200 400 200   -
+GET    account/tokens/<uuid:token_id>/revoke/               302 302 302 302 302 302 302 302   -
+POST   account/tokens/<uuid:token_id>/revoke/               302 404 404 404 302 404 404 404   -
 
 # --- pages: audit log ---
-GET    audit/                                               302    403    403 403 403   403   200   -
-GET    audit/export/<slug:form>/                            302    403    403 403 403   403   200   -
+GET    audit/                                               302 403 403 403 403 403 200 403 200 -
+GET    audit/export/<slug:form>/                            302 403 403 403 403 403 200 403 200 -
 
 # --- pages: teams ---
-GET    teams/                                               302    200    200 200 200   200   -
-POST   teams/                                               302    403    403 403 403   302   -
-GET    teams/<slug:slug>/                                   302    404    200 200 200   200   -
-POST   teams/<slug:slug>/                                   302    404    403 403 302   302   -
-GET    teams/<slug:slug>/members/<str:username>/role/       302    302    302 302 302   302   -
-POST   teams/<slug:slug>/members/<str:username>/role/       302    404    403 403 302   302   -
-GET    teams/<slug:slug>/members/<str:username>/remove/     302    404    200 403 200   200   -
-POST   teams/<slug:slug>/members/<str:username>/remove/     302    404    302 403 302   302   -
+GET    teams/                                               302 200 200 200 200 200 200 200   -
+POST   teams/                                               302 403 403 403 403 403 403 302   -
+GET    teams/<slug:slug>/                                   302 404 200 200 200 200 200 200   -
+POST   teams/<slug:slug>/                                   302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/members/<str:username>/role/       302 302 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/members/<str:username>/role/       302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/members/<str:username>/remove/     302 404 403 200 403 200 403 200   -
+POST   teams/<slug:slug>/members/<str:username>/remove/     302 404 403 302 403 302 403 302   -
 
 # --- pages: webhooks; the one named here is vision's ---
-GET    webhooks/                                            302    403    403 403 403   200   -
-POST   webhooks/                                            302    403    403 403 403   200   -
-GET    teams/<slug:slug>/webhooks/                          302    404    403 403 200   200   -
-POST   teams/<slug:slug>/webhooks/                          302    404    403 403 200   200   -
-GET    webhooks/<uuid:webhook_id>/                          302    404    403 403 200   200   -
-POST   webhooks/<uuid:webhook_id>/                          302    404    403 403 302   302   -
-GET    webhooks/<uuid:webhook_id>/test/                     302    404    403 403 302   302   -
-POST   webhooks/<uuid:webhook_id>/test/                     302    404    403 403 302   302   -
-GET    webhooks/<uuid:webhook_id>/rotate/                   302    404    403 403 302   302   -
-POST   webhooks/<uuid:webhook_id>/rotate/                   302    404    403 403 200   200   -
-GET    webhooks/<uuid:webhook_id>/switch/                   302    404    403 403 302   302   -
-POST   webhooks/<uuid:webhook_id>/switch/                   302    404    403 403 302   302   -
-GET    webhooks/<uuid:webhook_id>/delete/                   302    404    403 403 200   200   -
-POST   webhooks/<uuid:webhook_id>/delete/                   302    404    403 403 302   302   -
-GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 302 302 -
-POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 302 302 -
+GET    webhooks/                                            302 403 403 403 403 403 403 200   -
+POST   webhooks/                                            302 403 403 403 403 403 403 200   -
+GET    teams/<slug:slug>/webhooks/                          302 404 403 403 403 200 403 200   -
+POST   teams/<slug:slug>/webhooks/                          302 404 403 403 403 200 403 200   -
+GET    webhooks/<uuid:webhook_id>/                          302 404 403 403 403 200 404 200   -
+POST   webhooks/<uuid:webhook_id>/                          302 404 403 403 403 302 404 302   -
+GET    webhooks/<uuid:webhook_id>/test/                     302 404 403 403 403 302 404 302   -
+POST   webhooks/<uuid:webhook_id>/test/                     302 404 403 403 403 302 404 302   -
+GET    webhooks/<uuid:webhook_id>/rotate/                   302 404 403 403 403 302 404 302   -
+POST   webhooks/<uuid:webhook_id>/rotate/                   302 404 403 403 403 200 404 200   -
+GET    webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 302 404 302   -
+POST   webhooks/<uuid:webhook_id>/switch/                   302 404 403 403 403 302 404 302   -
+GET    webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 200 404 200   -
+POST   webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 302 404 302   -
+GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 404 302   -
+POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 404 302   -
 
 # --- pages: pools ---
-GET    pools/                                               302    200    200 200 200   200   -
-GET    pools/<slug:slug>/                                   302    200    200 200 200   200   -
-POST   pools/<slug:slug>/checks/                            302    403    403 403 403   302   -
-GET    gpus/                                                302    200    200 200 200   200   -
-GET    gpus/at/<slug:pool>/<str:node>/<int:index>/          302    302    302 302 302   302   -
-GET    gpus/nodes/<uuid:node_id>/                           302    200    200 200 200   200   -
-POST   gpus/nodes/<uuid:node_id>/                           302    403    403 403 403   302   -
-GET    gpus/nodes/<uuid:node_id>/drain/                     302    403    403 403 403   200   -
-POST   gpus/nodes/<uuid:node_id>/drain/                     302    403    403 403 403   302   -
-GET    gpus/devices/<uuid:device_id>/                       302    200    200 200 200   200   -
-POST   gpus/devices/<uuid:device_id>/                       302    403    403 403 403   302   -
-GET    gpus/devices/<uuid:device_id>/drain/                 302    403    403 403 403   200   -
-POST   gpus/devices/<uuid:device_id>/drain/                 302    403    403 403 403   302   -
-GET    gpus/devices/<uuid:device_id>/charts/                302    200    200 200 200   200   -
-GET    gpus/devices/<uuid:device_id>/checks/                302    302    302 302 302   302   -
-POST   gpus/devices/<uuid:device_id>/checks/                302    403    403 403 403   302   -
-GET    gpus/checks/<uuid:check_id>/                         302    200    200 200 200   200   -
-POST   gpus/checks/<uuid:check_id>/                         302    403    403 403 403   302   -
+GET    pools/                                               302 200 200 200 200 200 200 200   -
+GET    pools/<slug:slug>/                                   302 200 200 200 200 200 200 200   -
+POST   pools/<slug:slug>/checks/                            302 403 403 403 403 403 403 302   -
+GET    gpus/                                                302 200 200 200 200 200 200 200   -
+GET    gpus/at/<slug:pool>/<str:node>/<int:index>/          302 302 302 302 302 302 302 302   -
+GET    gpus/nodes/<uuid:node_id>/                           302 200 200 200 200 200 200 200   -
+POST   gpus/nodes/<uuid:node_id>/                           302 403 403 403 403 403 403 302   -
+GET    gpus/nodes/<uuid:node_id>/drain/                     302 403 403 403 403 403 403 200   -
+POST   gpus/nodes/<uuid:node_id>/drain/                     302 403 403 403 403 403 403 302   -
+GET    gpus/devices/<uuid:device_id>/                       302 200 200 200 200 200 200 200   -
+POST   gpus/devices/<uuid:device_id>/                       302 403 403 403 403 403 403 302   -
+GET    gpus/devices/<uuid:device_id>/drain/                 302 403 403 403 403 403 403 200   -
+POST   gpus/devices/<uuid:device_id>/drain/                 302 403 403 403 403 403 403 302   -
+GET    gpus/devices/<uuid:device_id>/charts/                302 200 200 200 200 200 200 200   -
+GET    gpus/devices/<uuid:device_id>/checks/                302 302 302 302 302 302 302 302   -
+POST   gpus/devices/<uuid:device_id>/checks/                302 403 403 403 403 403 403 302   -
+GET    gpus/checks/<uuid:check_id>/                         302 200 200 200 200 200 200 200   -
+POST   gpus/checks/<uuid:check_id>/                         302 403 403 403 403 403 403 302   -
 
 # --- pages: workspaces ---
-GET    .                                                    302    200    200 200 200   200   -
-GET    events/                                              401    200    200 200 200   200   -
-GET    workspaces/new/                                      302    200    200 200 200   200   -
-POST   workspaces/new/                                      302    404    302 302 302   403   -
-GET    workspaces/<uuid:workspace_id>/                      302    404    404 200 200   200   -
-GET    workspaces/<uuid:workspace_id>/events/               401    404    404 200 200   200   -
-GET    workspaces/<uuid:workspace_id>/log/                  302    404    404 200 200   200   -
-GET    workspaces/<uuid:workspace_id>/open/                 302    404    404 302 403   403   -
-GET    workspaces/<uuid:workspace_id>/start/                302    404    404 302 302   302   -
-POST   workspaces/<uuid:workspace_id>/start/                302    404    404 302 302   302   -
-GET    workspaces/<uuid:workspace_id>/stop/                 302    404    404 200 200   200   -
-POST   workspaces/<uuid:workspace_id>/stop/                 302    404    404 302 302   302   -
-GET    workspaces/<uuid:workspace_id>/delete/               302    404    404 200 200   200   -
-POST   workspaces/<uuid:workspace_id>/delete/               302    404    404 302 302   302   -
+GET    .                                                    302 200 200 200 200 200 200 200   -
+GET    events/                                              401 200 200 200 200 200 200 200   -
+GET    workspaces/new/                                      302 200 200 200 200 200 200 200   -
+POST   workspaces/new/                                      302 404 403 302 302 302 403 403   -
+GET    workspaces/<uuid:workspace_id>/                      302 404 200 404 200 200 200 200   -
+GET    workspaces/<uuid:workspace_id>/events/               401 404 200 404 200 200 200 200   -
+GET    workspaces/<uuid:workspace_id>/log/                  302 404 200 404 200 200 200 200   -
+GET    workspaces/<uuid:workspace_id>/open/                 302 404 403 404 302 403 403 403   -
+GET    workspaces/<uuid:workspace_id>/start/                302 404 302 404 302 302 302 302   -
+POST   workspaces/<uuid:workspace_id>/start/                302 404 302 404 302 302 302 302   -
+GET    workspaces/<uuid:workspace_id>/stop/                 302 404 403 404 200 200 403 200   -
+POST   workspaces/<uuid:workspace_id>/stop/                 302 404 302 404 302 302 302 302   -
+GET    workspaces/<uuid:workspace_id>/delete/               302 404 403 404 200 200 403 200   -
+POST   workspaces/<uuid:workspace_id>/delete/               302 404 302 404 302 302 302 302   -
 
 # --- REST: workspaces ---
-GET    api/v1/workspaces                                    401    200    200 200 200   200   workspaces:read
-POST   api/v1/workspaces                                    401    400    201 201 201   403   workspaces:write
-GET    api/v1/workspaces/<uuid:workspace_id>                401    404    404 200 200   200   workspaces:read
-DELETE api/v1/workspaces/<uuid:workspace_id>                401    404    404 202 202   202   workspaces:write
-POST   api/v1/workspaces/<uuid:workspace_id>/start          401    404    404 202 202   202   workspaces:write
-POST   api/v1/workspaces/<uuid:workspace_id>/stop           401    404    404 202 202   202   workspaces:write
-GET    api/v1/workspaces/<uuid:workspace_id>/events         401    404    404 200 200   200   workspaces:read
-GET    api/v1/workspaces/<uuid:workspace_id>/events/stream  401    404    404 200 200   200   workspaces:read
-GET    api/v1/workspaces/<uuid:workspace_id>/logs           401    404    404 200 200   200   workspaces:read
-POST   api/v1/admission/preview                             401    400    200 200 200   403   catalog:read
+GET    api/v1/workspaces                                    401 200 200 200 200 200 200 200   workspaces:read
+POST   api/v1/workspaces                                    401 400 403 201 201 201 403 403   workspaces:write
+GET    api/v1/workspaces/<uuid:workspace_id>                401 404 200 404 200 200 200 200   workspaces:read
+DELETE api/v1/workspaces/<uuid:workspace_id>                401 404 403 404 202 202 403 202   workspaces:write
+POST   api/v1/workspaces/<uuid:workspace_id>/start          401 404 403 404 202 202 403 202   workspaces:write
+POST   api/v1/workspaces/<uuid:workspace_id>/stop           401 404 403 404 202 202 403 202   workspaces:write
+GET    api/v1/workspaces/<uuid:workspace_id>/events         401 404 200 404 200 200 200 200   workspaces:read
+GET    api/v1/workspaces/<uuid:workspace_id>/events/stream  401 404 200 404 200 200 200 200   workspaces:read
+GET    api/v1/workspaces/<uuid:workspace_id>/logs           401 404 200 404 200 200 200 200   workspaces:read
+POST   api/v1/admission/preview                             401 400 403 200 200 200 403 403   catalog:read
 
 # --- REST: catalog ---
-GET    api/v1/templates                                     401    200    200 200 200   200   catalog:read
-GET    api/v1/templates/<slug:slug>                         401    200    200 200 200   200   catalog:read
-GET    api/v1/flavors                                       401    200    200 200 200   200   catalog:read
-GET    api/v1/flavors/<slug:slug>                           401    200    200 200 200   200   catalog:read
+GET    api/v1/templates                                     401 200 200 200 200 200 200 200   catalog:read
+GET    api/v1/templates/<slug:slug>                         401 200 200 200 200 200 200 200   catalog:read
+GET    api/v1/flavors                                       401 200 200 200 200 200 200 200   catalog:read
+GET    api/v1/flavors/<slug:slug>                           401 200 200 200 200 200 200 200   catalog:read
 
 # --- REST: people ---
-GET    api/v1/me                                            401    200    200 200 200   200   any
-GET    api/v1/teams                                         401    200    200 200 200   200   teams:read
-POST   api/v1/teams                                         401    403    403 403 403   201   teams:write
-GET    api/v1/teams/<slug:slug>                             401    404    200 200 200   200   teams:read
-GET    api/v1/teams/<slug:slug>/members                     401    404    200 200 200   200   teams:read
-PUT    api/v1/teams/<slug:slug>/members/<username:username> 401    404    403 403 200   200   teams:write
-DELETE api/v1/teams/<slug:slug>/members/<username:username> 401    404    204 403 204   204   teams:write
-GET    api/v1/tokens                                        401    200    200 200 200   200   tokens:read
-POST   api/v1/tokens                                        401    201    201 201 201   201   tokens:write
-GET    api/v1/tokens/<uuid:token_id>                        401    404    404 200 404   404   tokens:read
-DELETE api/v1/tokens/<uuid:token_id>                        401    404    404 204 404   404   tokens:write
+GET    api/v1/me                                            401 200 200 200 200 200 200 200   any
+GET    api/v1/teams                                         401 200 200 200 200 200 200 200   teams:read
+POST   api/v1/teams                                         401 403 403 403 403 403 403 201   teams:write
+GET    api/v1/teams/<slug:slug>                             401 404 200 200 200 200 200 200   teams:read
+GET    api/v1/teams/<slug:slug>/members                     401 404 200 200 200 200 200 200   teams:read
+PUT    api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 403 403 200 403 200   teams:write
+DELETE api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 204 403 204 403 204   teams:write
+GET    api/v1/tokens                                        401 200 200 200 200 200 200 200   tokens:read
+POST   api/v1/tokens                                        401 201 201 201 201 201 400 201   tokens:write
+GET    api/v1/tokens/<uuid:token_id>                        401 404 404 404 200 404 404 404   tokens:read
+DELETE api/v1/tokens/<uuid:token_id>                        401 404 404 404 204 404 404 404   tokens:write
 
 # --- REST: webhooks; the one named here is vision's ---
-GET    api/v1/webhook-event-types                           401    200    200 200 200   200   any
-GET    api/v1/webhooks                                      401    403    403 403 403   200   webhooks:read
-POST   api/v1/webhooks                                      401    403    403 403 403   201   webhooks:write
-GET    api/v1/teams/<slug:slug>/webhooks                    401    404    403 403 200   200   webhooks:read
-POST   api/v1/teams/<slug:slug>/webhooks                    401    404    403 403 201   201   webhooks:write
-GET    api/v1/webhooks/<uuid:webhook_id>                    401    404    403 403 200   200   webhooks:read
-PATCH  api/v1/webhooks/<uuid:webhook_id>                    401    404    403 403 200   200   webhooks:write
-DELETE api/v1/webhooks/<uuid:webhook_id>                    401    404    403 403 204   204   webhooks:write
-POST   api/v1/webhooks/<uuid:webhook_id>/test               401    404    403 403 202   202   webhooks:write
-POST   api/v1/webhooks/<uuid:webhook_id>/rotate-secret      401    404    403 403 200   200   webhooks:write
-GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401    404    403 403 200   200   webhooks:read
-GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 200 200 webhooks:read
-POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 202 202 webhooks:write
+GET    api/v1/webhook-event-types                           401 200 200 200 200 200 200 200   any
+GET    api/v1/webhooks                                      401 403 403 403 403 403 403 200   webhooks:read
+POST   api/v1/webhooks                                      401 403 403 403 403 403 403 201   webhooks:write
+GET    api/v1/teams/<slug:slug>/webhooks                    401 404 403 403 403 200 403 200   webhooks:read
+POST   api/v1/teams/<slug:slug>/webhooks                    401 404 403 403 403 201 403 201   webhooks:write
+GET    api/v1/webhooks/<uuid:webhook_id>                    401 404 403 403 403 200 404 200   webhooks:read
+PATCH  api/v1/webhooks/<uuid:webhook_id>                    401 404 403 403 403 200 404 200   webhooks:write
+DELETE api/v1/webhooks/<uuid:webhook_id>                    401 404 403 403 403 204 404 204   webhooks:write
+POST   api/v1/webhooks/<uuid:webhook_id>/test               401 404 403 403 403 202 404 202   webhooks:write
+POST   api/v1/webhooks/<uuid:webhook_id>/rotate-secret      401 404 403 403 403 200 404 200   webhooks:write
+GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 200 404 200   webhooks:read
+GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 404 200   webhooks:read
+POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 403 202 404 202   webhooks:write
 
 # --- people: the one named here is dan ---
-GET    sign-in/forgotten/                                   404    404    404 404 404   404   -
-POST   sign-in/forgotten/                                   404    404    404 404 404   404   -
-GET    welcome/<uuid:user_id>/<str:link>/                   200    200    200 200 200   200   -
-POST   welcome/<uuid:user_id>/<str:link>/                   302    302    302 302 302   302   -
-GET    users/                                               302    403    403 403 403   403   200  -
-POST   users/                                               302    403    403 403 403   403   200  -
-GET    users/<str:username>/                                302    403    403 403 403   403   200  -
-POST   users/<str:username>/                                302    403    403 403 403   403   302  -
-GET    users/<str:username>/team/                           302    403    403 403 403   403   302  -
-POST   users/<str:username>/team/                           302    403    403 403 403   403   302  -
-GET    users/<str:username>/invite/                         302    403    403 403 403   403   302  -
-POST   users/<str:username>/invite/                         302    403    403 403 403   403   302  -
-GET    users/<str:username>/deactivate/                     302    403    403 403 403   403   200  -
-POST   users/<str:username>/deactivate/                     302    403    403 403 403   403   302  -
-GET    users/<str:username>/reactivate/                     302    403    403 403 403   403   302  -
-POST   users/<str:username>/reactivate/                     302    403    403 403 403   403   302  -
-GET    users/<str:username>/reset-password/                 302    403    403 403 403   403   200  -
-POST   users/<str:username>/reset-password/                 302    403    403 403 403   403   200  -
-GET    users/<str:username>/end-sessions/                   302    403    403 403 403   403   200  -
-POST   users/<str:username>/end-sessions/                   302    403    403 403 403   403   302  -
-GET    users/<str:username>/delete/                         302    403    403 403 403   403   200  -
-POST   users/<str:username>/delete/                         302    403    403 403 403   403   302  -
-GET    api/v1/users                                         401    403    403 403 403   403   200  users:read
-POST   api/v1/users                                         401    403    403 403 403   403   201  users:write
-GET    api/v1/users/<username:username>                     401    403    403 403 403   403   200  users:read
-PATCH  api/v1/users/<username:username>                     401    403    403 403 403   403   200  users:write
-DELETE api/v1/users/<username:username>                     401    403    403 403 403   403   204  users:write
-POST   api/v1/users/<username:username>/deactivate          401    403    403 403 403   403   200  users:write
-POST   api/v1/users/<username:username>/reactivate          401    403    403 403 403   403   200  users:write
-POST   api/v1/users/<username:username>/invite              401    403    403 403 403   403   409  -
-POST   api/v1/users/<username:username>/reset-password      401    403    403 403 403   403   200  users:write
-POST   api/v1/users/<username:username>/end-sessions        401    403    403 403 403   403   200  users:write
-GET    api/v1/users/<username:username>/sign-ins            401    403    403 403 403   403   200  users:read
-GET    api/v1/audit-entries                                 401    403    403 403 403   403   200  audit:read
+GET    sign-in/forgotten/                                   404 404 404 404 404 404 404 404   -
+POST   sign-in/forgotten/                                   404 404 404 404 404 404 404 404   -
+GET    welcome/<uuid:user_id>/<str:link>/                   200 200 200 200 200 200 200 200   -
+POST   welcome/<uuid:user_id>/<str:link>/                   302 302 302 302 302 302 302 302   -
+GET    users/                                               302 403 403 403 403 403 200 403 200 -
+POST   users/                                               302 403 403 403 403 403 403 403 200 -
+GET    users/<str:username>/                                302 403 403 403 403 403 200 403 200 -
+POST   users/<str:username>/                                302 403 403 403 403 403 403 403 302 -
+GET    users/<str:username>/team/                           302 403 403 403 403 403 302 403 302 -
+POST   users/<str:username>/team/                           302 403 403 403 403 403 403 403 302 -
+GET    users/<str:username>/invite/                         302 403 403 403 403 403 302 403 302 -
+POST   users/<str:username>/invite/                         302 403 403 403 403 403 403 403 302 -
+GET    users/<str:username>/deactivate/                     302 403 403 403 403 403 403 403 200 -
+POST   users/<str:username>/deactivate/                     302 403 403 403 403 403 403 403 302 -
+GET    users/<str:username>/reactivate/                     302 403 403 403 403 403 302 403 302 -
+POST   users/<str:username>/reactivate/                     302 403 403 403 403 403 403 403 302 -
+GET    users/<str:username>/reset-password/                 302 403 403 403 403 403 403 403 200 -
+POST   users/<str:username>/reset-password/                 302 403 403 403 403 403 403 403 200 -
+GET    users/<str:username>/end-sessions/                   302 403 403 403 403 403 403 403 200 -
+POST   users/<str:username>/end-sessions/                   302 403 403 403 403 403 403 403 302 -
+GET    users/<str:username>/delete/                         302 403 403 403 403 403 403 403 200 -
+POST   users/<str:username>/delete/                         302 403 403 403 403 403 403 403 302 -
+GET    api/v1/users                                         401 403 403 403 403 403 200 403 200 users:read
+POST   api/v1/users                                         401 403 403 403 403 403 403 403 201 users:write
+GET    api/v1/users/<username:username>                     401 403 403 403 403 403 200 403 200 users:read
+PATCH  api/v1/users/<username:username>                     401 403 403 403 403 403 403 403 200 users:write
+DELETE api/v1/users/<username:username>                     401 403 403 403 403 403 403 403 204 users:write
+POST   api/v1/users/<username:username>/deactivate          401 403 403 403 403 403 403 403 200 users:write
+POST   api/v1/users/<username:username>/reactivate          401 403 403 403 403 403 403 403 200 users:write
+POST   api/v1/users/<username:username>/invite              401 403 403 403 403 403 403 403 409 -
+POST   api/v1/users/<username:username>/reset-password      401 403 403 403 403 403 403 403 200 users:write
+POST   api/v1/users/<username:username>/end-sessions        401 403 403 403 403 403 403 403 200 users:write
+GET    api/v1/users/<username:username>/sign-ins            401 403 403 403 403 403 200 403 200 users:read
+GET    api/v1/audit-entries                                 401 403 403 403 403 403 200 403 200 audit:read
 
 # --- notices: everybody has his own; the one named here is bob's ---
-GET    notifications/                                       302    200    200 200 200   200   -
-GET    notifications/bell/                                  302    200    200 200 200   200   -
-GET    notifications/read/                                  302    302    302 302 302   302   -
-POST   notifications/read/                                  302    302    302 302 302   302   -
-GET    notifications/<int:notification_id>/read/            302    302    302 302 302   302   -
-POST   notifications/<int:notification_id>/read/            302    404    404 302 404   404   -
-GET    api/v1/notifications                                 401    200    200 200 200   200   notices:read
-POST   api/v1/notifications/read                            401    200    200 200 200   200   notices:write
-POST   api/v1/notifications/<int:notification_id>/read      401    404    404 200 404   404   notices:write
+GET    notifications/                                       302 200 200 200 200 200 200 200   -
+GET    notifications/bell/                                  302 200 200 200 200 200 200 200   -
+GET    notifications/read/                                  302 302 302 302 302 302 302 302   -
+POST   notifications/read/                                  302 302 302 302 302 302 302 302   -
+GET    notifications/<int:notification_id>/read/            302 302 302 302 302 302 302 302   -
+POST   notifications/<int:notification_id>/read/            302 404 404 404 302 404 404 404   -
+GET    api/v1/notifications                                 401 200 200 200 200 200 200 200   notices:read
+POST   api/v1/notifications/read                            401 200 200 200 200 200 200 200   notices:write
+POST   api/v1/notifications/<int:notification_id>/read      401 404 404 404 200 404 404 404   notices:write
 
 # --- requests for more: the one named here is bob's, for a cap, which owners and operators decide ---
-GET    quotas/ask/                                          302    200    200 200 200   200   -
-POST   quotas/ask/                                          302    400    400 400 400   400   -
-GET    quotas/teams/<slug:slug>/ledger/                     302    404    302 302 302   302   -
-POST   quotas/teams/<slug:slug>/ledger/                     302    404    302 302 302   302   -
-GET    calendar/                                            302    200    200 200 200   200   -
-POST   calendar/                                            302    404    403 403 302   302   -
-GET    calendar/<uuid:reservation_id>/                      302    404    200 200 200   200   -
-POST   calendar/<uuid:reservation_id>/                      302    404    302 302 302   302   -
-GET    queue/                                               302    200    200 200 200   200   -
-GET    quotas/approvals/                                    302    200    200 200 200   200   -
-GET    quotas/requests/<uuid:request_id>/                   302    404    200 200 200   200   -
-GET    quotas/requests/<uuid:request_id>/decide/            302    404    302 302 302   302   -
-POST   quotas/requests/<uuid:request_id>/decide/            302    404    302 302 302   302   -
-GET    quotas/requests/<uuid:request_id>/withdraw/          302    404    302 302 302   302   -
-POST   quotas/requests/<uuid:request_id>/withdraw/          302    404    302 302 302   302   -
-GET    quotas/grants/<uuid:grant_id>/revoke/                302    302    302 302 302   302   -
-POST   quotas/grants/<uuid:grant_id>/revoke/                302    404    302 302 302   302   -
-GET    quotas/rules/                                        302    403    403 403 403   200   -
-POST   quotas/rules/                                        302    403    403 403 403   403   200  -
-GET    quotas/rules/<uuid:rule_id>/                         302    302    302 302 302   302   -
-POST   quotas/rules/<uuid:rule_id>/                         302    403    403 403 403   403   302  -
-GET    quotas/delegations/                                  302    302    302 302 302   302   -
-POST   quotas/delegations/                                  302    403    403 403 403   403   400  -
-GET    quotas/delegations/<uuid:delegation_id>/end/         302    302    302 302 302   302   -
-POST   quotas/delegations/<uuid:delegation_id>/end/         302    403    403 403 403   403   302  -
-GET    api/v1/quota-requests                                401    200    200 200 200   200   quotas:read
-POST   api/v1/quota-requests                                401    400    201 201 201   403   quotas:write
-GET    api/v1/quota-requests/<uuid:request_id>              401    404    200 200 200   200   quotas:read
-POST   api/v1/quota-requests/<uuid:request_id>/approve      401    404    403 403 200   200   quotas:decide
-POST   api/v1/quota-requests/<uuid:request_id>/deny         401    404    403 403 200   200   quotas:decide
-POST   api/v1/quota-requests/<uuid:request_id>/withdraw     401    404    403 200 403   403   quotas:write
-GET    api/v1/grants                                        401    200    200 200 200   200   quotas:read
-POST   api/v1/grants/<uuid:grant_id>/revoke                 401    404    403 403 200   200   quotas:decide
-GET    api/v1/auto-approve-rules                            401    200    200 200 200   200   quotas:read
-POST   api/v1/auto-approve-rules                            401    403    403 403 403   403   400  -
-GET    api/v1/auto-approve-rules/<uuid:rule_id>             401    200    200 200 200   200   quotas:read
-PATCH  api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403 200 quotas:decide
-DELETE api/v1/auto-approve-rules/<uuid:rule_id>             401    403    403 403 403   403 204 quotas:decide
-GET    api/v1/delegations                                   401    200    200 200 200   200   quotas:read
-POST   api/v1/delegations                                   401    403    403 403 403   403   400  -
-GET    api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   200   quotas:read
-DELETE api/v1/delegations/<uuid:delegation_id>              401    404    404 404 404   403 204 quotas:decide
+GET    quotas/ask/                                          302 200 200 200 200 200 200 200   -
+POST   quotas/ask/                                          302 400 400 400 400 400 400 400   -
+GET    quotas/teams/<slug:slug>/ledger/                     302 404 302 302 302 302 302 302   -
+POST   quotas/teams/<slug:slug>/ledger/                     302 404 302 302 302 302 302 302   -
+GET    calendar/                                            302 200 200 200 200 200 200 200   -
+POST   calendar/                                            302 404 403 403 403 302 403 302   -
+GET    calendar/<uuid:reservation_id>/                      302 404 200 200 200 200 200 200   -
+POST   calendar/<uuid:reservation_id>/                      302 404 302 302 302 302 302 302   -
+GET    queue/                                               302 200 200 200 200 200 200 200   -
+GET    quotas/approvals/                                    302 200 200 200 200 200 200 200   -
+GET    quotas/requests/<uuid:request_id>/                   302 404 200 200 200 200 200 200   -
+GET    quotas/requests/<uuid:request_id>/decide/            302 404 302 302 302 302 302 302   -
+POST   quotas/requests/<uuid:request_id>/decide/            302 404 302 302 302 302 302 302   -
+GET    quotas/requests/<uuid:request_id>/withdraw/          302 404 302 302 302 302 302 302   -
+POST   quotas/requests/<uuid:request_id>/withdraw/          302 404 302 302 302 302 302 302   -
+GET    quotas/grants/<uuid:grant_id>/revoke/                302 302 302 302 302 302 302 302   -
+POST   quotas/grants/<uuid:grant_id>/revoke/                302 404 302 302 302 302 302 302   -
+GET    quotas/rules/                                        302 403 403 403 403 403 200 200   -
+POST   quotas/rules/                                        302 403 403 403 403 403 403 403 200 -
+GET    quotas/rules/<uuid:rule_id>/                         302 302 302 302 302 302 302 302   -
+POST   quotas/rules/<uuid:rule_id>/                         302 403 403 403 403 403 403 403 302 -
+GET    quotas/delegations/                                  302 302 302 302 302 302 302 302   -
+POST   quotas/delegations/                                  302 403 403 403 403 403 403 403 400 -
+GET    quotas/delegations/<uuid:delegation_id>/end/         302 302 302 302 302 302 302 302   -
+POST   quotas/delegations/<uuid:delegation_id>/end/         302 403 403 403 403 403 403 403 302 -
+GET    api/v1/quota-requests                                401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/quota-requests                                401 400 403 201 201 201 403 403   quotas:write
+GET    api/v1/quota-requests/<uuid:request_id>              401 404 200 200 200 200 200 200   quotas:read
+POST   api/v1/quota-requests/<uuid:request_id>/approve      401 404 403 403 403 200 403 200   quotas:decide
+POST   api/v1/quota-requests/<uuid:request_id>/deny         401 404 403 403 403 200 403 200   quotas:decide
+POST   api/v1/quota-requests/<uuid:request_id>/withdraw     401 404 403 403 200 403 403 403   quotas:write
+GET    api/v1/grants                                        401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/grants/<uuid:grant_id>/revoke                 401 404 403 403 403 200 403 200   quotas:decide
+GET    api/v1/auto-approve-rules                            401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/auto-approve-rules                            401 403 403 403 403 403 403 403 400 -
+GET    api/v1/auto-approve-rules/<uuid:rule_id>             401 200 200 200 200 200 200 200   quotas:read
+PATCH  api/v1/auto-approve-rules/<uuid:rule_id>             401 403 403 403 403 403 403 403 200 quotas:decide
+DELETE api/v1/auto-approve-rules/<uuid:rule_id>             401 403 403 403 403 403 403 403 204 quotas:decide
+GET    api/v1/delegations                                   401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/delegations                                   401 403 403 403 403 403 403 403 400 -
+GET    api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 404 200 200   quotas:read
+DELETE api/v1/delegations/<uuid:delegation_id>              401 404 404 404 404 404 403 403 204 quotas:decide
 
 # --- pages: quotas and limits ---
-GET    quotas/limits/                                       302    403    403 403 403   200   -
-POST   quotas/limits/                                       302    403    403 403 403   302   -
-GET    quotas/teams/<slug:slug>/caps/                       302    302    302 302 302   302   -
-POST   quotas/teams/<slug:slug>/caps/                       302    404    403 403 302   302   -
+GET    quotas/limits/                                       302 403 403 403 403 403 200 200   -
+POST   quotas/limits/                                       302 403 403 403 403 403 403 302   -
+GET    quotas/teams/<slug:slug>/caps/                       302 302 302 302 302 302 302 302   -
+POST   quotas/teams/<slug:slug>/caps/                       302 404 403 403 403 302 403 302   -
 
 # --- quotas and limits: the cap is one of vision's, the cohort is the one that vision is in ---
-GET    api/v1/ledgers                                       401    200    200 200 200   200   quotas:read
-GET    api/v1/ledgers/<slug:slug>                           401    404    200 200 200   200   quotas:read
-PUT    api/v1/ledgers/<slug:slug>                           401    403    403 403 403   200   quotas:write
-DELETE api/v1/ledgers/<slug:slug>                           401    403    403 403 403   204   quotas:write
-POST   api/v1/ledgers/<slug:slug>/credits                   401    404    403 403 403   200   quotas:decide
-GET    api/v1/ledger-entries                                401    200    200 200 200   200   quotas:read
-GET    api/v1/reservations                                  401    200    200 200 200   200   quotas:read
-POST   api/v1/reservations                                  401    404    403 403 201   201   quotas:write
-GET    api/v1/reservations/<uuid:reservation_id>            401    404    200 200 200   200   quotas:read
-PUT    api/v1/reservations/<uuid:reservation_id>            401    404    403 403 200   200   quotas:write
-DELETE api/v1/reservations/<uuid:reservation_id>            401    404    403 403 204   204   quotas:write
-POST   api/v1/reservations/<uuid:reservation_id>/approve    401    404    403 403 403   200   quotas:decide
-POST   api/v1/reservations/<uuid:reservation_id>/deny       401    404    403 403 403   200   quotas:decide
-GET    api/v1/queue                                         401    200    200 200 200   200   quotas:read
-GET    api/v1/quotas                                        401    200    200 200 200   200   quotas:read
-POST   api/v1/quotas                                        401    403    403 403 403   201   quotas:write
-GET    api/v1/quotas/<uuid:quota_id>                        401    404    200 200 200   200   quotas:read
-PUT    api/v1/quotas/<uuid:quota_id>                        401    404    403 403 403   200   quotas:write
-DELETE api/v1/quotas/<uuid:quota_id>                        401    404    403 403 403   204   quotas:write
-GET    api/v1/teams/<slug:slug>/usage                       401    404    200 200 200   200   quotas:read
-GET    api/v1/teams/<slug:slug>/share                       401    404    200 200 200   200   quotas:read
-PUT    api/v1/teams/<slug:slug>/share                       401    404    403 403 403   200   quotas:write
-GET    api/v1/member-caps                                   401    200    200 200 200   200   quotas:read
-POST   api/v1/member-caps                                   401    400    403 403 201   201   quotas:write
-GET    api/v1/member-caps/<uuid:cap_id>                     401    404    200 200 200   200   quotas:read
-PUT    api/v1/member-caps/<uuid:cap_id>                     401    404    403 403 200   200   quotas:write
-DELETE api/v1/member-caps/<uuid:cap_id>                     401    404    403 403 204   204   quotas:write
-GET    api/v1/cohorts                                       401    200    200 200 200   200   quotas:read
-POST   api/v1/cohorts                                       401    403    403 403 403   201   quotas:write
-GET    api/v1/cohorts/<slug:slug>                           401    404    200 200 200   200   quotas:read
-PUT    api/v1/cohorts/<slug:slug>                           401    403    403 403 403   200   quotas:write
-DELETE api/v1/cohorts/<slug:slug>                           401    403    403 403 403   409   -
-GET    api/v1/site-limits                                   401    200    200 200 200   200   quotas:read
-PUT    api/v1/site-limits/<resource:resource>               401    403    403 403 403   200   quotas:write
-DELETE api/v1/site-limits/<resource:resource>               401    403    403 403 403   204   quotas:write
-GET    api/v1/rates                                         401    200    200 200 200   200   quotas:read
-PUT    api/v1/rates/<resource:resource>                     401    403    403 403 403   200   quotas:write
-DELETE api/v1/rates/<resource:resource>                     401    403    403 403 403   204   quotas:write
+GET    api/v1/ledgers                                       401 200 200 200 200 200 200 200   quotas:read
+GET    api/v1/ledgers/<slug:slug>                           401 404 200 200 200 200 200 200   quotas:read
+PUT    api/v1/ledgers/<slug:slug>                           401 403 403 403 403 403 403 200   quotas:write
+DELETE api/v1/ledgers/<slug:slug>                           401 403 403 403 403 403 403 204   quotas:write
+POST   api/v1/ledgers/<slug:slug>/credits                   401 404 403 403 403 403 403 200   quotas:decide
+GET    api/v1/ledger-entries                                401 200 200 200 200 200 200 200   quotas:read
+GET    api/v1/reservations                                  401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/reservations                                  401 404 403 403 403 201 403 201   quotas:write
+GET    api/v1/reservations/<uuid:reservation_id>            401 404 200 200 200 200 200 200   quotas:read
+PUT    api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 200 403 200   quotas:write
+DELETE api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 204 403 204   quotas:write
+POST   api/v1/reservations/<uuid:reservation_id>/approve    401 404 403 403 403 403 403 200   quotas:decide
+POST   api/v1/reservations/<uuid:reservation_id>/deny       401 404 403 403 403 403 403 200   quotas:decide
+GET    api/v1/queue                                         401 200 200 200 200 200 200 200   quotas:read
+GET    api/v1/quotas                                        401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/quotas                                        401 403 403 403 403 403 403 201   quotas:write
+GET    api/v1/quotas/<uuid:quota_id>                        401 404 200 200 200 200 200 200   quotas:read
+PUT    api/v1/quotas/<uuid:quota_id>                        401 404 403 403 403 403 403 200   quotas:write
+DELETE api/v1/quotas/<uuid:quota_id>                        401 404 403 403 403 403 403 204   quotas:write
+GET    api/v1/teams/<slug:slug>/usage                       401 404 200 200 200 200 200 200   quotas:read
+GET    api/v1/teams/<slug:slug>/share                       401 404 200 200 200 200 200 200   quotas:read
+PUT    api/v1/teams/<slug:slug>/share                       401 404 403 403 403 403 403 200   quotas:write
+GET    api/v1/member-caps                                   401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/member-caps                                   401 400 403 403 403 201 403 201   quotas:write
+GET    api/v1/member-caps/<uuid:cap_id>                     401 404 200 200 200 200 200 200   quotas:read
+PUT    api/v1/member-caps/<uuid:cap_id>                     401 404 403 403 403 200 403 200   quotas:write
+DELETE api/v1/member-caps/<uuid:cap_id>                     401 404 403 403 403 204 403 204   quotas:write
+GET    api/v1/cohorts                                       401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/cohorts                                       401 403 403 403 403 403 403 201   quotas:write
+GET    api/v1/cohorts/<slug:slug>                           401 404 200 200 200 200 200 200   quotas:read
+PUT    api/v1/cohorts/<slug:slug>                           401 403 403 403 403 403 403 200   quotas:write
+DELETE api/v1/cohorts/<slug:slug>                           401 403 403 403 403 403 403 409   -
+GET    api/v1/site-limits                                   401 200 200 200 200 200 200 200   quotas:read
+PUT    api/v1/site-limits/<resource:resource>               401 403 403 403 403 403 403 200   quotas:write
+DELETE api/v1/site-limits/<resource:resource>               401 403 403 403 403 403 403 204   quotas:write
+GET    api/v1/rates                                         401 200 200 200 200 200 200 200   quotas:read
+PUT    api/v1/rates/<resource:resource>                     401 403 403 403 403 403 403 200   quotas:write
+DELETE api/v1/rates/<resource:resource>                     401 403 403 403 403 403 403 204   quotas:write
 
 # --- REST: pools ---
-GET    api/v1/pools                                         401    200    200 200 200   200   pools:read
-GET    api/v1/pools/<slug:slug>                             401    200    200 200 200   200   pools:read
-GET    api/v1/pools/<slug:slug>/checks                      401    200    200 200 200   200   pools:read
-PUT    api/v1/pools/<slug:slug>/checks                      401    403    403 403 403   200   pools:write
-GET    api/v1/nodes                                         401    200    200 200 200   200   pools:read
-GET    api/v1/nodes/<uuid:node_id>                          401    200    200 200 200   200   pools:read
-POST   api/v1/nodes/<uuid:node_id>/cordon                   401    403    403 403 403   200   pools:write
-POST   api/v1/nodes/<uuid:node_id>/uncordon                 401    403    403 403 403   200   pools:write
-POST   api/v1/nodes/<uuid:node_id>/drain                    401    403    403 403 403   200   pools:write
-GET    api/v1/devices                                       401    200    200 200 200   200   pools:read
-GET    api/v1/devices/<uuid:device_id>                      401    200    200 200 200   200   pools:read
-POST   api/v1/devices/<uuid:device_id>/cordon               401    403    403 403 403   200   pools:write
-POST   api/v1/devices/<uuid:device_id>/uncordon             401    403    403 403 403   200   pools:write
-POST   api/v1/devices/<uuid:device_id>/drain                401    403    403 403 403   200   pools:write
-GET    api/v1/devices/<uuid:device_id>/samples              401    200    200 200 200   200   pools:read
-GET    api/v1/gpu-checks                                    401    200    200 200 200   200   pools:read
-POST   api/v1/gpu-checks                                    401    403    403 403 403   202   pools:write
-GET    api/v1/gpu-checks/<uuid:check_id>                    401    200    200 200 200   200   pools:read
-POST   api/v1/gpu-checks/<uuid:check_id>/cancel             401    403    403 403 403   200   pools:write
-GET    api/v1/gpu-checks/<uuid:check_id>/stream             401    200    200 200 200   200   pools:read
-GET    api/v1/schemas/gpu-check                             401    200    200 200 200   200   pools:read
+GET    api/v1/pools                                         401 200 200 200 200 200 200 200   pools:read
+GET    api/v1/pools/<slug:slug>                             401 200 200 200 200 200 200 200   pools:read
+GET    api/v1/pools/<slug:slug>/checks                      401 200 200 200 200 200 200 200   pools:read
+PUT    api/v1/pools/<slug:slug>/checks                      401 403 403 403 403 403 403 200   pools:write
+GET    api/v1/nodes                                         401 200 200 200 200 200 200 200   pools:read
+GET    api/v1/nodes/<uuid:node_id>                          401 200 200 200 200 200 200 200   pools:read
+POST   api/v1/nodes/<uuid:node_id>/cordon                   401 403 403 403 403 403 403 200   pools:write
+POST   api/v1/nodes/<uuid:node_id>/uncordon                 401 403 403 403 403 403 403 200   pools:write
+POST   api/v1/nodes/<uuid:node_id>/drain                    401 403 403 403 403 403 403 200   pools:write
+GET    api/v1/devices                                       401 200 200 200 200 200 200 200   pools:read
+GET    api/v1/devices/<uuid:device_id>                      401 200 200 200 200 200 200 200   pools:read
+POST   api/v1/devices/<uuid:device_id>/cordon               401 403 403 403 403 403 403 200   pools:write
+POST   api/v1/devices/<uuid:device_id>/uncordon             401 403 403 403 403 403 403 200   pools:write
+POST   api/v1/devices/<uuid:device_id>/drain                401 403 403 403 403 403 403 200   pools:write
+GET    api/v1/devices/<uuid:device_id>/samples              401 200 200 200 200 200 200 200   pools:read
+GET    api/v1/gpu-checks                                    401 200 200 200 200 200 200 200   pools:read
+POST   api/v1/gpu-checks                                    401 403 403 403 403 403 403 202   pools:write
+GET    api/v1/gpu-checks/<uuid:check_id>                    401 200 200 200 200 200 200 200   pools:read
+POST   api/v1/gpu-checks/<uuid:check_id>/cancel             401 403 403 403 403 403 403 200   pools:write
+GET    api/v1/gpu-checks/<uuid:check_id>/stream             401 200 200 200 200 200 200 200   pools:read
+GET    api/v1/schemas/gpu-check                             401 200 200 200 200 200 200 200   pools:read
 
 # --- REST: its description ---
-GET    api/v1/schema                                        200    200    200 200 200   200   any
-GET    api/v1/docs                                          200    200    200 200 200   200   any
-GET    api/                                                 404    404    404 404 404   404   -
+GET    api/v1/schema                                        200 200 200 200 200 200 200 200   any
+GET    api/v1/docs                                          200 200 200 200 200 200 200 200   any
+GET    api/                                                 404 404 404 404 404 404 404 404   -
 
 # --- agents ---
-POST   agent/v1/launched                                    401    401    401 401 401   401   -
-POST   agent/v1/ready                                       401    401    401 401 401   401   -
-POST   agent/v1/heartbeat                                   401    401    401 401 401   401   -
-POST   agent/v1/exited                                      401    401    401 401 401   401   -
+POST   agent/v1/launched                                    401 401 401 401 401 401 401 401   -
+POST   agent/v1/ready                                       401 401 401 401 401 401 401 401   -
+POST   agent/v1/heartbeat                                   401 401 401 401 401 401 401 401   -
+POST   agent/v1/exited                                      401 401 401 401 401 401 401 401   -
 """  # noqa: E501
 
 
@@ -341,6 +341,10 @@ class Row:
 
     def __str__(self) -> str:
         return f"{self.method} {self.route}"
+
+    @property
+    def writes(self) -> bool:
+        return self.method != "GET" and not self.scope.endswith(":read")
 
     @property
     def in_api(self) -> bool:

@@ -133,6 +133,11 @@ class EventCode(StrEnum):
 class AccountCode(StrEnum):
     """Refusals about people, teams and tokens."""
 
+    AUDITOR_HOLDS_NO_OTHER_ROLE = "auditor_holds_no_other_role"
+    AUDITOR_ONLY_READS = "auditor_only_reads"
+    AUDITOR_ONLY_VIEWS = "auditor_only_views"
+    AUDITOR_TOKEN_WRITES = "auditor_token_writes"
+    AUDITOR_WORKS_IN_TEAMS = "auditor_works_in_teams"
     CHOOSE_A_ROLE = "choose_a_role"
     CHOOSE_SCOPES = "choose_scopes"
     EXPIRY_NOT_IN_FUTURE = "expiry_not_in_future"
@@ -166,6 +171,7 @@ class AccountCode(StrEnum):
     USER_HAS_WORKSPACES = "user_has_workspaces"
     USER_NOT_VALID = "user_not_valid"
     USER_UNKNOWN = "user_unknown"
+    VIEWER_ONLY = "viewer_only"
     WORKSPACES_CHOICE = "workspaces_choice"
     WRONG_PASSWORD = "wrong_password"
 

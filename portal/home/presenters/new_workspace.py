@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from portal.accounts.models import Team, User
+from portal.accounts.selectors import chargeable_teams
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_size
@@ -83,7 +84,7 @@ def choice(actor: User, *, template: str, flavor: str, team: str, expected_s: in
     cards = catalog.template_offers()
     usable = [offer.template.slug for offer in cards if not offer.reason]
     picked = _pick(usable, template, last.template.slug if last else "")
-    teams = {item.slug: item for item in _own_teams(actor)}
+    teams = {item.slug: item for item in chargeable_teams(actor)}
     team_slug = _pick(list(teams), team, last.team.slug if last else "")
     flavors: list[FlavorCard] = []
     nearest: list[Flavor] = []
@@ -135,7 +136,3 @@ def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:
 def _pick(among: Sequence[str], *wishes: str) -> str:
     """The first wish that is among the offered ones, else the first offered, else nothing."""
     return next((wish for wish in wishes if wish in among), among[0] if among else "")
-
-
-def _own_teams(actor: User) -> list[Team]:
-    return list(Team.objects.filter(memberships__user=actor).order_by("slug"))

@@ -17,7 +17,7 @@ from portal.fleet.presenters import pools
 from portal.home.presenters import home as home_presenters
 from portal.inventory import selectors as inventory
 from portal.quotas.presenters import limits
-from portal.workspaces import presenters, selectors
+from portal.workspaces import policies, presenters, selectors
 from portal.workspaces.lifecycle import LIVE, State
 
 WORKSPACES_PER_PAGE = 24
@@ -35,7 +35,10 @@ def home(request: SignedInRequest) -> HttpResponse:
         }
         return render(request, "home/home.html#capacity", free)
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
-    sees_all = presenters.can_see_all(user)
+    sees_all = policies.sees_others(user)
+    if user.only_views:
+        # There is nothing of one's own to begin with.
+        filters["whose"] = "all"
     if filters["whose"] == "all" and sees_all:
         listed = selectors.workspaces_for(user).filter(state__in=LIVE)
     else:
@@ -51,7 +54,7 @@ def home(request: SignedInRequest) -> HttpResponse:
         "total": total,
         "had_one": bool(total) or selectors.last_choice(user) is not None,
         "filters": filters,
-        "can_see_all": sees_all,
+        "can_see_all": sees_all and not user.only_views,
     }
     if not wants(request, "list"):
         context |= {

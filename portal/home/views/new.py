@@ -72,7 +72,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in kept.items() if v})}")
     problems = error.field_errors if error else {}
     context |= {
-        "teams": accounts.own_teams(request.user),
+        "teams": accounts.chargeable_teams(request.user),
         "name_problems": problems.get("name", []),
         "error": error,
     }

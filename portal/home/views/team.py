@@ -48,6 +48,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
         "page": page,
         "may_manage": policies.may_manage_team(request.user, found),
         "own_membership": members.filter(user=request.user).first(),
+        "may_ask": policies.works_in(request.user, found),
         "form": form,
         "roles": Role.choices,
         **team_presenters.quota_of(request.user, found, page.object_list),

@@ -18,12 +18,12 @@ from django.utils.translation import gettext as _
 from portal.accounts import approvers
 from portal.accounts.domain_events import UserDeactivated
 from portal.accounts.models import Team, User
-from portal.accounts.policies import is_member
+from portal.accounts.policies import require_work_in
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.common.formatting import format_amount, format_resource_amount
-from portal.common.reasons.codes import AccountCode, RequestCode
+from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
@@ -66,8 +66,7 @@ def ask(
     Raises `NotAllowed` (not a member), `InvalidInput` (amount, resource, time, reason) and
     `StateConflict` (the same has been asked and is open; `quota_request` names it).
     """
-    if not is_member(actor, team):
-        raise NotAllowed(Reason(AccountCode.NOT_IN_TEAM, {"team": team.name}))
+    require_work_in(actor, team)
     why = strip_nul(why).strip()
     check(actor, team, kind, resource, amount, until, why)
     if workspace is not None and (workspace.owner_id != actor.pk or workspace.team_id != team.pk):

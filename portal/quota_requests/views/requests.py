@@ -47,7 +47,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
     the hours that it is needed and whether its work is checkpointed, as typed for a new workspace.
     """
     data = request.POST if request.method == "POST" else request.GET
-    teams = list(accounts.own_teams(request.user))
+    teams = list(accounts.chargeable_teams(request.user))
     start, gone = _start(data)
     known = presenters.known_resources(teams, _resource(data.get("resource", "")))
     hint = wants(request, "hint")

@@ -59,7 +59,7 @@ def rules(request: SignedInRequest) -> HttpResponse:
 
 
 def _require_look(request: SignedInRequest) -> None:
-    if not (approvers.may_decide_all(request.user) or request.user.operates):
+    if not (approvers.may_decide_all(request.user) or request.user.sees_all):
         raise NotAllowed(Reason(RequestCode.ONLY_DECIDERS_SEE_RULES))
 
 

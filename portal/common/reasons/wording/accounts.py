@@ -11,7 +11,24 @@ from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.wording import Text, listed
 
 TEXTS: dict[StrEnum, Text] = {
-    AccountCode.CHOOSE_A_ROLE: Text(_("Choose member or owner.")),
+    AccountCode.AUDITOR_HOLDS_NO_OTHER_ROLE: Text(
+        _("An auditor holds no other role in the portal."), _("Choose auditor alone, or the others.")
+    ),
+    AccountCode.AUDITOR_ONLY_READS: Text(_("%(username)s is an auditor, who only reads.")),
+    AccountCode.AUDITOR_ONLY_VIEWS: Text(
+        _("%(username)s is an auditor, who can only be a viewer of a team."), _("Choose viewer.")
+    ),
+    AccountCode.AUDITOR_TOKEN_WRITES: Text(
+        _("A token of an auditor's may only read: %(scopes)s is more than that."),
+        _("Choose scopes that end in “:read”."),
+        prepare=listed("scopes"),
+    ),
+    AccountCode.AUDITOR_WORKS_IN_TEAMS: Text(
+        _("%(username)s works in %(teams)s, and an auditor only reads."),
+        _("Make the user a viewer there first, or take them out."),
+        prepare=listed("teams"),
+    ),
+    AccountCode.CHOOSE_A_ROLE: Text(_("Choose viewer, member or owner.")),
     AccountCode.CHOOSE_SCOPES: Text(_("Choose from %(known)s."), prepare=listed("known")),
     AccountCode.EXPIRY_NOT_IN_FUTURE: Text(_("Choose a day in the future.")),
     AccountCode.EXPIRY_PAST: Text(_("The expiry lies in the past."), _("Choose a later day.")),
@@ -101,6 +118,10 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AccountCode.USER_NOT_VALID: Text(_("The account cannot be like this.")),
     AccountCode.USER_UNKNOWN: Text(_("No user has this name.")),
+    AccountCode.VIEWER_ONLY: Text(
+        _("You view %(team)s, and start and change nothing there."),
+        _("Ask an owner of the team to make you a member."),
+    ),
     AccountCode.WORKSPACES_CHOICE: Text(_("Say “delete” for workspaces that go too, or leave it out.")),
     AccountCode.WRONG_PASSWORD: Text(_("This is not your present password.")),
 }

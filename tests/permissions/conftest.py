@@ -1,0 +1,3 @@
+"""The stage of the matrix, for the other tests of this folder."""
+
+from tests.permissions.test_matrix import stage as stage

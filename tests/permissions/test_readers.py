@@ -1,0 +1,76 @@
+"""A viewer of the team and an auditor read: no page offers them a change, and nothing they send is one."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from portal.events.models import Event
+from tests.permissions.table import ROWS, Row
+from tests.permissions.test_matrix import Stage, taken_back
+
+pytestmark = pytest.mark.django_db
+READERS = ("vic", "una")
+OWN = re.compile(
+    r"^/?(sign-in|sign-out|theme|account|notifications|welcome|api/v1/(tokens|notifications|me))"
+)
+"""What everybody does with his own account, his own notices and his own tokens."""
+PROPOSALS = re.compile(r"^/(workspaces/new/|quotas/ask/)")
+
+
+class Offers(HTMLParser):
+    """Where the forms of a page post to, and where its links lead."""
+
+    def __init__(self, body: str, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.posts: list[str] = []
+        self.links: list[str] = []
+        self.feed(body)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "form" and (given.get("method") or "").lower() == "post":
+            self.posts.append(given.get("action") or self.path)
+        if tag == "a" and given.get("href"):
+            self.links.append(str(given["href"]))
+
+
+def pages() -> list[Row]:
+    return [
+        row
+        for row in ROWS
+        if row.method == "GET" and not row.in_api and "events" not in row.route and row.route != "healthz"
+    ]
+
+
+@pytest.mark.parametrize("who", READERS)
+def test_no_page_offers_a_reader_what_he_may_not_do(stage: Stage, who: str) -> None:
+    client = stage.browser(who)
+    seen, wrong = 0, []
+    for row in pages():
+        answer = stage.ask(client, row)
+        if answer.status_code != 200 or "text/html" not in answer.headers["Content-Type"]:
+            continue
+        seen += 1
+        offers = Offers(answer.content.decode(), answer.request["PATH_INFO"])
+        wrong += [f"{row} has a form for {path}" for path in offers.posts if not OWN.match(path)]
+        wrong += [f"{row} links to {path}" for path in offers.links if PROPOSALS.match(path)]
+    assert seen > 20
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("who", READERS)
+def test_nothing_a_reader_sends_changes_anything(stage: Stage, who: str) -> None:
+    """Every write leaves an audit entry in its transaction, so none may be left."""
+    wrong = []
+    for row in ROWS:
+        if row.method == "GET" or OWN.match(row.route) or row.route.startswith("agent/"):
+            continue
+        with taken_back():
+            last = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0
+            stage.ask(stage.browser(who), row)
+            wrong += [f"{row}: {event.kind}" for event in Event.objects.filter(pk__gt=last)]
+    assert not wrong, "\n".join(wrong)
