@@ -63,6 +63,8 @@ BERTH_REDIS_URL = env.str(
 )
 
 _public = urlsplit(BERTH_PUBLIC_URL)
+BERTH_PUBLIC_HOST = _public.hostname or "localhost"
+BERTH_PUBLIC_ORIGIN = f"{_public.scheme}://{_public.netloc}"
 HTTPS = _public.scheme == "https"
 ALLOWED_HOSTS = [
     *{_public.hostname or "localhost", BERTH_DOMAIN, "localhost", "127.0.0.1", "[::1]"},
@@ -123,6 +125,8 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
     "portal.common.middleware.PartialsMiddleware",
     "portal.common.middleware.ErrorMiddleware",
+    "portal.accounts.mfa.required.RequiredFactorMiddleware",
+    "portal.accounts.last_seen.LastSeenMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
@@ -173,7 +177,11 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "portal.accounts.breached_passwords.BreachedPasswordValidator"},
 ]
+# Passwords that have leaked: a sorted file with the SHA-1 of each, or a service that is asked for a range.
+BERTH_BREACHED_PASSWORDS_FILE = env.str("BERTH_BREACHED_PASSWORDS_FILE", default="")
+BERTH_BREACHED_PASSWORDS_URL = env.str("BERTH_BREACHED_PASSWORDS_URL", default="").rstrip("/")
 LOGIN_URL = "accounts:sign-in"
 LOGIN_REDIRECT_URL = "home:home"
 LOGOUT_REDIRECT_URL = "accounts:sign-in"
@@ -186,16 +194,48 @@ ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_RATE_LIMITS = False
 # How long a password waits for the second factor, in seconds.
 ACCOUNT_LOGIN_TIMEOUT = 600
+MFA_ADAPTER = "portal.accounts.mfa.library.MfaAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes", "webauthn"]
+MFA_TOTP_PERIOD = 30
+MFA_TOTP_DIGITS = 6
+MFA_TOTP_TOLERANCE = 1
+MFA_RECOVERY_CODE_COUNT = 10
+MFA_RECOVERY_CODE_DIGITS = 10
+# Site roles (administrator, operator, approver, auditor) that may not do without a second factor.
+BERTH_MFA_REQUIRED_FOR = frozenset(role.strip() for role in env.list("BERTH_MFA_REQUIRED_FOR", default=[]))
+if _unknown := BERTH_MFA_REQUIRED_FOR - {"administrator", "operator", "approver", "auditor"}:
+    raise ImproperlyConfigured(
+        f"BERTH_MFA_REQUIRED_FOR names {', '.join(sorted(_unknown))}: "
+        "write administrator, operator, approver or auditor."
+    )
+# How long a browser may be trusted for the second factor; 0: not at all.
+BERTH_TRUSTED_DEVICE_DAYS = max(0, env.int("BERTH_TRUSTED_DEVICE_DAYS", default=30))
+BERTH_DEVICE_COOKIE = "__Host-berth-device" if HTTPS else "berth-device"
+# After so many minutes dangerous acts ask again who one is; 0: never.
+BERTH_STEP_UP_MINUTES = max(0, env.int("BERTH_STEP_UP_MINUTES", default=15))
+# Approving more than this asks as well: whole units by resource, for instance gpu=4,gpu_hours=500.
+BERTH_STEP_UP_APPROVALS: dict[str, int] = env("BERTH_STEP_UP_APPROVALS", cast={"value": int}, default={})
+# Wrong codes, or passwords typed once more, in a quarter of an hour, by user.
+BERTH_CODE_FAILURES = max(1, env.int("BERTH_CODE_FAILURES", default=8))
 # How long an invitation (and a password link that an administrator makes) works, and one that is asked for.
 BERTH_INVITATION_HOURS = env.int("BERTH_INVITATION_HOURS", default=72)
 BERTH_FORGOTTEN_HOURS = env.int("BERTH_FORGOTTEN_HOURS", default=1)
 AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
+# Failed sign-ins from one address in a quarter of an hour, whatever the names; many may share an address.
+BERTH_SIGN_IN_FAILURES_PER_ADDRESS = max(1, env.int("BERTH_SIGN_IN_FAILURES_PER_ADDRESS", default=50))
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_CALLABLE = "portal.accounts.lockout.locked_out"
 AXES_ENABLE_ADMIN = False
 
+# Bad API tokens from one address in a quarter of an hour; beyond that they are answered with 429.
+BERTH_TOKEN_FAILURES_PER_ADDRESS = max(1, env.int("BERTH_TOKEN_FAILURES_PER_ADDRESS", default=100))
+# A session ends after so many hours without use, and after so many in any case.
+BERTH_SESSION_IDLE_HOURS = env.float("BERTH_SESSION_IDLE_HOURS", default=72)
+BERTH_SESSION_MAX_HOURS = env.float("BERTH_SESSION_MAX_HOURS", default=336)
+SESSION_ENGINE = "portal.accounts.session_store"
+SESSION_COOKIE_AGE = int(BERTH_SESSION_MAX_HOURS * 3600)
 SESSION_COOKIE_NAME = "__Host-berth" if HTTPS else "berth"
 CSRF_COOKIE_NAME = "__Host-berth-csrf" if HTTPS else "berth-csrf"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
@@ -334,6 +374,7 @@ LOGGING = {
         "django.request": {"level": "ERROR"},
         "axes": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
+        "fido2": {"level": "WARNING"},
         # A line for every sweep would bury what matters.
         "celery.beat": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},

@@ -11,6 +11,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.response import Response
 
 from portal.accounts import schema, selectors, services  # noqa: F401  (schema registers itself)
+from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import ApiToken, Membership, Team, User
 from portal.accounts.serializers import (
     MemberSerializer,
@@ -190,6 +191,7 @@ class TokenViewSet(ReadViewSet):
         errors=[400, 415],
     )
     def create(self, request: UserRequest) -> Response:
+        require_fresh(request)
         given = body_of(request, TokenCreateSerializer)
         parent = request.auth if isinstance(request.auth, ApiToken) else None
         made = services.create_token(

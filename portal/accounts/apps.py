@@ -6,6 +6,7 @@ class AccountsConfig(AppConfig):
     label = "accounts"
 
     def ready(self) -> None:
-        from portal.accounts import changes  # models have to be loaded first
+        from portal.accounts import changes, sessions  # models have to be loaded first
 
         changes.connect()
+        sessions.connect()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.utils.translation import gettext as _
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
+from portal.accounts import limits, sessions
+from portal.accounts.mfa.required import require_set_up
 from portal.accounts.models import ApiToken, User
 from portal.accounts.token_lookup import user_of_token
 from portal.common import origins
@@ -26,6 +30,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
             return None
         found = user_of_token(secret.strip())
         if found is None:
+            _count_failure()
             raise exceptions.AuthenticationFailed(
                 _("This token is unknown, expired or revoked. Make a new one on your account's token page.")
             )
@@ -37,7 +42,28 @@ class TokenAuthentication(authentication.BaseAuthentication):
 
 
 class SessionAuthentication(authentication.SessionAuthentication):
-    """The browser's session, with CSRF protection; tokens come first, so a 401 names the bearer scheme."""
+    """The browser's session, with CSRF protection; tokens come first, so a 401 names the bearer scheme.
+
+    It is refused to who has to set up a second factor first.
+    """
+
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        found: tuple[User, None] | None = super().authenticate(request)
+        if found is not None:
+            require_set_up(found[0])
+        return found
+
+
+def _count_failure() -> None:
+    """Count a bad token by its address; beyond the limit the answer is 429. Good tokens are never refused."""
+    limit, window = settings.BERTH_TOKEN_FAILURES_PER_ADDRESS, timedelta(minutes=15)
+    address = origins.present().address
+    key = f"token:{limits.network_of(address)}"
+    # Looked at first: whoever is refused has nothing more written.
+    if limits.reached(key, window=window) >= limit:
+        raise exceptions.Throttled(window.total_seconds())
+    if limits.count(key, window=window) == limit:
+        sessions.tokens_refused(failures=limit, minutes=int(window.total_seconds() // 60))
 
 
 class HasScope(permissions.IsAuthenticated):

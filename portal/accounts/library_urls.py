@@ -5,5 +5,9 @@ from __future__ import annotations
 from django.urls import path
 
 from portal.accounts import views
+from portal.accounts.mfa.sign_in_views import second_factor
 
-urlpatterns = [path("sign-in/", views.sign_in, name="account_login")]
+urlpatterns = [
+    path("sign-in/", views.sign_in, name="account_login"),
+    path("sign-in/second-factor/", second_factor, name="mfa_authenticate"),
+]

@@ -1,26 +1,95 @@
-"""What is answered after too many wrong passwords."""
+"""Limits of signing in, and what is answered beyond them.
+
+Wrong passwords for one name from one address are counted by django-axes. Those for many names from one
+address (spraying) are counted here: beyond a higher limit the address is refused for a while. As many people
+may share it, it is not refused to who is known: in a browser that the user has signed in with before, and, up
+to four times the limit, from an address from which the user has.
+"""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
+
+from portal.accounts import devices, limits, sessions
+from portal.accounts.models import User
+from portal.common import origins
+from portal.common.texts import strip_nul
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
+
+WINDOW = timedelta(minutes=15)
+KNOWN_FOR = timedelta(days=30)
+HARD = 4
 
 
 def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
     """The page after too many wrong passwords; django-axes calls it with more than is needed here."""
-    minutes = max(1, round(float(settings.AXES_COOLOFF_TIME) * 60))
-    context = {
-        "message": _(
-            "There were %(count)d wrong passwords for this name from here. "
-            "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
-            "for a new one."
+    minutes = _minutes(timedelta(hours=settings.AXES_COOLOFF_TIME))
+    words = _(
+        "There were %(count)d wrong passwords for this name from here. "
+        "Wait %(minutes)d minutes, then try again. Forgotten it? An administrator can give you a link "
+        "for a new one."
+    )
+    return _page(request, words % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes}, minutes)
+
+
+def refuses(request: HttpRequest, username: str) -> bool:
+    """Whether too many names have failed from this address for somebody who is not known."""
+    failed = limits.reached(_key(), window=WINDOW)
+    if failed < settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
+        return False
+    user = User.objects.existing().filter(username=strip_nul(username)[:150].strip().lower()).first()
+    if user is None:
+        return True
+    if devices.knows(request, user):
+        return False
+    return failed >= HARD * settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS or not _came_from_here(user)
+
+
+def count_failure() -> None:
+    """Count a sign-in that has failed; the one that reaches the limit is told in the audit log."""
+    if limits.count(_key(), window=WINDOW) == settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
+        sessions.address_refused(
+            minutes=_minutes(WINDOW), failures=settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
         )
-        % {"count": settings.AXES_FAILURE_LIMIT, "minutes": minutes},
+
+
+def too_many(request: HttpRequest) -> HttpResponse:
+    """The page for an address from which too much has failed."""
+    minutes = _minutes(WINDOW)
+    words = _(
+        "Too many sign-ins have failed from this address. Wait %(minutes)d minutes, then try again; from "
+        "elsewhere you can sign in now."
+    )
+    return _page(request, words % {"minutes": minutes}, minutes)
+
+
+def _key() -> str:
+    return f"sign-in:{limits.network_of(origins.present().address)}"
+
+
+def _came_from_here(user: User) -> bool:
+    since = timezone.now() - KNOWN_FOR
+    address = origins.present().address or None
+    found = Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=user, at__gt=since)
+    return address is not None and found.filter(address=address).exists()
+
+
+def _minutes(span: timedelta) -> int:
+    return max(1, round(span.total_seconds() / 60))
+
+
+def _page(request: HttpRequest, message: str, minutes: int) -> HttpResponse:
+    context = {
+        "message": message,
         "retry_url": reverse("accounts:sign-in"),
         "request_id": getattr(request, "request_id", ""),
     }

@@ -16,7 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
-from portal.accounts import sessions
+from portal.accounts import devices, sessions
 from portal.accounts.models import User
 from portal.common import origins
 from portal.common.htmx import local_path
@@ -27,8 +27,8 @@ class LoginAdapter(DefaultAccountAdapter):
 
     def login(self, request: HttpRequest, user: User) -> None:
         """Begin the session of somebody who has passed every stage."""
-        methods = [str(record["method"]) for record in get_authentication_records(request, user)]
-        sessions.sign_in(request, user, how=" and ".join(dict.fromkeys(methods)) or "unknown")
+        proofs = [_name_of(record) for record in get_authentication_records(request, user)]
+        sessions.sign_in(request, user, how=" and ".join(dict.fromkeys(proofs)) or "unknown")
         clear_authentication_records(request)
 
     def logout(self, request: HttpRequest) -> None:
@@ -46,6 +46,7 @@ class LoginAdapter(DefaultAccountAdapter):
     ) -> HttpResponse:
         """The way on: to a path of the portal itself, whatever was asked for."""
         response = redirect(local_path(redirect_url or ""))
+        devices.remember(request, response, user)
         signals.user_logged_in.send(
             sender=User, request=request, response=response, user=user, **(signal_kwargs or {})
         )
@@ -59,7 +60,7 @@ class LoginAdapter(DefaultAccountAdapter):
 
     def get_login_stages(self) -> list[str]:
         """What has to be passed between the proof of who one is and the session."""
-        return []
+        return ["portal.accounts.mfa.stages.SecondFactor"]
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         return False
@@ -75,3 +76,12 @@ class LoginAdapter(DefaultAccountAdapter):
 
     def add_message(self, *_args: Any, **_kwargs: Any) -> None:
         """Nothing: views say what has happened in the portal's own words."""
+
+
+_FACTORS = {"totp": "authenticator app", "recovery_codes": "recovery code", "webauthn": "passkey"}
+
+
+def _name_of(record: dict[str, Any]) -> str:
+    """How a proof is called in the audit log."""
+    method = str(record["method"])
+    return _FACTORS.get(record.get("type", ""), method) if method == "mfa" else method

@@ -12,6 +12,7 @@ from django.contrib.auth.models import UserManager as DjangoUserManager
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
+from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
@@ -98,6 +99,8 @@ class User(AbstractUser):
     is_auditor = models.BooleanField(default=False, help_text=_("Reads everything, changes nothing."))
     mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
     session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
+    # Since when there is a second factor; `portal.accounts.mfa.services` keeps it.
+    mfa_since = models.DateTimeField(null=True, blank=True, editable=False)
     deactivated_at = models.DateTimeField(null=True, blank=True, editable=False)
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
@@ -150,6 +153,11 @@ class User(AbstractUser):
         if not self.is_active:
             return AccountStatus.DEACTIVATED
         return AccountStatus.ACTIVE if self.has_usable_password() else AccountStatus.INVITED
+
+    @property
+    def must_set_up_mfa(self) -> bool:
+        """Whether a role of the user's demands a second factor, and there is none."""
+        return self.mfa_since is None and not settings.BERTH_MFA_REQUIRED_FOR.isdisjoint(self.roles)
 
     @property
     def roles(self) -> list[SiteRole]:
@@ -239,6 +247,7 @@ class UserSession(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="sessions")
     key = models.CharField(max_length=40, unique=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
+    last_seen_at = models.DateTimeField(default=timezone.now)
     address = models.GenericIPAddressField(null=True, blank=True)
     user_agent = models.CharField(max_length=MAX_USER_AGENT, blank=True)
 
@@ -271,3 +280,14 @@ class Delegation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.delegate} for {self.approver}"
+
+
+class FailureWindow(models.Model):
+    """How often something has failed since `began_at`; `portal.accounts.limits` counts in it."""
+
+    key = models.CharField(max_length=120, unique=True)
+    began_at = models.DateTimeField(db_index=True)
+    count = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.count}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth import login, logout
+from django.contrib.auth.signals import user_logged_in
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -20,6 +22,7 @@ from django.utils.translation import gettext as _
 from portal.accounts import changes
 from portal.accounts.domain_events import SignedOut
 from portal.accounts.models import User, UserSession
+from portal.accounts.session_store import BEGAN_AT, PROVEN_AT
 from portal.common import origins
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
@@ -47,6 +50,7 @@ def about(user: User) -> list[Target]:
 def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
     """Begin a session of `user`, whose identity has been proven; `how` goes into the audit log."""
     login(request, user, backend=BACKEND)
+    request.session[BEGAN_AT] = request.session[PROVEN_AT] = time.time()
     _note(request, user)
     events.record(
         actor=user,
@@ -92,6 +96,28 @@ def sign_in_failed(*, username: str, locked_out: bool) -> None:
             % {"count": settings.AXES_FAILURE_LIMIT, "address": address or _("an unknown address")},
             reverse("accounts:account"),
         )
+
+
+def address_refused(*, minutes: int, failures: int) -> None:
+    """Note that sign-ins from the present address are refused for a while."""
+    address = origins.present().address or "an unknown address"
+    events.record(
+        actor=SystemActor("Somebody"),
+        kind=AuditKind.SESSION_ADDRESS_REFUSED,
+        message=f"failed to sign in {failures} times from {address}: refused there for {minutes} minutes",
+        data={"failures": failures, "minutes": minutes},
+    )
+
+
+def tokens_refused(*, minutes: int, failures: int) -> None:
+    """Note that many bad API tokens have come from the present address."""
+    address = origins.present().address or "an unknown address"
+    events.record(
+        actor=SystemActor("Somebody"),
+        kind=AuditKind.SESSION_ADDRESS_REFUSED,
+        message=f"used {failures} bad API tokens from {address} within {minutes} minutes",
+        data={"failures": failures, "minutes": minutes, "of": "tokens"},
+    )
 
 
 @transaction.atomic
@@ -173,8 +199,10 @@ def keep_only(request: HttpRequest, user: User) -> int:
     """End every session of the user but that of this request; returns how many. Saves the user."""
     ended = end_all(user)
     user.save(update_fields=["password", "session_salt"])
-    # The present one goes on under another key.
+    # The present one goes on under another key, as old as it is.
+    kept = {name: request.session[name] for name in (BEGAN_AT, PROVEN_AT) if name in request.session}
     login(request, user, backend=BACKEND)
+    request.session.update(kept)
     _note(request, user)
     return max(0, ended - 1)
 
@@ -184,6 +212,17 @@ def announce_end(user: User) -> None:
     emit(SignedOut(user.pk))
     changes.announce()
     transaction.on_commit(lambda: live.publish_account(user.pk))
+
+
+def connect() -> None:
+    """Every session knows when it began and was proven, however it begins; once, when Django is ready."""
+    user_logged_in.connect(_began, dispatch_uid="accounts.sessions")
+
+
+def _began(*, request: HttpRequest, **_: Any) -> None:
+    now = time.time()
+    request.session.setdefault(BEGAN_AT, now)
+    request.session.setdefault(PROVEN_AT, now)
 
 
 def _store() -> Any:

@@ -1,11 +1,13 @@
-"""Entry points of the control plane's worker; the work is in `token_uses` and `mails`."""
+"""Entry points of the control plane's worker; the work is in `token_uses`, `mails`, `limits`."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from uuid import UUID
 
-from portal.accounts import mails, token_uses
+from portal.accounts import limits, mails, token_uses
 from portal.accounts.links import LinkKind
+from portal.accounts.session_store import SessionStore
 from portal.celery import app
 
 # A mail server that is away is tried again for an hour.
@@ -20,6 +22,12 @@ RETRYING = {
 @app.task(name="control.store_token_uses")
 def store_token_uses() -> None:
     token_uses.store()
+
+
+@app.task(name="control.forget_sign_ins")
+def forget_sign_ins() -> None:
+    limits.remove_old(window=timedelta(days=1))
+    SessionStore.clear_expired()
 
 
 @app.task(name="control.mail_link", **RETRYING)

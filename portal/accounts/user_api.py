@@ -14,6 +14,8 @@ from rest_framework.response import Response
 
 from portal.accounts import deactivation, policies, selectors, users
 from portal.accounts.authentication import HasScope
+from portal.accounts.mfa import services as mfa
+from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import AccountStatus, SiteRole, User, UserQuerySet
 from portal.accounts.user_serializers import (
     EndedSerializer,
@@ -69,6 +71,9 @@ class UserFilter(filters.FilterSet):
         label="How the account stands.",
     )
     role = filters.ChoiceFilter(choices=SiteRole.choices, method="of_role", label="Who has this role.")
+    mfa = filters.BooleanFilter(
+        field_name="mfa_since", lookup_expr="isnull", exclude=True, label="Who has a second factor, or not."
+    )
     team = filters.CharFilter(field_name="memberships__team__slug", label="Short name of a team of theirs.")
 
     def search(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
@@ -120,6 +125,8 @@ class UserViewSet(ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, UserCreateSerializer)
+        if given.get("roles"):
+            require_fresh(request)
         link = users.invite(
             actor=request.user,
             username=given["username"],
@@ -138,6 +145,7 @@ class UserViewSet(ReadViewSet):
         errors=[400, 404, 409, 415],
     )
     def partial_update(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
         given = body_of(request, UserChangeSerializer)
         user = users.change(
             actor=request.user,
@@ -157,6 +165,7 @@ class UserViewSet(ReadViewSet):
         errors=[400, 404, 409],
     )
     def destroy(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
         choice = request.query_params.get("workspaces", "")
         if choice not in {"", "delete"}:
             reason = Reason(AccountCode.WORKSPACES_CHOICE)
@@ -209,8 +218,23 @@ class UserViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"], url_path="reset-password")
     def reset_password(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
         link = users.reset_password(actor=request.user, user=self.get_object())
         return Response(LinkSerializer(link).data, headers=NO_STORE)
+
+    @operation(
+        "Take off a user's second factors",
+        description="For somebody who has lost them: app, passkeys and recovery codes go, all sessions end. "
+        "The user is told. Nothing to take off is success.",
+        responses={200: UserSerializer},
+        errors=[404],
+    )
+    @action(detail=True, methods=["post"], url_path="reset-mfa")
+    def reset_mfa(self, request: UserRequest, username: str) -> Response:
+        require_fresh(request)
+        user = self.get_object()
+        mfa.reset(actor=request.user, user=user)
+        return self.shown(user)
 
     @operation(
         "Sign a user out everywhere",

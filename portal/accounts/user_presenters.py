@@ -24,6 +24,7 @@ def question(action: str, actor: User, user: User) -> dict[str, Any]:
         "deactivate": _deactivate,
         "delete": _delete,
         "reset-password": _reset,
+        "reset-mfa": _reset_mfa,
         "end-sessions": _end_sessions,
     }[action](actor, user)
     return asked
@@ -90,6 +91,16 @@ def _reset(_actor: User, user: User) -> dict[str, Any]:
         "loses": [_("the present password, at once"), _("all sessions")],
         "stays": [_("API tokens"), _("workspaces, which go on"), _("all files")],
         "yes": _("Reset the password"),
+    }
+
+
+def _reset_mfa(_actor: User, user: User) -> dict[str, Any]:
+    named = {"username": user.username}
+    return {
+        "title": _("Take off the second factors of %(username)s?") % named,
+        "loses": [_("the authenticator app, all passkeys and recovery codes"), _("all sessions")],
+        "stays": [_("the password: it is enough to sign in from now on"), _("API tokens"), _("workspaces")],
+        "yes": _("Take off the second factors"),
     }
 
 

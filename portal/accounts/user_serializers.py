@@ -25,6 +25,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
     status = serializers.ChoiceField(AccountStatus.choices)
     roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
     teams = serializers.SerializerMethodField()
+    mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
     created_at = serializers.DateTimeField(source="date_joined")
     last_sign_in_at = serializers.DateTimeField(source="last_login", allow_null=True)
 
@@ -36,6 +37,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
             "status",
             "roles",
             "teams",
+            "mfa",
             "created_at",
             "last_sign_in_at",
             "deactivated_at",
@@ -45,6 +47,9 @@ class UserSerializer(serializers.ModelSerializer[User]):
     @extend_schema_field(PlaceSerializer(many=True))
     def get_teams(self, user: User) -> list[dict[str, str]]:
         return [{"team": place.team.slug, "role": place.role} for place in user.memberships.all()]
+
+    def get_mfa(self, user: User) -> bool:
+        return user.mfa_since is not None
 
 
 class InvitedUserSerializer(UserSerializer):

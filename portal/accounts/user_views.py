@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -13,6 +13,8 @@ from django.views.decorators.http import require_http_methods
 
 from portal.accounts import deactivation, policies, selectors, services, user_presenters, users
 from portal.accounts.forms import add_problems, form_status
+from portal.accounts.mfa import services as mfa
+from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import AccountStatus, Role, SiteRole, Team, User
 from portal.accounts.user_forms import InviteForm, UserForm
 from portal.common.errors import PortalError
@@ -24,8 +26,13 @@ ENTRIES = 50
 STATUSES = [choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED]
 
 
+def _gives_roles(request: HttpRequest) -> bool:
+    return request.method == "POST" and "roles" in request.POST
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@stepped_up(when=_gives_roles)
 def people(request: SignedInRequest) -> HttpResponse:
     """All accounts, and the form that invites. The link of a new one is in this answer and nowhere else."""
     if request.method == "POST":
@@ -65,6 +72,7 @@ def people(request: SignedInRequest) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@stepped_up
 def person(request: SignedInRequest, username: str) -> HttpResponse:
     """One account: what it may do, where it is signed in, what it did; and its changes."""
     user = selectors.user_by_name(request.user, username)
@@ -156,14 +164,23 @@ def user_deactivate(request: SignedInRequest, username: str) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@stepped_up
 def user_delete(request: SignedInRequest, username: str) -> HttpResponse:
     return _asked(request, username, "delete")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@stepped_up
 def user_reset(request: SignedInRequest, username: str) -> HttpResponse:
     return _asked(request, username, "reset-password")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def user_reset_mfa(request: SignedInRequest, username: str) -> HttpResponse:
+    return _asked(request, username, "reset-mfa")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -199,6 +216,9 @@ def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
             users.delete(actor=request.user, user=user, delete_workspaces=chosen)
             messages.success(request, _("The account of %(username)s is deleted.") % named)
             return redirect("accounts:users")
+        case "reset-mfa":
+            mfa.reset(actor=request.user, user=user)
+            messages.success(request, _("The second factors of %(username)s are taken off.") % named)
         case "reset-password":
             link = users.reset_password(actor=request.user, user=user)
             return _person(request, link.user, link=link)

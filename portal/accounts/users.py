@@ -20,6 +20,7 @@ from django.utils import timezone
 from portal.accounts import deactivation, links, mails, policies, services, sessions
 from portal.accounts.domain_events import UserDeleted
 from portal.accounts.links import LinkKind
+from portal.accounts.mfa import services as mfa
 from portal.accounts.models import ROLE_FIELDS, AccountStatus, ApiToken, Role, SiteRole, Team, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
@@ -252,6 +253,7 @@ def delete(*, actor: User | SystemActor, user: User, delete_workspaces: bool = F
     user.email = user.first_name = user.last_name = ""
     _set_roles(user, [])
     user.set_unusable_password()
+    mfa.remove_all(user)
     user.save()
     user.memberships.all().delete()
     ApiToken.objects.filter(user=user).delete()

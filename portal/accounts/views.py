@@ -22,7 +22,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 from django_htmx.http import HttpResponseClientRedirect
 
 from portal.accounts import (
+    limits,
     links,
+    lockout,
     login_flow,
     policies,
     presenters,
@@ -43,7 +45,10 @@ from portal.accounts.forms import (
     add_problems,
     form_status,
 )
+from portal.accounts.mfa import attempts
+from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import Role
+from portal.common import origins
 from portal.common.errors import InvalidInput, PortalError, StateConflict
 from portal.common.htmx import local_path, public_url
 from portal.common.reasons.codes import AccountCode
@@ -69,14 +74,17 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': here})}")
     if request.user.is_authenticated:
         return redirect(wanted)
+    if request.method == "POST" and lockout.refuses(request, request.POST.get("username", "")):
+        return lockout.too_many(request)
     form = SignInForm(request, data=request.POST or None)
     if request.method == "POST":
         if form.is_valid():
             return login_flow.begin(request, form.get_user(), how="password", wanted=wanted)
         if request.POST.get("username"):
-            sessions.sign_in_failed(
-                username=request.POST["username"], locked_out=getattr(request, "axes_locked_out", False)
-            )
+            locked_out = getattr(request, "axes_locked_out", False)
+            if not locked_out:
+                lockout.count_failure()
+            sessions.sign_in_failed(username=request.POST["username"], locked_out=locked_out)
     context = {"form": form, "next": wanted, "mail": settings.BERTH_MAIL}
     return render(request, "accounts/sign_in.html", context)
 
@@ -98,8 +106,10 @@ def welcome(request: HttpRequest, user_id: UUID, link: str) -> HttpResponse:
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
         else:
-            messages.success(request, _("Your password is set. You are signed in."))
-            return login_flow.begin(request, joined, how="link")
+            response = login_flow.begin(request, joined, how="link")
+            words = _("Your password is set. You are signed in.")
+            messages.success(request, words if request.user.is_authenticated else _("Your password is set."))
+            return response
     teams = selectors.memberships_of(user)
     context = {"form": form, "username": user.username, "kind": kind.value, "memberships": teams}
     return render(request, "accounts/welcome.html", context, status=form_status(form))
@@ -115,6 +125,9 @@ def forgotten(request: HttpRequest) -> HttpResponse:
     form = ForgottenForm(request.POST or None)
     asked = request.method == "POST" and form.is_valid()
     if asked:
+        key = f"forgotten:{limits.network_of(origins.present().address)}"
+        if limits.count(key, window=lockout.WINDOW) > settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
+            return lockout.too_many(request)
         users.forgot_password(form.cleaned_data["name"])
     context = {"form": form, "asked": asked, "hours": settings.BERTH_FORGOTTEN_HOURS}
     return render(request, "accounts/forgotten.html", context, status=form_status(form))
@@ -155,6 +168,7 @@ def account(request: SignedInRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         given = form.cleaned_data
         try:
+            attempts.password(request, request.user, given["old_password"], field="old_password")
             users.change_password(
                 request,
                 user=request.user,
@@ -181,6 +195,7 @@ def email(request: SignedInRequest) -> HttpResponse:
     if form.is_valid():
         given = form.cleaned_data
         try:
+            attempts.password(request, request.user, given["password"], field="password")
             users.change_email(user=request.user, email=given["email"], password=given["password"])
         except InvalidInput as error:
             add_problems(form, error.field_errors, error.message)
@@ -332,6 +347,7 @@ def _workspaces_url(username: str, *, leaving: bool) -> str:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@stepped_up
 def tokens(request: SignedInRequest) -> HttpResponse:
     """One's API tokens. The secret of a new one is in this answer and nowhere else."""
     reading = request.user.is_auditor

@@ -34,6 +34,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "average-shares": {"task": "control.average_shares", "schedule": 60.0},
     "roll-up-samples": {"task": "control.roll_up_samples", "schedule": 300.0},
     "forget-samples": {"task": "control.forget_samples", "schedule": 3600.0},
+    "forget-sign-ins": {"task": "control.forget_sign_ins", "schedule": 3600.0},
     "clean-up": {"task": "control.clean_up", "schedule": 3600.0},
 }
 

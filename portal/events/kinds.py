@@ -14,6 +14,8 @@ class AuditKind(StrEnum):
     SESSION_LOCKED_OUT = "session.locked_out"
     SESSION_SIGNED_OUT = "session.signed_out"
     SESSION_ENDED = "session.ended"
+    SESSION_PROOF_FAILED = "session.proof_failed"
+    SESSION_ADDRESS_REFUSED = "session.address_refused"
 
     # People, what becomes of their accounts, and what they change of their own.
     USER_INVITED = "user.invited"
@@ -26,6 +28,10 @@ class AuditKind(StrEnum):
     USER_PASSWORD_RESET = "user.password_reset"  # noqa: S105
     USER_PASSWORD_FORGOTTEN = "user.password_forgotten"  # noqa: S105
     USER_EMAIL_CHANGED = "user.email_changed"
+    USER_MFA_ADDED = "user.mfa_added"
+    USER_MFA_REMOVED = "user.mfa_removed"
+    USER_MFA_RESET = "user.mfa_reset"
+    USER_MFA_CODES_MADE = "user.mfa_codes_made"
 
     # The audit log itself.
     AUDIT_EXPORTED = "audit.exported"

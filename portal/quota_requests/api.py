@@ -14,6 +14,7 @@ from rest_framework.response import Response
 
 from portal.accounts import selectors as accounts
 from portal.accounts.authentication import HasScope
+from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import Delegation, Team, User
 from portal.catalog import selectors as catalog
 from portal.common.api import (
@@ -30,7 +31,7 @@ from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
-from portal.quota_requests import selectors
+from portal.quota_requests import policies, selectors
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest, RequestKind, RequestStatus
 from portal.quota_requests.serializers import (
     ApproveSerializer,
@@ -165,7 +166,8 @@ class RequestViewSet(ReadViewSet):
     @action(detail=True, methods=["post"], scopes=DECIDING)
     def approve(self, request: UserRequest, request_id: UUID) -> Response:
         given = body_of(request, ApproveSerializer)
-        self.get_object()
+        if policies.is_large(self.get_object(), given.get("amount")):
+            require_fresh(request)
         services.approve(actor=request.user, request_id=request_id, **given)
         return self.answer(self.get_object())
 

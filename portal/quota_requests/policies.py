@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
@@ -11,10 +12,12 @@ from portal.accounts.approvers import approvers, decides_only_for, delegations_a
 from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_owner
 from portal.common.errors import NotAllowed
+from portal.common.formatting import units_per_whole
 from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.quota_requests.models import QuotaRequest, RequestKind
 from portal.quotas.models import Grant
+from portal.quotas.resources import GPU, is_accelerator
 
 
 def visible_to(actor: User) -> Q:
@@ -50,6 +53,22 @@ def decides_any(actor: User) -> bool:
     if actor.operates or may_decide_all(actor):
         return True
     return actor.memberships.filter(role=Role.OWNER).exists()
+
+
+def is_large(request: QuotaRequest, amount: int | None) -> bool:
+    """Whether approving `amount` (base units; None: all of it) asks for a fresh proof of who approves.
+
+    `BERTH_STEP_UP_APPROVALS` says above what, in whole units by resource. What it says of all GPUs holds for
+    those of one model too, unless these are named.
+    """
+    limits = settings.BERTH_STEP_UP_APPROVALS
+    limit = limits.get(request.resource)
+    if limit is None and is_accelerator(request.resource):
+        limit = limits.get(GPU)
+    if limit is None:
+        return False
+    granted = request.amount if amount is None else amount
+    return granted > limit * units_per_whole(request.resource)
 
 
 def require_decide(actor: User, request: QuotaRequest) -> None:

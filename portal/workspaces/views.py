@@ -153,7 +153,7 @@ def open_(request: SignedInRequest, workspace_id: UUID) -> HttpResponse:
 async def events(request: HttpRequest) -> HttpResponseBase:
     """`changed` whenever one of my workspaces changes; 401, not a redirect, for who is not signed in."""
     user = await request.auser()
-    if not user.is_authenticated:
+    if not user.is_authenticated or user.must_set_up_mfa:
         return HttpResponse(status=401)
     return stream.changes(live.user_channel(user.pk), user_id=user.pk)
 
@@ -163,7 +163,7 @@ async def events(request: HttpRequest) -> HttpResponseBase:
 async def workspace_events(request: HttpRequest, workspace_id: UUID) -> HttpResponseBase:
     """`changed` whenever this workspace changes; 401, not a redirect, for who is not signed in."""
     user = await request.auser()
-    if not user.is_authenticated:
+    if not user.is_authenticated or user.must_set_up_mfa:
         return HttpResponse(status=401)
     try:
         await sync_to_async(selectors.workspace_by_id)(user, workspace_id)

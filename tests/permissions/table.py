@@ -26,6 +26,10 @@ GET    metrics                                              401 200 200 200 200 
 # --- pages: account ---
 GET    sign-in/                                             200 302 302 302 302 302 302 302   -
 POST   sign-in/                                             200 302 302 302 302 302 302 302   -
+GET    sign-in/second-factor/                               302 302 302 302 302 302 302 302   -
+POST   sign-in/second-factor/                               302 302 302 302 302 302 302 302   -
+GET    sign-in/passkey/                                     200 200 200 200 200 200 200 200   -
+POST   sign-in/passkey/                                     302 302 302 302 302 302 302 302   -
 POST   sign-out/                                            302 302 302 302 302 302 302 302   -
 POST   theme/                                               302 302 302 302 302 302 302 302   -
 GET    account/                                             302 200 200 200 200 200 200 200   -
@@ -36,6 +40,24 @@ GET    account/sessions/end/                                302 302 302 302 302 
 POST   account/sessions/end/                                302 302 302 302 302 302 302 302   -
 GET    account/sessions/<uuid:session_id>/end/              302 302 302 302 302 302 302 302   -
 POST   account/sessions/<uuid:session_id>/end/              302 404 404 404 302 404 404 404   -
+GET    account/confirm/                                     302 200 200 200 200 200 200 200   -
+POST   account/confirm/                                     302 403 403 403 403 403 403 403   -
+GET    account/two-step/                                    302 200 200 200 200 200 200 200   -
+GET    account/two-step/app/                                302 200 200 200 200 200 200 200   -
+POST   account/two-step/app/                                302 400 400 400 400 400 400 400   -
+GET    account/two-step/app/remove/                         302 200 200 200 200 200 200 200   -
+POST   account/two-step/app/remove/                         302 302 302 302 302 302 302 302   -
+GET    account/two-step/codes/                              302 200 200 200 200 200 200 200   -
+POST   account/two-step/codes/                              302 302 302 302 200 302 302 302   -
+GET    account/two-step/codes/download/                     302 302 302 302 302 302 302 302   -
+POST   account/two-step/codes/download/                     302 200 200 200 200 200 200 200   -
+GET    account/two-step/passkeys/add/                       302 200 200 200 200 200 200 200   -
+POST   account/two-step/passkeys/add/                       302 400 400 400 400 400 400 400   -
+GET    account/two-step/passkeys/options/                   302 404 404 404 404 404 404 404   -
+GET    account/two-step/passkeys/<int:passkey_id>/          302 302 302 302 302 302 302 302   -
+POST   account/two-step/passkeys/<int:passkey_id>/          302 404 404 404 302 404 404 404   -
+GET    account/two-step/passkeys/<int:passkey_id>/remove/   302 404 404 404 200 404 404 404   -
+POST   account/two-step/passkeys/<int:passkey_id>/remove/   302 404 404 404 302 404 404 404   -
 GET    account/notices/                                     302 302 302 302 302 302 302 302   -
 POST   account/notices/                                     302 302 302 302 302 302 302 302   -
 GET    account/tokens/                                      302 200 200 200 200 200 200 200   -
@@ -176,6 +198,8 @@ GET    users/<str:username>/reactivate/                     302 403 403 403 403 
 POST   users/<str:username>/reactivate/                     302 403 403 403 403 403 403 403 302 -
 GET    users/<str:username>/reset-password/                 302 403 403 403 403 403 403 403 200 -
 POST   users/<str:username>/reset-password/                 302 403 403 403 403 403 403 403 200 -
+GET    users/<str:username>/reset-mfa/                      302 403 403 403 403 403 403 403 200 -
+POST   users/<str:username>/reset-mfa/                      302 403 403 403 403 403 403 403 302 -
 GET    users/<str:username>/end-sessions/                   302 403 403 403 403 403 403 403 200 -
 POST   users/<str:username>/end-sessions/                   302 403 403 403 403 403 403 403 302 -
 GET    users/<str:username>/delete/                         302 403 403 403 403 403 403 403 200 -
@@ -189,6 +213,7 @@ POST   api/v1/users/<username:username>/deactivate          401 403 403 403 403 
 POST   api/v1/users/<username:username>/reactivate          401 403 403 403 403 403 403 403 200 users:write
 POST   api/v1/users/<username:username>/invite              401 403 403 403 403 403 403 403 409 -
 POST   api/v1/users/<username:username>/reset-password      401 403 403 403 403 403 403 403 200 users:write
+POST   api/v1/users/<username:username>/reset-mfa           401 403 403 403 403 403 403 403 200 users:write
 POST   api/v1/users/<username:username>/end-sessions        401 403 403 403 403 403 403 403 200 users:write
 GET    api/v1/users/<username:username>/sign-ins            401 403 403 403 403 403 200 403 200 users:read
 GET    api/v1/audit-entries                                 401 403 403 403 403 403 200 403 200 audit:read

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from allauth.mfa.models import Authenticator
 from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
@@ -159,6 +160,9 @@ class Stage:
             **limited(),
             "<uuid:session_id>": UserSession.objects.create(user=people["bob"], key="bobs").pk,
             "<str:username>": "dan",
+            "<int:passkey_id>": Authenticator.objects.create(
+                user=people["bob"], type=Authenticator.Type.WEBAUTHN, data={"name": "Phone"}
+            ).pk,
             **invited(),
             **hooked(people["alice"]),
             "<username:username>": "dan",
@@ -197,6 +201,8 @@ class Stage:
             ("POST", "api/v1/users"): {"username": "hal"},
             ("PATCH", "api/v1/users/<username:username>"): {"roles": ["operator"]},
             ("POST", "account/"): {"old_password": "wrong"},
+            ("POST", "account/two-step/app/"): {"code": "0"},
+            ("POST", "account/two-step/passkeys/add/"): {"name": "Phone"},
             ("POST", "account/email/"): {"email": "x@example.org", "password": "wrong"},
             ("POST", "account/tokens/"): {"name": "t", "scopes": ["all"], "expires": "7"},
             ("POST", "teams/"): team,
@@ -472,6 +478,8 @@ def test_a_foreign_team_and_one_that_is_not_there_are_the_same_to_an_outsider(st
 PUBLIC = {
     # Who is not signed in gets in here, and may choose how it looks.
     "sign-in/",
+    "sign-in/second-factor/",
+    "sign-in/passkey/",
     "sign-out/",
     "sign-in/forgotten/",
     "theme/",

@@ -105,6 +105,26 @@ class TestWebhook(PageCase):
         self.url = f"/webhooks/{made.pk}/"
 
 
+class TestTwoStep(PageCase):
+    url = "/account/two-step/"
+
+
+class TestApp(PageCase):
+    url = "/account/two-step/app/"
+
+
+class TestAddPasskey(PageCase):
+    url = "/account/two-step/passkeys/add/"
+
+
+class TestConfirmIdentity(PageCase):
+    url = "/account/confirm/"
+
+
+class TestResetMfa(TestUser):
+    url = "/users/bob/reset-mfa/"
+
+
 class TestTokens(PageCase):
     url = "/account/tokens/"
 

@@ -195,6 +195,26 @@ class WebhookCode(StrEnum):
     URL_SCHEME = "webhook_url_scheme"
 
 
+class MfaCode(StrEnum):
+    """Refusals about second factors and proofs of who somebody is."""
+
+    APP_THERE = "app_there"
+    CONFIRM_FIRST = "confirm_first"
+    LAST_FACTOR = "last_factor"
+    NO_APP = "no_app"
+    NO_FACTOR = "no_factor"
+    NO_SUCH_PASSKEY = "no_such_passkey"
+    PASSKEY_COPIED = "passkey_copied"
+    PASSKEY_LATE = "passkey_late"
+    PASSKEY_NAME = "passkey_name"
+    PASSKEY_REFUSED = "passkey_refused"
+    SECRET_UNREADABLE = "mfa_secret_unreadable"
+    SET_UP_FIRST = "set_up_mfa_first"
+    TOO_MANY_PASSKEYS = "too_many_passkeys"
+    TOO_MANY_TRIES = "too_many_tries"
+    WRONG_CODE = "wrong_code"
+
+
 class InventoryCode(StrEnum):
     """Refusals about pools, nodes and devices."""
 
@@ -405,8 +425,8 @@ class RequestCode(StrEnum):
 
 
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
-    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, InventoryCode,
-    CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
+    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, InventoryCode,
+    CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode, WebhookCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from portal.accounts import approvers
 from portal.accounts import selectors as accounts
 from portal.accounts.forms import add_problems
+from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import Team
 from portal.catalog import selectors as catalog
 from portal.common.errors import PortalError
@@ -214,8 +215,19 @@ def detail(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     return render(request, partial_of(request, "quota_requests/request.html", "live"), context)
 
 
+def _approves_much(request: HttpRequest, *, request_id: UUID) -> bool:
+    """Whether what is posted approves so much that it asks for a fresh proof."""
+    form = DecideForm(request.POST)
+    if request.POST.get("decision") == "deny" or not form.is_valid():
+        return False
+    found = selectors.request_by_id(cast(SignedInRequest, request).user, request_id)
+    amount = form.cleaned_data["amount"]
+    return policies.is_large(found, base_units(found.resource, amount) if amount is not None else None)
+
+
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@stepped_up(when=_approves_much)
 def decide(request: SignedInRequest, request_id: UUID) -> HttpResponse:
     """Approve, approve less, or deny. A GET, as after signing in anew, only shows the request."""
     found = selectors.request_by_id(request.user, request_id)

@@ -1,0 +1,91 @@
+"""Refuses passwords that are known from leaks, by a file of hashes or a service that is asked for a range.
+
+Both are off unless a setting names them. A service is told the first five of forty digits of the password's
+SHA-1 and answers with all hashes that begin so; it does not learn the password. Where file or service cannot
+be asked, the password is taken and the log says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from pathlib import Path
+
+import httpx
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
+
+TIMEOUT_S = 2.0
+PREFIX = 5
+
+log = logging.getLogger(__name__)
+
+
+class BreachedPasswordValidator:
+    """A validator of Django's."""
+
+    def validate(self, password: str, user: object = None) -> None:
+        """Raise `ValidationError` for a password that is among those that have leaked."""
+        if is_breached(password):
+            raise ValidationError(
+                _("This password is known from a leak: others try it. Choose another one."),
+                code="password_breached",
+            )
+
+    def get_help_text(self) -> str:
+        return _("Your password can't be one that is known from a leak.")
+
+
+def is_breached(password: str) -> bool:
+    """Whether the file or the service knows the password; False where none is set or none can be asked."""
+    digest = hashlib.sha1(password.encode(), usedforsecurity=False).hexdigest().upper()
+    try:
+        if settings.BERTH_BREACHED_PASSWORDS_FILE:
+            return in_file(digest, Path(settings.BERTH_BREACHED_PASSWORDS_FILE))
+        if settings.BERTH_BREACHED_PASSWORDS_URL:
+            return _in_range(digest, settings.BERTH_BREACHED_PASSWORDS_URL)
+    except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
+        log.warning("a new password was not compared with those that have leaked: %s", error)
+    return False
+
+
+def in_file(digest: str, path: Path) -> bool:
+    """Look a SHA-1 (in capitals) up in a sorted file of lines `HASH` or `HASH:COUNT`. Raises `OSError`.
+
+    It is searched by halves: the file of all that is known has some forty gigabytes.
+    """
+    wanted = digest.encode()
+    with path.open("rb") as file:
+        low, high = 0, os.fstat(file.fileno()).st_size
+        # The line wanted, if it is there, begins in [low, high).
+        while low < high:
+            middle = (low + high) // 2
+            file.seek(middle)
+            if middle:
+                file.seek(middle - 1)
+                file.readline()
+            begins = file.tell()
+            line = file.readline()
+            found = line[:40].upper()
+            if found == wanted:
+                return True
+            if not line or begins >= high or found > wanted:
+                high = middle
+            else:
+                low = begins + len(line)
+    return False
+
+
+def _in_range(digest: str, url: str) -> bool:
+    answer = httpx.get(
+        f"{url}/{digest[:PREFIX]}", timeout=TIMEOUT_S, headers={"Add-Padding": "true"}, follow_redirects=False
+    )
+    answer.raise_for_status()
+    for line in answer.iter_lines():
+        suffix, _colon, count = line.strip().partition(":")
+        # A count of zero pads the answer.
+        if suffix.upper() == digest[PREFIX:]:
+            return count.strip() != "0"
+    return False

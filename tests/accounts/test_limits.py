@@ -1,0 +1,315 @@
+"""Limits on failures (many names, bad tokens, mails) by address, and how long sessions last."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+
+import httpx
+import pytest
+from django.core import mail
+
+from portal.accounts import last_seen, limits
+from portal.accounts.breached_passwords import in_file, is_breached
+from portal.accounts.models import FailureWindow, UserSession
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
+from tests.factories import PASSWORD
+
+pytestmark = pytest.mark.django_db
+URL = "/sign-in/"
+WINDOW = timedelta(minutes=15)
+
+
+@pytest.fixture
+def few(settings):
+    settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS = 5
+
+
+def spray(client, count, **headers):
+    for number in range(count):
+        client.post(URL, {"username": f"user-{number}", "password": "Summer2026!"}, **headers)
+
+
+def enters(client, name="alice", **headers):
+    client.post(URL, {"username": name, "password": PASSWORD}, **headers)
+    return client.get("/").status_code == 200
+
+
+def test_many_names_from_one_address_are_refused_and_told_once(as_user, alice, few):
+    client = as_user()
+    spray(client, 7)
+    answered = client.post(URL, {"username": "alice", "password": PASSWORD})
+    assert answered.status_code == 429
+    assert int(answered["Retry-After"]) == 900
+    entry = Event.objects.get(kind=AuditKind.SESSION_ADDRESS_REFUSED)
+    assert entry.address == "127.0.0.1"
+
+
+def test_from_elsewhere_one_signs_in(as_user, alice, few):
+    spray(as_user(), 6)
+    assert enters(as_user(), REMOTE_ADDR="10.0.0.9")
+
+
+def test_it_cools_off(as_user, alice, few, clock):
+    spray(as_user(), 6)
+    clock.shift(15 * 60 + 1)
+    assert enters(as_user())
+
+
+def test_a_browser_that_knows_the_user_is_let_in(as_user, alice, few):
+    own = as_user()
+    assert enters(own, REMOTE_ADDR="10.0.0.9")
+    own.post("/sign-out/")
+    spray(as_user(), 30)
+    assert enters(own)
+
+
+def test_who_came_from_there_before_is_let_in_up_to_a_harder_limit(as_user, alice, bob, few):
+    assert enters(as_user())
+    spray(as_user(), 6)
+    assert enters(as_user())
+    assert not enters(as_user(), "bob")
+    FailureWindow.objects.filter(key__startswith="sign-in:").update(count=20)
+    assert not enters(as_user())
+
+
+def test_the_cookie_of_a_known_browser_is_of_its_users_only(as_user, alice, bob, few):
+    own = as_user()
+    assert enters(own, REMOTE_ADDR="10.0.0.9")
+    own.post("/sign-out/")
+    spray(as_user(), 6)
+    assert not enters(own, "bob")
+
+
+def test_one_name_alone_does_not_use_up_the_address(as_user, alice, bob, settings):
+    """Beyond its own limit its failures are not counted: nobody locks a whole office out by one name."""
+    settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS = settings.AXES_FAILURE_LIMIT + 1
+    client = as_user()
+    for _ in range(settings.AXES_FAILURE_LIMIT * 3):
+        client.post(URL, {"username": "bob", "password": "wrong"})
+    assert enters(as_user(), "alice")
+
+
+def test_addresses_of_one_network_count_together():
+    assert limits.network_of("2001:db8:1:2:aaaa::1") == limits.network_of("2001:db8:1:2:bbbb::2")
+    assert limits.network_of("2001:db8:1:2::1") != limits.network_of("2001:db8:1:3::1")
+    assert limits.network_of("10.0.0.1") != limits.network_of("10.0.0.2")
+    assert limits.network_of("") == "unknown"
+
+
+def test_a_window_counts_is_over_and_begins_anew(clock):
+    assert [limits.count("k", window=WINDOW) for _ in range(3)] == [1, 2, 3]
+    assert limits.reached("k", window=WINDOW) == 3
+    clock.shift(WINDOW.total_seconds() + 1)
+    assert limits.reached("k", window=WINDOW) == 0
+    assert limits.count("k", window=WINDOW) == 1
+    assert limits.remove_old(window=timedelta(days=1)) == 0
+    clock.shift(86_401)
+    assert limits.remove_old(window=timedelta(days=1)) == 1
+
+
+def test_bad_tokens_are_slowed_down_and_good_ones_never(as_user, with_token, alice, settings):
+    settings.BERTH_TOKEN_FAILURES_PER_ADDRESS = 3
+    bad = as_user()
+    statuses = [
+        bad.get("/api/v1/me", headers={"Authorization": f"Bearer berth_{number}"}).status_code
+        for number in range(5)
+    ]
+    assert statuses == [401, 401, 401, 429, 429]
+    assert with_token(alice).get("/api/v1/me").status_code == 200
+    assert Event.objects.filter(kind=AuditKind.SESSION_ADDRESS_REFUSED, data__of="tokens").count() == 1
+    assert bad.get("/api/v1/me", headers={"Authorization": "Bearer x"})["Retry-After"] == "900"
+
+
+def test_mails_for_forgotten_passwords_are_limited_by_address(as_user, settings, few, sent):
+    settings.BERTH_MAIL = True
+    client = as_user()
+    statuses = [client.post("/sign-in/forgotten/", {"name": f"user-{n}"}).status_code for n in range(7)]
+    assert statuses == [200] * 5 + [429] * 2
+
+
+@pytest.mark.parametrize("name", ["alice\nBcc: evil@example.org", "alice\r\nSubject: x", "a@b.c\nTo: x@y.z"])
+def test_no_header_comes_into_a_mail_from_what_was_typed(as_user, alice, settings, name):
+    from portal.accounts import mails
+
+    settings.BERTH_MAIL = True
+    as_user().post("/sign-in/forgotten/", {"name": name})
+    mails.send_forgotten(name)
+    assert mail.outbox == []
+
+
+# --- Sessions ---
+
+
+def test_a_session_ends_when_it_is_idle(as_user, alice, settings, clock):
+    client = as_user()
+    assert enters(client)
+    clock.shift(settings.BERTH_SESSION_IDLE_HOURS * 3600 - 60)
+    assert client.get("/").status_code == 200
+    clock.shift(settings.BERTH_SESSION_IDLE_HOURS * 3600 - 60)
+    assert client.get("/").status_code == 200, "it was used meanwhile"
+    clock.shift(settings.BERTH_SESSION_IDLE_HOURS * 3600 + 1)
+    assert client.get("/").status_code == 302
+
+
+def test_a_session_ends_some_day_however_busy(as_user, alice, settings, clock):
+    client = as_user()
+    assert enters(client)
+    hours = 0
+    while client.get("/").status_code == 200:
+        clock.shift(24 * 3600)
+        hours += 24
+        assert hours < 10_000
+    assert hours == settings.BERTH_SESSION_MAX_HOURS
+
+
+def test_ending_others_does_not_make_it_longer(as_user, alice, settings, clock):
+    client = as_user()
+    assert enters(client)
+    for _ in range(int(settings.BERTH_SESSION_MAX_HOURS) // 48):
+        clock.shift(48 * 3600 - 1)
+        client.post("/account/sessions/end/")
+    clock.shift(48 * 3600)
+    assert client.get("/").status_code == 302
+
+
+def test_a_stale_cookie_of_a_session_that_was_ended_is_none(as_user, alice, ada):
+    from portal.accounts import deactivation
+
+    client = as_user()
+    assert enters(client)
+    deactivation.deactivate(actor=ada, user=alice)
+    assert client.get("/").status_code == 302
+    deactivation.reactivate(actor=ada, user=alice)
+    assert client.get("/").status_code == 302
+
+
+def test_when_it_was_last_seen_is_written_once_in_some_minutes(as_user, alice, clock):
+    client = as_user()
+    assert enters(client)
+    row = UserSession.objects.get(user=alice)
+    first = row.last_seen_at
+    clock.shift(60)
+    client.get("/account/")
+    row.refresh_from_db()
+    assert row.last_seen_at == first
+    clock.shift(300)
+    client.get("/account/")
+    row.refresh_from_db()
+    assert row.last_seen_at == first + timedelta(seconds=360)
+    assert "Last seen" in client.get("/account/").content.decode()
+
+
+def test_an_open_page_that_refreshes_itself_is_no_use(as_user, alice, clock):
+    client = as_user()
+    assert enters(client)
+    first = UserSession.objects.get(user=alice).last_seen_at
+    clock.shift(600)
+    client.get("/", headers={"HX-Request": "true", "HX-Target": "list"})
+    assert UserSession.objects.get(user=alice).last_seen_at == first
+
+
+def test_what_a_process_remembers_of_sessions_is_bounded(monkeypatch):
+    monkeypatch.setattr(last_seen, "MAX_KEPT", 3)
+    assert all(last_seen._is_due(f"bounded-{number}") for number in range(9))
+    assert len(last_seen._noted) <= 3
+    assert not last_seen._is_due("bounded-8")
+
+
+# --- Passwords that have leaked ---
+
+LEAKED = "correct horse battery staple"
+
+
+def sha1(text):
+    return hashlib.sha1(text.encode()).hexdigest().upper()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50, 1000])
+@pytest.mark.parametrize("counts", [True, False])
+def test_each_line_of_a_sorted_file_is_found_and_nothing_else(tmp_path, size, counts):
+    known = sorted(sha1(str(number)) for number in range(size))
+    path = tmp_path / "hashes.txt"
+    path.write_text(
+        "".join(f"{digest}:{at}\r\n" if counts else f"{digest}\n" for at, digest in enumerate(known))
+    )
+    assert all(in_file(digest, path) for digest in known)
+    assert not any(in_file(sha1(f"not {number}"), path) for number in range(50))
+    assert not in_file("0" * 40, path)
+    assert not in_file("F" * 40, path)
+
+
+def test_a_leaked_password_is_refused_where_one_is_set(as_user, alice, settings, tmp_path):
+    path = tmp_path / "hashes.txt"
+    path.write_text(f"{sha1(LEAKED)}:9\n")
+    settings.BERTH_BREACHED_PASSWORDS_FILE = str(path)
+    body = {"old_password": PASSWORD, "new_password": LEAKED, "repeated": LEAKED}
+    answered = as_user(alice).post("/account/", body)
+    assert answered.status_code == 400
+    assert "known from a leak" in answered.content.decode()
+
+
+def test_a_missing_file_lets_it_pass_and_says_so(settings, caplog, tmp_path):
+    settings.BERTH_BREACHED_PASSWORDS_FILE = str(tmp_path / "none.txt")
+    assert not is_breached(LEAKED)
+    assert "was not compared" in caplog.text
+    assert LEAKED not in caplog.text
+
+
+def answering(monkeypatch, answer):
+    asked = []
+
+    def get(url, **_options):
+        asked.append(url)
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer[0], text=answer[1], request=httpx.Request("GET", url))
+
+    monkeypatch.setattr(httpx, "get", get)
+    return asked
+
+
+def test_the_service_learns_five_digits_only(settings, monkeypatch):
+    settings.BERTH_BREACHED_PASSWORDS_URL = "https://range.example.org"
+    digest = sha1(LEAKED)
+    asked = answering(monkeypatch, (200, f"{'0' * 35}:3\r\n{digest[5:]}:7\r\n"))
+    assert is_breached(LEAKED)
+    assert not is_breached("another password altogether")
+    assert asked[0] == f"https://range.example.org/{digest[:5]}"
+
+
+def test_lines_that_only_pad_do_not_count(settings, monkeypatch):
+    settings.BERTH_BREACHED_PASSWORDS_URL = "https://range.example.org"
+    answering(monkeypatch, (200, f"{sha1(LEAKED)[5:]}:0"))
+    assert not is_breached(LEAKED)
+
+
+@pytest.mark.parametrize(
+    "answer", [(500, ""), (404, ""), (301, ""), httpx.ConnectTimeout("slow"), httpx.ConnectError("no route")]
+)
+def test_a_service_that_does_not_answer_lets_it_pass(settings, monkeypatch, caplog, answer):
+    settings.BERTH_BREACHED_PASSWORDS_URL = "https://range.example.org"
+    answering(monkeypatch, answer)
+    assert not is_breached(LEAKED)
+    assert "was not compared" in caplog.text
+
+
+def test_nothing_is_asked_by_default(monkeypatch):
+    asked = answering(monkeypatch, (200, ""))
+    assert not is_breached(LEAKED)
+    assert asked == []
+
+
+def test_what_is_over_is_deleted_from_time_to_time(as_user, alice, settings, clock):
+    from django.contrib.sessions.models import Session
+
+    from portal.accounts.tasks import forget_sign_ins
+
+    assert enters(as_user())
+    limits.count("k", window=WINDOW)
+    forget_sign_ins()
+    assert (Session.objects.count(), FailureWindow.objects.count()) == (1, 1)
+    clock.shift(settings.BERTH_SESSION_IDLE_HOURS * 3600 + 1)
+    forget_sign_ins()
+    assert (Session.objects.count(), FailureWindow.objects.count()) == (0, 0)

@@ -1,0 +1,302 @@
+"""Passkeys over HTTP: added, used in place of password and code, and every answer that is not quite right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from allauth.mfa.models import Authenticator
+
+from portal.accounts.models import User
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
+from tests.accounts.authenticators import Passkey, code_of, with_app
+from tests.factories import PASSWORD, UserFactory
+
+pytestmark = pytest.mark.django_db
+ADD, OPTIONS = "/account/two-step/passkeys/add/", "/account/two-step/passkeys/options/"
+SIGN_IN, STEP = "/sign-in/passkey/", "/sign-in/second-factor/"
+
+
+@pytest.fixture(autouse=True)
+def _on_localhost(settings):
+    """The portal is where its settings say; test clients ask `testserver`."""
+    settings.ALLOWED_HOSTS = ["testserver", "localhost"]
+    settings.BERTH_PUBLIC_HOST, settings.BERTH_PUBLIC_ORIGIN = (
+        "berth.example.org",
+        "https://berth.example.org",
+    )
+
+
+def key(**options):
+    return Passkey(rp="berth.example.org", origin="https://berth.example.org", **options)
+
+
+def add(client, passkey, name="Phone"):
+    options = client.get(OPTIONS, {"for": "add"}).json()
+    return client.post(ADD, {"name": name, "credential": passkey.created(options)})
+
+
+@pytest.fixture
+def passkey(as_user, alice):
+    """Alice's, added in a browser of hers."""
+    made = key()
+    answered = add(as_user(alice), made)
+    assert answered.status_code == 200, "the recovery codes are shown"
+    alice.refresh_from_db()
+    return made
+
+
+def signed_in(client):
+    return client.get("/").status_code == 200
+
+
+def test_one_that_was_added_switches_the_second_step_on_and_shows_codes_once(as_user, alice, passkey):
+    alice.refresh_from_db()
+    assert alice.mfa_since is not None
+    row = Authenticator.objects.get(user=alice, type="webauthn")
+    assert row.data["name"] == "Phone"
+    assert Event.objects.get(kind=AuditKind.USER_MFA_ADDED, actor=alice).data["factor"] == "passkey"
+
+
+def test_it_signs_in_without_name_password_or_code(as_user, alice, passkey):
+    client = as_user()
+    options = client.get(SIGN_IN).json()
+    assert options["publicKey"]["userVerification"] == "required"
+    assert not options["publicKey"].get("allowCredentials")
+    answered = client.post(SIGN_IN, {"credential": passkey.used(options), "next": "/pools/"})
+    assert answered["Location"] == "/pools/"
+    assert signed_in(client)
+    assert Event.objects.filter(kind=AuditKind.SESSION_SIGNED_IN, actor=alice, data__how="passkey").exists()
+
+
+def test_it_leads_to_no_other_site(as_user, passkey):
+    client = as_user()
+    answer = passkey.used(client.get(SIGN_IN).json())
+    assert client.post(SIGN_IN, {"credential": answer, "next": "https://evil.example"})["Location"] == "/"
+
+
+def test_with_a_name_its_passkeys_are_named_and_others_look_alike(as_user, alice, bob, passkey):
+    client = as_user()
+    asked = {
+        name: client.get(SIGN_IN, {"username": name}).json()["publicKey"] for name in ("alice", "bob", "zoe")
+    }
+    assert {len(each["allowCredentials"]) for each in asked.values()} == {1}
+    again = client.get(SIGN_IN, {"username": "zoe"}).json()["publicKey"]
+    assert again["allowCredentials"] == asked["zoe"]["allowCredentials"]
+    options = client.get(SIGN_IN, {"username": "alice"}).json()
+    client.post(SIGN_IN, {"credential": passkey.used(options)})
+    assert signed_in(client)
+
+
+def test_it_is_the_second_step_after_the_password(as_user, alice, passkey):
+    client = as_user()
+    client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    options = client.get(SIGN_IN, {"for": "second-factor"}).json()
+    # A key without a PIN will do here.
+    assert client.post(STEP, {"credential": passkey.used(options, verified=False)}).status_code == 302
+    assert signed_in(client)
+
+
+# --- Answers that do not count ---
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://ws-1234.berth.example.org",
+        "https://evil.example",
+        "http://berth.example.org",
+        "https://berth.example.org:8443",
+        "https://berth.example.org.evil.example",
+        "http://localhost",
+    ],
+)
+def test_an_answer_from_another_page_does_not_count(as_user, passkey, origin):
+    """Above all from a workspace: browsers let pages of a subdomain ask for the portal's passkeys."""
+    client = as_user()
+    passkey.origin = origin
+    client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
+    assert not signed_in(client)
+
+
+def test_nor_one_from_a_frame(as_user, passkey):
+    client = as_user()
+    client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json(), crossOrigin=True)})
+    assert not signed_in(client)
+
+
+def test_nor_one_without_pin_or_finger_in_place_of_a_password(as_user, passkey):
+    client = as_user()
+    client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json(), verified=False)})
+    assert not signed_in(client)
+
+
+def test_nor_one_to_another_browser_or_twice(as_user, passkey):
+    first, second = as_user(), as_user()
+    answer = passkey.used(first.get(SIGN_IN).json())
+    second.get(SIGN_IN)
+    second.post(SIGN_IN, {"credential": answer})
+    assert not signed_in(second)
+    first.post(SIGN_IN, {"credential": answer})
+    first.post("/sign-out/")
+    first.post(SIGN_IN, {"credential": answer})
+    assert not signed_in(first)
+
+
+def test_nor_one_that_was_asked_for_something_else(as_user, alice, passkey):
+    """What was given to confirm, or as a second step, does not begin a session."""
+    client = as_user()
+    client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    options = client.get(SIGN_IN, {"for": "second-factor"}).json()
+    client.post(SIGN_IN, {"credential": passkey.used(options)})
+    assert not signed_in(client)
+
+
+def test_nor_a_late_one(as_user, passkey, clock):
+    client = as_user()
+    options = client.get(SIGN_IN).json()
+    clock.shift(301)
+    client.post(SIGN_IN, {"credential": passkey.used(options)})
+    assert not signed_in(client)
+
+
+def test_nor_another_key_that_calls_itself_alike(as_user, passkey):
+    client, other = as_user(), key()
+    other.id, other.handle = passkey.id, passkey.handle
+    client.post(SIGN_IN, {"credential": other.used(client.get(SIGN_IN).json())})
+    assert not signed_in(client)
+
+
+def test_nor_one_that_names_another_user(as_user, bob, passkey):
+    client = as_user()
+    client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json(), handle=bob.pk.bytes)})
+    assert not signed_in(client)
+
+
+def test_nor_that_of_a_copy(as_user, passkey):
+    """Its counter does not grow."""
+    passkey.counter = 5
+    client = as_user()
+    client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
+    assert signed_in(client)
+    passkey.counter = 5
+    copy = as_user()
+    copy.post(SIGN_IN, {"credential": passkey.used(copy.get(SIGN_IN).json())})
+    assert not signed_in(copy)
+
+
+def test_nor_that_of_somebody_switched_off(as_user, alice, passkey):
+    User.objects.filter(pk=alice.pk).update(is_active=False)
+    client = as_user()
+    client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
+    assert not signed_in(client)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["", "null", "[]",
+      "{}", '{"id": 1}', '{"rawId": "!!", "response": {}}', "x" * 30_000, '{"response": null}',
+     '{"id": "AA", "rawId": "AA", "type": "public-key", "response": {"clientDataJSON": "AA"}}'],
+)  # fmt: skip
+def test_nonsense_is_refused(as_user, alice, answer):
+    client = as_user()
+    client.get(SIGN_IN)
+    assert client.post(SIGN_IN, {"credential": answer})["Location"] == "/sign-in/"
+    own = as_user(alice)
+    own.get(OPTIONS, {"for": "add"})
+    assert own.post(ADD, {"name": "x", "credential": answer}).status_code == 400
+    assert not Authenticator.objects.exists()
+
+
+def test_many_failures_from_an_address_are_refused_for_a_while(as_user, passkey, settings, clock):
+    settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS = 3
+    client = as_user()
+    for _ in range(3):
+        client.post(SIGN_IN, {"credential": "{}"})
+    answer = passkey.used(client.get(SIGN_IN).json())
+    assert client.post(SIGN_IN, {"credential": answer}).status_code == 429
+    clock.shift(15 * 60 + 1)
+    client.post(SIGN_IN, {"credential": passkey.used(client.get(SIGN_IN).json())})
+    assert signed_in(client)
+
+
+# --- Adding, naming, removing ---
+
+
+def test_adding_takes_no_answer_from_another_page(as_user, alice):
+    client = as_user(alice)
+    made = key()
+    made.origin = "https://ws-1.berth.example.org"
+    assert add(client, made).status_code == 400
+    assert not Authenticator.objects.exists()
+
+
+def test_one_is_of_one_account(as_user, bob, passkey):
+    assert add(as_user(bob), passkey).status_code == 400
+
+
+def test_several_are_named_renamed_and_removed(as_user, alice, passkey):
+    client = as_user(alice)
+    assert add(client, key(), name="Stick")["Location"] == "/account/two-step/"
+    first, second = Authenticator.objects.filter(type="webauthn").order_by("pk")
+    client.post(f"/account/two-step/passkeys/{second.pk}/", {"name": " Blue \n stick "})
+    second.refresh_from_db()
+    assert second.data["name"] == "Blue stick"
+    client.post(f"/account/two-step/passkeys/{first.pk}/remove/")
+    alice.refresh_from_db()
+    assert alice.mfa_since is not None
+    client.post(f"/account/two-step/passkeys/{second.pk}/remove/")
+    alice.refresh_from_db()
+    assert alice.mfa_since is None
+    assert not Authenticator.objects.filter(user=alice).exists(), "recovery codes go with the last factor"
+
+
+def test_nobody_elses_is_seen_or_touched(as_user, bob, passkey):
+    row = Authenticator.objects.get(type="webauthn")
+    client = as_user(bob)
+    assert client.get(f"/account/two-step/passkeys/{row.pk}/remove/").status_code == 404
+    assert client.post(f"/account/two-step/passkeys/{row.pk}/remove/").status_code == 404
+    assert client.post(f"/account/two-step/passkeys/{row.pk}/", {"name": "Mine"}).status_code == 404
+
+
+def test_there_is_a_limit(as_user, alice, monkeypatch, passkey):
+    monkeypatch.setattr("portal.accounts.mfa.factors.MAX_PASSKEYS", 1)
+    assert add(as_user(alice), key()).status_code == 400
+
+
+def test_the_first_factor_signs_other_browsers_out_and_keeps_this_one(as_user, alice):
+    here, there = as_user(alice), as_user(alice)
+    assert add(here, key()).status_code == 200
+    assert signed_in(here)
+    assert not signed_in(there)
+
+
+def test_on_localhost_the_origin_is_the_one_that_is_asked(as_user, alice):
+    """Also where the portal has another public address."""
+    client = as_user(alice)
+    client.defaults["HTTP_HOST"] = "localhost:8000"
+    made = Passkey(rp="localhost", origin="http://localhost:8000")
+    assert add(client, made).status_code == 200
+    stranger = as_user()
+    stranger.defaults["HTTP_HOST"] = "localhost:8000"
+    made.origin = "http://ws-1.localhost:8000"
+    stranger.post(SIGN_IN, {"credential": made.used(stranger.get(SIGN_IN).json())})
+    assert not signed_in(stranger)
+    made.origin = "http://localhost:8000"
+    stranger.post(SIGN_IN, {"credential": made.used(stranger.get(SIGN_IN).json())})
+    assert signed_in(stranger)
+
+
+def test_an_app_beside_it_still_counts(as_user, passkey, alice):
+    secret = with_app(alice)
+    client = as_user()
+    client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    client.post(STEP, {"code": code_of(secret)})
+    assert signed_in(client)
+
+
+def test_what_is_asked_holds_no_secret(as_user, alice, passkey):
+    shown = json.dumps(as_user(alice).get(OPTIONS, {"for": "confirm"}).json())
+    assert "example.org" in shown
+    assert UserFactory.build().password not in shown

@@ -1,0 +1,295 @@
+"""The second step of signing in: codes of an app, recovery codes, remembered browsers; and ways around it."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.cache import cache
+
+from portal.accounts import deactivation, links, sessions, users
+from portal.accounts.models import UserSession
+from portal.common.actors import SYSTEM
+from portal.events.kinds import AuditKind
+from portal.events.models import Event, Notification
+from tests.accounts.authenticators import code_of, with_app, with_codes
+from tests.factories import PASSWORD
+
+pytestmark = pytest.mark.django_db
+STEP = "/sign-in/second-factor/"
+
+
+@pytest.fixture
+def secret(alice):
+    """Of alice's authenticator app."""
+    return with_app(alice)
+
+
+@pytest.fixture
+def asked(as_user, secret):
+    """A browser in which alice's password has been given, and the code is asked for."""
+    client = as_user()
+    answered = client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": "/pools/"})
+    assert answered["Location"] == STEP
+    return client
+
+
+def signed_in(client):
+    return client.get("/").status_code == 200
+
+
+def test_a_password_alone_begins_no_session(asked, alice):
+    assert not signed_in(asked)
+    assert not UserSession.objects.filter(user=alice).exists()
+    page = asked.get(STEP)
+    assert page.status_code == 200
+    assert "One more step" in page.content.decode()
+
+
+def test_the_code_leads_where_one_wanted_to(asked, alice, secret):
+    answered = asked.post(STEP, {"code": code_of(secret)})
+    assert answered["Location"] == "/pools/"
+    assert signed_in(asked)
+    entry = Event.objects.get(kind=AuditKind.SESSION_SIGNED_IN, actor=alice)
+    assert entry.data["how"] == "password and authenticator app"
+
+
+def test_a_wrong_code_is_refused_and_noted(asked, alice):
+    answered = asked.post(STEP, {"code": "000000"})
+    assert answered.status_code == 400
+    assert not signed_in(asked)
+    assert Event.objects.get(kind=AuditKind.SESSION_PROOF_FAILED).data["factor"] == "code"
+
+
+@pytest.mark.parametrize("code", ["", " ", "x" * 500, "١٢٣٤٥٦", "12345\x00", "-1", "0x10"])
+def test_odd_codes_are_wrong_codes(asked, code):
+    assert asked.post(STEP, {"code": code}).status_code == 400
+
+
+@pytest.mark.parametrize(("steps", "good"), [(-2, False), (-1, True), (0, True), (1, True), (2, False)])
+def test_clocks_may_differ_by_half_a_minute(asked, secret, clock, steps, good):
+    asked.post(STEP, {"code": code_of(secret, steps=steps)})
+    assert signed_in(asked) is good
+
+
+def test_a_code_is_good_once_in_every_process(asked, as_user, secret, clock):
+    """Also the one of the step before, after a later one was used, and after the cache was lost."""
+    earlier, present = code_of(secret, steps=-1), code_of(secret)
+    asked.post(STEP, {"code": present})
+    assert signed_in(asked)
+    cache.clear()
+    again = as_user()
+    again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    for used in (present, earlier):
+        assert again.post(STEP, {"code": used}).status_code == 400
+    clock.shift(31)
+    again.post(STEP, {"code": present})
+    assert not signed_in(again)
+    again.post(STEP, {"code": code_of(secret)})
+    assert signed_in(again)
+
+
+def test_a_recovery_code_is_good_once(asked, as_user, alice):
+    codes = with_codes(alice)
+    spaced = f"{codes[0][:5]} {codes[0][5:]}"
+    assert asked.post(STEP, {"code": spaced}).status_code == 302
+    assert signed_in(asked)
+    again = as_user()
+    again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    assert again.post(STEP, {"code": codes[0]}).status_code == 400
+    assert again.post(STEP, {"code": codes[1]}).status_code == 302
+
+
+# --- Ways around it ---
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/account/", "/account/two-step/", "/account/tokens/", "/users/alice/"]
+)
+def test_another_address_after_the_password_leads_to_sign_in(asked, path):
+    answered = asked.get(path)
+    assert answered.status_code == 302
+    assert answered["Location"].startswith("/sign-in/")
+    assert asked.get("/api/v1/me").status_code == 401
+
+
+def test_the_step_without_a_password_leads_to_sign_in(as_user, secret):
+    client = as_user()
+    for answered in (client.get(STEP), client.post(STEP, {"code": code_of(secret)})):
+        assert answered["Location"] == "/sign-in/"
+    assert not signed_in(client)
+
+
+def test_the_password_does_not_wait_for_ever(asked, secret, clock):
+    clock.shift(601)
+    assert asked.post(STEP, {"code": code_of(secret)})["Location"] == "/sign-in/"
+    assert not signed_in(asked)
+
+
+@pytest.mark.parametrize("change", ["password", "sessions", "deactivated"])
+def test_what_was_proven_ends_with_the_account_as_it_was(asked, alice, bob, secret, change, ada):
+    if change == "password":
+        alice.set_password("another-long-password")
+        alice.save()
+    elif change == "sessions":
+        users.end_sessions(actor=alice, user=alice)
+    else:
+        deactivation.deactivate(actor=ada, user=alice)
+    asked.post(STEP, {"code": code_of(secret)})
+    assert not signed_in(asked)
+
+
+def test_a_code_of_somebody_else_is_none(asked, bob):
+    assert asked.post(STEP, {"code": code_of(with_app(bob))}).status_code == 400
+
+
+def test_a_link_for_another_password_is_no_way_around(as_user, alice, secret):
+    link = links.make(alice, links.LinkKind.FORGOTTEN).partition("//")[2].partition("/")[2]
+    client = as_user()
+    answered = client.post(
+        f"/{link}", {"password": "another-long-password", "repeated": "another-long-password"}
+    )
+    assert answered["Location"] == STEP
+    assert not signed_in(client)
+    assert client.post(STEP, {"code": code_of(secret)}).status_code == 302
+    assert signed_in(client)
+
+
+@pytest.mark.parametrize("who", ["alice", "bob"])
+def test_a_link_that_is_opened_where_somebody_is_signed_in(as_user, alice, bob, secret, who):
+    link = links.make(alice, links.LinkKind.FORGOTTEN).partition("//")[2].partition("/")[2]
+    client = as_user({"alice": alice, "bob": bob}[who])
+    body = {"password": "another-long-password", "repeated": "another-long-password"}
+    assert client.post(f"/{link}", body)["Location"] == STEP
+    assert not signed_in(client)
+    assert "You are signed in" not in client.get(STEP).content.decode()
+    client.post(STEP, {"code": code_of(secret)})
+    assert signed_in(client)
+    assert client.get("/api/v1/me").json()["username"] == "alice"
+
+
+def test_the_session_changes_its_key_with_the_password_and_with_the_code(as_user, secret):
+    """A session that somebody else planted is theirs at no step."""
+    client = as_user()
+    client.get("/sign-in/")
+    session = client.session
+    session["planted"] = 1
+    session.save()
+    keys = [session.session_key]
+    client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    keys.append(client.session.session_key)
+    client.post(STEP, {"code": code_of(secret)})
+    keys.append(client.session.session_key)
+    assert len(set(keys)) == 3
+    store = sessions._store()
+    assert not any(store().exists(key) for key in keys[:2])
+
+
+def test_next_leads_to_no_other_site_after_the_code(as_user, secret):
+    client = as_user()
+    client.post("/sign-in/", {"username": "alice", "password": PASSWORD, "next": "https://evil.example/"})
+    assert client.post(STEP, {"code": code_of(secret), "next": "//evil.example"})["Location"] == "/"
+
+
+# --- Too many tries ---
+
+
+def test_wrong_codes_are_limited_by_user_and_told(asked, as_user, alice, secret, settings):
+    for _ in range(settings.BERTH_CODE_FAILURES):
+        asked.post(STEP, {"code": "000000"})
+    assert "too many wrong tries" in asked.post(STEP, {"code": code_of(secret)}).content.decode()
+    other = as_user()
+    other.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    other.post(STEP, {"code": code_of(secret)})
+    assert not signed_in(other)
+    assert Event.objects.filter(kind=AuditKind.SESSION_LOCKED_OUT, data__factor="code").count() == 1
+    assert Notification.objects.filter(user=alice, kind="account.codes_locked").count() == 1
+
+
+def test_strangers_do_not_lock_the_owner_out_of_a_browser_that_knows_them(
+    as_user, alice, secret, settings, clock
+):
+    own = as_user()
+    own.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    own.post(STEP, {"code": code_of(secret)})
+    own.post("/sign-out/")
+    stranger = as_user()
+    stranger.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    for _ in range(settings.BERTH_CODE_FAILURES + 1):
+        stranger.post(STEP, {"code": "000000"})
+    clock.shift(30)
+    own.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    own.post(STEP, {"code": code_of(secret)})
+    assert signed_in(own)
+
+
+def test_the_limit_cools_off(asked, as_user, secret, settings, clock):
+    for _ in range(settings.BERTH_CODE_FAILURES + 1):
+        asked.post(STEP, {"code": "000000"})
+    clock.shift(15 * 60 + 1)
+    again = as_user()
+    again.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    again.post(STEP, {"code": code_of(secret)})
+    assert signed_in(again)
+
+
+# --- Remembered browsers ---
+
+
+@pytest.fixture
+def trusted(asked, secret):
+    """Alice's browser, which she trusts, signed out."""
+    asked.post(STEP, {"code": code_of(secret), "trust": "on"})
+    asked.post("/sign-out/")
+    return asked
+
+
+def enters_by_password(client):
+    client.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    return signed_in(client)
+
+
+def test_a_trusted_browser_is_not_asked(trusted):
+    assert enters_by_password(trusted)
+
+
+def test_one_that_was_not_trusted_is(asked, secret):
+    asked.post(STEP, {"code": code_of(secret)})
+    asked.post("/sign-out/")
+    assert not enters_by_password(asked)
+
+
+def test_trust_ends_after_some_days(trusted, settings, clock):
+    clock.shift(settings.BERTH_TRUSTED_DEVICE_DAYS * 86_400 + 1)
+    assert not enters_by_password(trusted)
+
+
+def test_trust_can_be_switched_off(trusted, settings):
+    settings.BERTH_TRUSTED_DEVICE_DAYS = 0
+    assert not enters_by_password(trusted)
+
+
+def test_trust_ends_with_sessions(trusted, alice):
+    users.end_sessions(actor=alice, user=alice)
+    assert not enters_by_password(trusted)
+
+
+def test_trust_ends_with_deactivation(trusted, alice):
+    deactivation.deactivate(actor=SYSTEM, user=alice)
+    deactivation.reactivate(actor=SYSTEM, user=alice)
+    assert not enters_by_password(trusted)
+
+
+def test_trust_ends_with_the_factors_that_it_was_given_with(trusted, alice):
+    from allauth.mfa.models import Authenticator
+
+    Authenticator.objects.filter(user=alice).delete()
+    with_app(alice)
+    assert not enters_by_password(trusted)
+
+
+def test_trust_is_of_one_user_and_signed(trusted, bob, alice, settings):
+    with_app(bob)
+    trusted.post("/sign-in/", {"username": "bob", "password": PASSWORD})
+    assert not signed_in(trusted)
+    cookie = trusted.cookies[settings.BERTH_DEVICE_COOKIE].value
+    trusted.cookies[settings.BERTH_DEVICE_COOKIE] = cookie[:-2] + "xx"
+    assert not enters_by_password(trusted)

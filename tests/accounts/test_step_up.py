@@ -1,0 +1,238 @@
+"""Dangerous acts ask again who one is: pages keep what was typed, REST says so, tokens are not asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.accounts import users
+from portal.accounts.models import ApiToken, User
+from tests.accounts.authenticators import Passkey, code_of, with_app, with_codes
+from tests.factories import PASSWORD
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def stale(as_user, ada, clock):
+    """Ada's browser, in which she proved who she is an hour ago."""
+    client = as_user(ada)
+    clock.shift(3600)
+    return client
+
+
+PAGES = [
+    ("/users/bob/delete/", {}),
+    ("/users/bob/", {"email": "b@example.org", "roles": ["operator"]}),
+    ("/users/bob/reset-password/", {}),
+    ("/users/bob/reset-mfa/", {}),
+    ("/users/", {"username": "hal", "roles": ["administrator"], "role": "member"}),
+    ("/account/tokens/", {"name": "t", "scopes": ["all"], "expires": "7"}),
+    ("/account/two-step/codes/", {}),
+    ("/account/two-step/app/remove/", {}),
+]
+REST = [
+    ("DELETE", "/api/v1/users/bob", None),
+    ("PATCH", "/api/v1/users/bob", {"roles": ["operator"]}),
+    ("POST", "/api/v1/users", {"username": "hal", "roles": ["operator"]}),
+    ("POST", "/api/v1/users/bob/reset-password", {}),
+    ("POST", "/api/v1/users/bob/reset-mfa", {}),
+    ("POST", "/api/v1/tokens", {"name": "t"}),
+]
+
+
+def state():
+    return list(User.objects.order_by("pk").values()), ApiToken.objects.count()
+
+
+@pytest.mark.parametrize(("path", "body"), PAGES)
+def test_a_page_asks_and_does_nothing_yet(stale, bob, path, body):
+    before = state()
+    answered = stale.post(path, body)
+    assert answered.status_code == 403
+    text = answered.content.decode()
+    assert "Confirm that it is you" in text
+    assert f'action="{path}"' in text
+    assert state() == before
+
+
+@pytest.mark.parametrize(("path", "body"), PAGES)
+def test_a_wrong_password_does_nothing_either(stale, bob, path, body):
+    before = state()
+    answered = stale.post(path, {**body, "confirm_password": "wrong"})
+    assert answered.status_code == 403
+    assert "not your present password" in answered.content.decode()
+    assert state() == before
+
+
+def test_what_was_typed_is_sent_along_and_done_with_the_password(stale, bob):
+    body = {"email": "new@example.org", "roles": ["operator", "approver"]}
+    text = stale.post("/users/bob/", body).content.decode()
+    for name, value in (("email", "new@example.org"), ("roles", "operator"), ("roles", "approver")):
+        assert f'<input type="hidden" name="{name}" value="{value}">' in text
+    assert "csrfmiddlewaretoken" in text
+    assert stale.post("/users/bob/", {**body, "confirm_password": PASSWORD}).status_code == 302
+    bob.refresh_from_db()
+    assert (bob.email, bob.is_operator, bob.is_approver) == ("new@example.org", True, True)
+    # The proof holds for a while.
+    assert stale.post("/users/bob/delete/").status_code == 302
+
+
+def test_what_was_typed_is_no_markup(stale, bob):
+    text = stale.post("/users/bob/", {"email": '"><script>alert(1)</script>'}).content.decode()
+    assert "<script>alert" not in text
+
+
+def test_reading_asks_nothing(stale, bob):
+    assert stale.get("/users/bob/delete/").status_code == 200
+    assert stale.get("/users/bob/").status_code == 200
+    assert stale.get("/api/v1/users/bob").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/account/two-step/app/", "/account/two-step/passkeys/add/"])
+def test_a_secret_is_not_shown_to_a_session_that_was_left_open(stale, path):
+    answered = stale.get(path)
+    assert answered["Location"].startswith("/account/confirm/?next=")
+    assert stale.post(answered["Location"], {"confirm_password": PASSWORD})["Location"] == path
+    assert stale.get(path).status_code == 200
+
+
+def test_it_leads_back_to_paths_of_the_portal_only(stale):
+    answered = stale.post("/account/confirm/?next=https://evil.example/", {"confirm_password": PASSWORD})
+    assert answered["Location"] == "/"
+
+
+def test_a_code_or_a_recovery_code_or_a_passkey_will_do(as_user, ada, bob, clock):
+    secret = with_app(ada)
+    codes = with_codes(ada)
+    for proof in (lambda: code_of(secret), lambda: codes[0]):
+        client = as_user(ada)
+        clock.shift(3600)
+        assert client.post("/users/bob/reset-mfa/", {"confirm_code": proof()}).status_code == 302
+        assert client.post("/users/bob/reset-mfa/").status_code == 302
+
+
+def test_a_passkey_confirms_and_one_of_somebody_else_does_not(as_user, ada, bob, clock, settings):
+    settings.ALLOWED_HOSTS = ["localhost"]
+    path, keys = "/account/two-step/passkeys/", {}
+    for user in (ada, bob):
+        client = as_user(user)
+        client.defaults["HTTP_HOST"] = "localhost"
+        keys[user] = Passkey()
+        made = keys[user].created(client.get(f"{path}options/?for=add").json())
+        assert client.post(f"{path}add/", {"name": "Key", "credential": made}).status_code == 200
+        user.refresh_from_db()
+    client = as_user(ada)
+    client.defaults["HTTP_HOST"] = "localhost"
+    clock.shift(3600)
+    for user, status in ((bob, 403), (ada, 302)):
+        answer = keys[user].used(client.get(f"{path}options/?for=confirm").json())
+        answered = client.post("/users/bob/reset-mfa/", {"confirm_credential": answer})
+        assert answered.status_code == status
+
+
+def test_wrong_proofs_are_limited(stale, bob, settings):
+    for _ in range(settings.BERTH_CODE_FAILURES):
+        stale.post("/users/bob/delete/", {"confirm_password": "wrong"})
+    answered = stale.post("/users/bob/delete/", {"confirm_password": PASSWORD})
+    assert "too many wrong tries" in answered.content.decode()
+    bob.refresh_from_db()
+    assert bob.deleted_at is None
+
+
+@pytest.mark.parametrize(("path", "field"), [("/account/", "old_password"), ("/account/email/", "password")])
+def test_the_password_is_not_guessed_by_its_change(as_user, alice, settings, path, field):
+    """By who holds a session of somebody else's."""
+    client = as_user(alice)
+    body = {
+        "email": "evil@example.org",
+        "new_password": "evil-long-password",
+        "repeated": "evil-long-password",
+    }
+    for _ in range(settings.BERTH_CODE_FAILURES):
+        client.post(path, {**body, field: "wrong"})
+    answered = client.post(path, {**body, field: PASSWORD})
+    assert "too many wrong tries" in answered.content.decode()
+    before = alice.password
+    alice.refresh_from_db()
+    assert (alice.password, alice.email) == (before, "alice@example.org")
+
+
+def test_the_proof_is_of_this_session(as_user, stale, ada):
+    other = as_user(ada)
+    assert (
+        other.post("/users/", {"username": "hal", "roles": ["operator"], "role": "member"}).status_code == 200
+    )
+    assert (
+        stale.post("/users/", {"username": "ida", "roles": ["operator"], "role": "member"}).status_code == 403
+    )
+
+
+def test_ending_other_sessions_makes_no_old_proof_young(stale, bob):
+    """The session goes on under another key, and its proof with its age."""
+    stale.post("/account/sessions/end/")
+    assert stale.get("/").status_code == 200
+    assert stale.post("/users/bob/delete/").status_code == 403
+
+
+@pytest.mark.parametrize(("method", "path", "body"), REST)
+def test_rest_by_session_answers_a_code(stale, bob, method, path, body):
+    before = state()
+    answered = stale.generic(method, path, _json(body), content_type="application/json")
+    assert answered.status_code == 403
+    problem = answered.json()
+    assert problem["code"] == "reauthentication_required"
+    assert problem["reason"]["code"] == "confirm_first"
+    assert state() == before
+
+
+@pytest.mark.parametrize(("method", "path", "body"), REST)
+def test_tokens_are_not_asked(ada, bob, with_token, clock, method, path, body):
+    client = with_token(ada)
+    clock.shift(3600)
+    answered = client.generic(method, path, _json(body), content_type="application/json")
+    assert answered.status_code in {200, 201, 204}
+
+
+def test_after_the_confirmation_rest_goes_on(stale, bob):
+    assert stale.post("/account/confirm/", {"confirm_password": PASSWORD}).status_code == 302
+    assert stale.delete("/api/v1/users/bob").status_code == 204
+
+
+def test_it_can_be_switched_off(stale, bob, settings):
+    settings.BERTH_STEP_UP_MINUTES = 0
+    assert stale.post("/users/bob/delete/").status_code == 302
+
+
+def test_inviting_a_member_asks_nothing(stale):
+    assert stale.post("/users/", {"username": "hal", "role": "member"}).status_code == 200
+
+
+def test_without_password_and_factor_one_signs_in_anew(stale, ada, bob):
+    ada.set_unusable_password()
+    ada.save(update_fields=["password"])
+    from tests.factories import UserFactory
+
+    assert UserFactory(is_superuser=True).administers
+    client = stale
+    client.force_login(ada, backend="django.contrib.auth.backends.ModelBackend")
+    session = client.session
+    session["berth_proven_at"] = 0
+    session.save()
+    text = client.post("/users/bob/delete/").content.decode()
+    assert "Sign out and in again" in text
+    assert "confirm_password" not in text
+
+
+def test_somebodys_role_is_unchanged_where_the_actor_lost_theirs(stale, ada, bob):
+    """The proof allows nothing that the role does not."""
+    User.objects.filter(pk=ada.pk).update(is_superuser=False)
+    assert stale.post("/users/bob/delete/", {"confirm_password": PASSWORD}).status_code == 403
+    bob.refresh_from_db()
+    assert bob.deleted_at is None
+    assert users.User.objects.filter(pk=bob.pk, is_active=True).exists()
+
+
+def _json(body):
+    import json
+
+    return json.dumps(body) if body is not None else ""

@@ -1,0 +1,85 @@
+"""Approving much asks again who approves, when the last proof is old."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.quota_requests.models import RequestStatus
+from tests.factories import PASSWORD
+from tests.quota_requests.helpers import ask, in_hours
+
+pytestmark = pytest.mark.django_db
+JSON = {"content_type": "application/json"}
+
+
+@pytest.fixture
+def made(bob, petra, team, eight, settings):
+    """Bob's request for three H100, where more than two ask for a proof."""
+    settings.BERTH_STEP_UP_APPROVALS = {"gpu": 2}
+    return ask(bob, team, amount=3000, until=in_hours(48))
+
+
+@pytest.fixture
+def stale(as_user, petra, made, clock):
+    client = as_user(petra)
+    clock.shift(3600)
+    return client
+
+
+def decide(client, made, **body):
+    return client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve", **body})
+
+
+def status_of(made):
+    made.refresh_from_db()
+    return made.status
+
+
+def test_much_asks_and_keeps_what_was_typed(stale, made):
+    answered = decide(stale, made, note="For the paper")
+    assert answered.status_code == 403
+    assert 'name="note" value="For the paper"' in answered.content.decode()
+    assert status_of(made) == RequestStatus.OPEN
+    decide(stale, made, note="For the paper", confirm_password=PASSWORD)
+    assert status_of(made) == RequestStatus.APPROVED
+    assert made.decision_note == "For the paper"
+
+
+def test_up_to_the_limit_does_not(stale, made):
+    decide(stale, made, amount="2")
+    assert status_of(made) == RequestStatus.APPROVED
+
+
+def test_refusing_does_not(stale, made):
+    decide(stale, made, decision="deny", note="No")
+    assert status_of(made) == RequestStatus.DENIED
+
+
+def test_a_part_of_a_page_leads_to_the_question(stale, made):
+    answered = stale.post(
+        f"/quotas/requests/{made.pk}/decide/",
+        {"decision": "approve"},
+        headers={"HX-Request": "true", "HX-Current-URL": "http://testserver/quotas/approvals/"},
+    )
+    assert answered["HX-Redirect"] == "/account/confirm/?next=%2Fquotas%2Fapprovals%2F"
+    assert status_of(made) == RequestStatus.OPEN
+
+
+def test_rest_by_session_answers_a_code_and_tokens_go_on(stale, petra, made, with_token):
+    path = f"/api/v1/quota-requests/{made.pk}/approve"
+    answered = stale.post(path, {}, **JSON)
+    assert (answered.status_code, answered.json()["code"]) == (403, "reauthentication_required")
+    assert status_of(made) == RequestStatus.OPEN
+    assert with_token(petra, "quotas:decide").post(path, {}, **JSON).status_code == 200
+
+
+def test_a_model_that_is_named_has_its_own_limit(stale, made, settings):
+    settings.BERTH_STEP_UP_APPROVALS = {"gpu": 2, "gpu:h100": 5}
+    decide(stale, made)
+    assert status_of(made) == RequestStatus.APPROVED
+
+
+def test_without_a_limit_nothing_asks(stale, made, settings):
+    settings.BERTH_STEP_UP_APPROVALS = {}
+    decide(stale, made)
+    assert status_of(made) == RequestStatus.APPROVED
