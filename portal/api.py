@@ -12,6 +12,7 @@ from portal.common.api import routes, unknown_endpoint
 from portal.events import api as events
 from portal.events import audit_api as audit
 from portal.gpu_checks import api as gpu_checks
+from portal.identity import api as identity
 from portal.inventory import api as inventory
 from portal.inventory import sample_api as samples
 from portal.ledger import api as ledger
@@ -44,6 +45,7 @@ v1 = [
     *catalog.urlpatterns,
     *accounts.urlpatterns,
     *users.urlpatterns,
+    *identity.urlpatterns,
     *inventory.urlpatterns,
     *samples.urlpatterns,
     *drains.urlpatterns,

@@ -84,6 +84,7 @@ INSTALLED_APPS = [
     # Without "allauth" itself: its pages have no templates here.
     "allauth.account",
     "allauth.mfa",
+    "allauth.socialaccount",
     "axes",
     "csp",
     "django_filters",
@@ -96,6 +97,7 @@ INSTALLED_APPS = [
     "portal.events",
     "portal.accounts",
     "portal.webhooks",
+    "portal.identity",
     "portal.inventory",
     "portal.catalog",
     "portal.workspaces",
@@ -217,9 +219,20 @@ BERTH_STEP_UP_MINUTES = max(0, env.int("BERTH_STEP_UP_MINUTES", default=15))
 BERTH_STEP_UP_APPROVALS: dict[str, int] = env("BERTH_STEP_UP_APPROVALS", cast={"value": int}, default={})
 # Wrong codes, or passwords typed once more, in a quarter of an hour, by user.
 BERTH_CODE_FAILURES = max(1, env.int("BERTH_CODE_FAILURES", default=8))
+# Its protocols, of the providers in the file; they end in portal.identity (docs/adr/0021).
+SOCIALACCOUNT_ADAPTER = "portal.identity.social.SocialAdapter"
+SOCIALACCOUNT_STORE_TOKENS = False
 # How long an invitation (and a password link that an administrator makes) works, and one that is asked for.
 BERTH_INVITATION_HOURS = env.int("BERTH_INVITATION_HOURS", default=72)
 BERTH_FORGOTTEN_HOURS = env.int("BERTH_FORGOTTEN_HOURS", default=1)
+# Sign-in by the organisation's providers: a TOML file, or one OpenID Connect provider by variables
+# (docs/sign-in.md). The secret itself is read when it is used.
+BERTH_SIGN_IN_PROVIDERS = env.str("BERTH_SIGN_IN_PROVIDERS", default="")
+BERTH_OIDC = {
+    name: "set" if name.endswith("_SECRET") else value
+    for name, value in env.ENVIRON.items()
+    if name.startswith("BERTH_OIDC_") and value
+}
 AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
 # Failed sign-ins from one address in a quarter of an hour, whatever the names; many may share an address.

@@ -6,7 +6,13 @@ commit may not. `portal.common.domain_events` says how.
 
 from __future__ import annotations
 
-from portal.accounts.domain_events import SignedOut, TeamsChanged, UserDeactivated, UserDeleted
+from portal.accounts.domain_events import (
+    PlaceWithdrawn,
+    SignedOut,
+    TeamsChanged,
+    UserDeactivated,
+    UserDeleted,
+)
 from portal.catalog import services as catalog
 from portal.common.domain_events import in_transaction, on_commit
 from portal.gpu_checks import lost_devices, preflight, results
@@ -50,6 +56,7 @@ def connect() -> None:
         UserDeactivated, requests.withdraw_all_of, reservations.pass_on_all_of, workspaces.stop_all_of
     )
     on_commit(UserDeactivated, publishing.end_access)
+    in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
     in_transaction(UserDeleted, workspaces.delete_all_of)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory

@@ -13,8 +13,10 @@ import pytest
 
 from tests.browser import browser as browser  # a fixture of all folders: there can be one in a process
 from tests.fixtures import ada as ada
+from tests.fixtures import configure as configure
 from tests.fixtures import eight as eight
 from tests.fixtures import petra as petra
+from tests.fixtures import providers as providers
 
 if TYPE_CHECKING:
     import time_machine

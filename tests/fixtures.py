@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pytest_django.fixtures import SettingsWrapper
+
     from portal.accounts.models import User
     from portal.inventory.models import Pool
 
@@ -39,3 +44,34 @@ def eight(catalog: None) -> Pool:
     pool.hand_out_max_age_h = 0
     pool.save(update_fields=["hand_out_max_age_h"])
     return pool
+
+
+PROVIDER = """
+[[provider]]
+kind = "oidc"
+id = "corp"
+name = "Example Corp"
+issuer = "http://127.0.0.1:1"
+client_id = "berth"
+"""
+
+
+@pytest.fixture
+def configure(settings: SettingsWrapper, tmp_path: Path) -> Callable[[str], None]:
+    """Have the sign-in providers of a TOML text; each call replaces those before."""
+    count = 0
+
+    def write(text: str) -> None:
+        nonlocal count
+        count += 1
+        path = tmp_path / f"providers-{count}.toml"
+        path.write_text(text)
+        settings.BERTH_SIGN_IN_PROVIDERS = str(path)
+
+    return write
+
+
+@pytest.fixture
+def providers(configure: Callable[[str], None]) -> None:
+    """One sign-in provider, corp."""
+    configure(PROVIDER)

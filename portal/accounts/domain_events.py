@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from portal.accounts.models import User
+from portal.accounts.models import Team, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import DomainEvent
 
@@ -37,3 +37,12 @@ class UserDeleted(DomainEvent):
 @dataclass(frozen=True, slots=True)
 class TeamsChanged(DomainEvent):
     """There is another team than before, or one has another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceWithdrawn(DomainEvent):
+    """A user is in a team no more, whatever they have there: what goes on in the team's name has to end."""
+
+    user: User
+    team: Team
+    actor: User | SystemActor

@@ -17,6 +17,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 
 from portal.accounts import devices, sessions
+from portal.accounts.mfa.stages import ELSEWHERE
 from portal.accounts.models import User
 from portal.common import origins
 from portal.common.htmx import local_path
@@ -78,10 +79,17 @@ class LoginAdapter(DefaultAccountAdapter):
         """Nothing: views say what has happened in the portal's own words."""
 
 
-_FACTORS = {"totp": "authenticator app", "recovery_codes": "recovery code", "webauthn": "passkey"}
+_FACTORS = {
+    ELSEWHERE: "second factor there",
+    "totp": "authenticator app",
+    "recovery_codes": "recovery code",
+    "webauthn": "passkey",
+}
 
 
 def _name_of(record: dict[str, Any]) -> str:
     """How a proof is called in the audit log."""
+    if record["method"] == "socialaccount":
+        return str(record["provider"])
     method = str(record["method"])
     return _FACTORS.get(record.get("type", ""), method) if method == "mfa" else method

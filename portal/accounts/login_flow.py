@@ -13,6 +13,7 @@ from allauth.account.models import Login
 from django.http import HttpRequest, HttpResponse
 
 from portal.accounts import sessions
+from portal.accounts.mfa.stages import ELSEWHERE
 from portal.accounts.models import User
 
 How = Literal["password", "link", "passkey"]
@@ -24,16 +25,28 @@ _RECORDS: dict[str, dict[str, Any]] = {
 }
 
 
-def begin(request: HttpRequest, user: User, *, how: How, wanted: str = "") -> HttpResponse:
-    """Sign in `user`, whose identity has been proven by `how`; lead on to `wanted`.
+def begin(
+    request: HttpRequest,
+    user: User,
+    *,
+    how: How = "password",
+    wanted: str = "",
+    provider: str = "",
+    second_factor: bool = False,
+) -> HttpResponse:
+    """Sign in `user`, whose identity has been proven by `how`, or by the sign-in `provider` of this id.
 
     The answer is the way to the next stage where one is still to be passed; there is no session before the
-    last of them. `wanted` is followed only if it is a path of the portal.
+    last of them. `wanted` leads on, if it is a path of the portal. With `second_factor`, one has been shown
+    to the provider, and none is asked for here.
     """
     if isinstance(request.user, User):
         # A link was opened where somebody is signed in; what waits for a second step belongs to nobody.
         sessions.sign_out(request, request.user)
     clear_authentication_records(request)
-    record_authentication(request, user, **_RECORDS[how])
+    record = {"method": "socialaccount", "provider": provider} if provider else _RECORDS[how]
+    record_authentication(request, user, **record)
+    if second_factor:
+        record_authentication(request, user, method="mfa", type=ELSEWHERE)
     response: HttpResponse = perform_login(request, Login(user=user, redirect_url=wanted))
     return response

@@ -47,6 +47,9 @@ ROLE_FIELDS = {
 }
 
 
+HAS_PASSWORD = ~Q(password__startswith=UNUSABLE_PASSWORD_PREFIX)
+
+
 class UserQuerySet(models.QuerySet["User"]):
     def existing(self) -> UserQuerySet:
         """All whose account has not been deleted."""
@@ -57,9 +60,9 @@ class UserQuerySet(models.QuerySet["User"]):
         present = self.existing()
         match status:
             case AccountStatus.INVITED:
-                return present.filter(is_active=True, password__startswith=UNUSABLE_PASSWORD_PREFIX)
+                return present.filter(is_active=True, linked=False).exclude(HAS_PASSWORD)
             case AccountStatus.ACTIVE:
-                return present.filter(is_active=True).exclude(password__startswith=UNUSABLE_PASSWORD_PREFIX)
+                return present.filter(HAS_PASSWORD | Q(linked=True), is_active=True)
             case AccountStatus.DEACTIVATED:
                 return present.filter(is_active=False)
             case AccountStatus.DELETED:
@@ -82,7 +85,8 @@ class User(AbstractUser):
 
     The row of a deleted account stays: the record names it, and nobody else may get the name and with it
     the home folders. `session_salt` is part of what each session and each link is checked against: another
-    one ends all of them.
+    one ends all of them. `email_confirmed`: an administrator or a sign-in provider gave the address, not
+    the user. `linked`: the user signs in by a sign-in provider.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -98,6 +102,8 @@ class User(AbstractUser):
     is_approver = models.BooleanField(default=False, help_text=_("Decides quota requests."))
     is_auditor = models.BooleanField(default=False, help_text=_("Reads everything, changes nothing."))
     mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
+    email_confirmed = models.BooleanField(default=False, editable=False)
+    linked = models.BooleanField(default=False, editable=False)
     session_salt = models.CharField(max_length=32, blank=True, default="", editable=False)
     # Since when there is a second factor; `portal.accounts.mfa.services` keeps it.
     mfa_since = models.DateTimeField(null=True, blank=True, editable=False)
@@ -152,7 +158,8 @@ class User(AbstractUser):
             return AccountStatus.DELETED
         if not self.is_active:
             return AccountStatus.DEACTIVATED
-        return AccountStatus.ACTIVE if self.has_usable_password() else AccountStatus.INVITED
+        signs_in = self.has_usable_password() or self.linked
+        return AccountStatus.ACTIVE if signs_in else AccountStatus.INVITED
 
     @property
     def must_set_up_mfa(self) -> bool:

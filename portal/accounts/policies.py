@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portal.accounts.models import AccountStatus, Role, Team, User
+from portal.accounts.models import HAS_PASSWORD, AccountStatus, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.reasons.codes import AccountCode
@@ -67,10 +67,14 @@ def require_role_for(user: User, role: str) -> None:
 
 
 def require_another_administrator(user: User) -> None:
-    """Raise `StateConflict` where `user` is the last administrator who can sign in."""
+    """Raise `StateConflict` where `user` is the last administrator who can sign in with a password.
+
+    One who signs in by a provider does not count: a provider can be gone.
+    """
     if not user.administers:
         return
-    others = User.objects.with_status(AccountStatus.ACTIVE).filter(is_superuser=True).exclude(pk=user.pk)
+    others = User.objects.with_status(AccountStatus.ACTIVE).filter(HAS_PASSWORD, is_superuser=True)
+    others = others.exclude(pk=user.pk)
     if not others.exists():
         raise StateConflict(
             Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}), code="last_administrator"

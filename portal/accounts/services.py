@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from portal.accounts import changes, policies
-from portal.accounts.domain_events import TeamsChanged
+from portal.accounts.domain_events import PlaceWithdrawn, TeamsChanged
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
 from portal.accounts.token_lookup import TOKEN_PREFIX, digest_of
 from portal.common.actors import SystemActor
@@ -231,6 +231,35 @@ def _require_no_workspaces(team: Team, user: User) -> None:
     if live:
         held = {"username": user.username, "count": live, "team": team.name}
         raise StateConflict(Reason(AccountCode.MEMBER_HAS_WORKSPACES, held))
+
+
+@transaction.atomic
+def withdraw_member(*, actor: SystemActor, team: Team, user: User) -> bool:
+    """Take a user out of a team at once, because whoever put them there says so; False where they stay.
+
+    What they run there stops, and starts no more. Where they are the only owner, the member who has been in
+    the team for longest becomes one; where nobody else is in it, they stay.
+    """
+    Team.objects.select_for_update().get(pk=team.pk)
+    membership = Membership.objects.filter(team=team, user=user).first()
+    if membership is None:
+        return True
+    others = Membership.objects.filter(team=team, user__is_active=True).exclude(user=user)
+    if membership.role == Role.OWNER and not others.filter(role=Role.OWNER).exists():
+        heir = others.select_related("user").order_by("joined_at", "pk").first()
+        if heir is None:
+            return False
+        set_member(actor=actor, team=team, username=heir.user.username, role=Role.OWNER)
+    emit(PlaceWithdrawn(user=user, team=team, actor=actor))
+    membership.delete()
+    events.record(
+        actor=actor,
+        kind=AuditKind.TEAM_MEMBER_REMOVED,
+        team=team,
+        message=f"took {user.username} out of {team.name}",
+        data={"user": user.username},
+    )
+    return True
 
 
 def _keep_an_owner(team: Team, *, besides: User) -> None:

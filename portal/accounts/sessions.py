@@ -38,6 +38,10 @@ from portal.events.selectors import unread_of
 from portal.events.services import Target
 
 LOCKED_OUT = "account.locked_out"
+LEAVE = "leave"
+"""In a session that a sign-in provider began: where signing out leads (`path`), and what that place needs."""
+LEFT = "left"
+"""The same after signing out, until somebody has been there."""
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 

@@ -56,15 +56,27 @@ def create(
     teams: Places | None = None,
     roles: Sequence[str] = (),
     password: str = "",
+    first_name: str = "",
+    last_name: str = "",
+    linked: bool = False,
 ) -> User:
     """Make an account; administrators only. Without a password it is one that a link has to open first.
+
+    With `linked` it is one whose user signs in by a provider.
 
     Raises `InvalidInput` (name, address, teams, roles, password) and `NotAllowed`.
     """
     policies.require_administrator(actor)
     wanted = _roles(roles)
     places = _teams(teams or {})
-    user = User(username=strip_nul(username).strip(), email=strip_nul(email).strip())
+    user = User(
+        username=strip_nul(username).strip(),
+        email=strip_nul(email).strip(),
+        first_name=first_name,
+        last_name=last_name,
+        linked=linked,
+    )
+    user.email_confirmed = bool(user.email)
     _set_roles(user, wanted)
     if password:
         _set_password(user, password)
@@ -75,7 +87,7 @@ def create(
     held = ", ".join(wanted) or "no role"
     events.record(
         actor=actor,
-        kind=AuditKind.USER_INVITED,
+        kind=AuditKind.USER_JOINED if linked else AuditKind.USER_INVITED,
         message=f"made the account {user.username} with {held}",
         targets=sessions.about(user),
         data={"user": user.username, "roles": wanted, "teams": dict(teams or {})},
@@ -185,6 +197,7 @@ def change(
     said: dict[str, object] = {}
     if email is not None and strip_nul(email).strip() != user.email:
         user.email = strip_nul(email).strip()
+        user.email_confirmed = bool(user.email)
         said["email"] = user.email
     if roles is not None:
         wanted = _roles(roles)
@@ -251,6 +264,7 @@ def delete(*, actor: User | SystemActor, user: User, delete_workspaces: bool = F
     emit(UserDeleted(user=user, actor=actor, delete_workspaces=delete_workspaces))
     user.deleted_at = timezone.now()
     user.email = user.first_name = user.last_name = ""
+    user.email_confirmed = False
     _set_roles(user, [])
     user.set_unusable_password()
     mfa.remove_all(user)
@@ -325,9 +339,9 @@ def change_email(*, user: User, email: str, password: str) -> User:
     email = strip_nul(email).strip()
     if email == user.email:
         return user
-    user.email = email
+    user.email, user.email_confirmed = email, False
     _check(user)
-    user.save(update_fields=["email"])
+    user.save(update_fields=["email", "email_confirmed"])
     events.record(
         actor=user,
         kind=AuditKind.USER_EMAIL_CHANGED,

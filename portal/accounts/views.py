@@ -74,6 +74,9 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         return HttpResponseClientRedirect(f"{reverse('accounts:sign-in')}?{urlencode({'next': here})}")
     if request.user.is_authenticated:
         return redirect(wanted)
+    if request.method == "GET" and (left := request.session.get(sessions.LEFT)):
+        # Whatever a page did that noticed first that its session has ended.
+        return redirect(left["path"])
     if request.method == "POST" and lockout.refuses(request, request.POST.get("username", "")):
         return lockout.too_many(request)
     form = SignInForm(request, data=request.POST or None)
@@ -137,11 +140,15 @@ def forgotten(request: HttpRequest) -> HttpResponse:
 @require_POST
 def sign_out(request: HttpRequest) -> HttpResponse:
     """End this session, and with it the user's entry to every workspace."""
+    leave = request.session.get(sessions.LEAVE)
     if request.user.is_authenticated:
         sessions.sign_out(request, request.user)
     else:
         logout(request)
-    return redirect("accounts:sign-in")
+    if not leave:
+        return redirect("accounts:sign-in")
+    request.session[sessions.LEFT] = leave
+    return redirect(leave["path"])
 
 
 @login_not_required

@@ -9,12 +9,14 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from portal.embedded import processes
 from portal.embedded.console import LABEL_WIDTH, Problem
 from portal.embedded.environment import Instance
+from portal.identity import config
 
 DISK_NEEDED_MIB = 1024
 MODULES = (
@@ -117,6 +119,17 @@ def check_ports(instance: Instance) -> None:
                 f"Port {port} ({name}) is taken by {processes.holder_of(port)}.",
                 f"Stop that, or choose other ports: BERTH_PORT={_suggestion(instance.port)} make up",
             )
+
+
+def check_sign_in_providers(environ: Mapping[str, str]) -> None:
+    """What is configured about sign-in providers can be used, and their secrets are there."""
+    try:
+        config.load(environ.get("BERTH_SIGN_IN_PROVIDERS", ""), environ)
+    except config.ConfigError as error:
+        raise Problem(
+            f"Sign-in providers: {' '.join(error.problems)}",
+            "Correct it where BERTH_SIGN_IN_PROVIDERS points to, or in BERTH_OIDC_… (docs/sign-in.md).",
+        ) from error
 
 
 def _suggestion(port: int) -> int:

@@ -64,6 +64,7 @@ class Up:
                 step.update(f"ending {len(left)} processes of an earlier run")
                 processes.end(left, self._instance.id)
             preflight.check_ports(self._instance)
+            preflight.check_sign_in_providers(self._environ)
             version = ".".join(map(str, sys.version_info[:3]))
             free_gib = preflight.free_disk_mib(self._instance.home) // 1024
             ended = f", ended {len(left)} leftovers" if left else ""

@@ -11,6 +11,7 @@ class AuditKind(StrEnum):
     # Signing in and out: of whom it tells is its target.
     SESSION_SIGNED_IN = "session.signed_in"
     SESSION_SIGN_IN_FAILED = "session.sign_in_failed"
+    SESSION_PROVIDER_REFUSED = "session.provider_refused"
     SESSION_LOCKED_OUT = "session.locked_out"
     SESSION_SIGNED_OUT = "session.signed_out"
     SESSION_ENDED = "session.ended"
@@ -32,6 +33,10 @@ class AuditKind(StrEnum):
     USER_MFA_REMOVED = "user.mfa_removed"
     USER_MFA_RESET = "user.mfa_reset"
     USER_MFA_CODES_MADE = "user.mfa_codes_made"
+    USER_LINKED = "user.linked"
+    USER_UNLINKED = "user.unlinked"
+    USER_RULES_NOT_MET = "user.rules_not_met"
+    USER_PROVIDER_TESTED = "user.provider_tested"
 
     # The audit log itself.
     AUDIT_EXPORTED = "audit.exported"

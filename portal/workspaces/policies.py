@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from portal.accounts.models import Membership, Role, Team, User
-from portal.accounts.policies import is_owner, require_work_in
+from portal.accounts.policies import is_owner, require_work_in, works_in
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
 from portal.common.reasons.codes import AccountCode, WorkspaceCode
@@ -77,6 +77,13 @@ def require_active_owner(owner: User) -> None:
         raise StateConflict(
             Reason(AccountCode.USER_DEACTIVATED, {"username": owner.username}), code="user_deactivated"
         )
+
+
+def require_place(workspace: Workspace) -> None:
+    """Raise `StateConflict` where its user works in its team no more: the team pays for nobody else."""
+    if not works_in(workspace.owner, workspace.team):
+        named = {"username": workspace.owner.username, "team": workspace.team.name}
+        raise StateConflict(Reason(AccountCode.NOT_A_MEMBER, named), code="not_a_member")
 
 
 def require_priority(actor: User, team: Team, priority: int) -> None:

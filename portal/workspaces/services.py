@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from portal.accounts.domain_events import UserDeactivated, UserDeleted
+from portal.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SystemActor
@@ -41,7 +41,7 @@ from portal.workspaces.lifecycle import (
     TerminationReason,
     Trigger,
 )
-from portal.workspaces.models import IdempotencyKey, QueueEntry, Workspace, WorkspaceStatus
+from portal.workspaces.models import IdempotencyKey, QueueEntry, Workspace, WorkspaceQuerySet, WorkspaceStatus
 from portal.workspaces.transitions import advance, locked
 
 NAME_MAX = 60
@@ -290,6 +290,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
     if workspace.state not in STARTABLE:
         raise _refused(workspace, WorkspaceCode.NOT_STARTABLE)
     policies.require_active_owner(workspace.owner)
+    policies.require_place(workspace)
     emit(WorkspaceRequested(workspace))
     retrying = workspace.state == State.FAILED
     now = timezone.now()
@@ -371,15 +372,24 @@ def stop_all(*, actor: User | SystemActor, reason: str) -> int:
 
 def stop_all_of(event: UserDeactivated) -> None:
     """Stop whatever a deactivated user runs or waits for; the files stay."""
-    stoppable = Workspace.objects.filter(owner=event.user, state__in=STOPPABLE)
+    found = Workspace.objects.filter(owner=event.user)
+    _stop_all(found, actor=event.actor, reason="the account was deactivated")
+
+
+def stop_all_in_team(event: PlaceWithdrawn) -> None:
+    """Stop whatever runs or waits for a user in a team that they are taken out of; the files stay."""
+    found = Workspace.objects.filter(owner=event.user, team=event.team)
+    _stop_all(found, actor=event.actor, reason=f"{event.user.username} is no longer in {event.team.name}")
+
+
+def _stop_all(found: WorkspaceQuerySet, *, actor: User | SystemActor, reason: str) -> None:
+    stoppable = found.filter(state__in=STOPPABLE)
     for workspace_id in stoppable.order_by("pk").values_list("pk", flat=True):
-        stop(actor=event.actor, workspace_id=workspace_id, reason="the account was deactivated")
+        stop(actor=actor, workspace_id=workspace_id, reason=reason)
     # Those that had to make room would come back by themselves.
-    returning = Workspace.objects.filter(
-        owner=event.user, state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING
-    )
+    returning = found.filter(state__in=[State.STOPPING, State.STOPPED], desired_state=DesiredState.RUNNING)
     for workspace_id in returning.order_by("pk").values_list("pk", flat=True):
-        stop(actor=event.actor, workspace_id=workspace_id, reason="the account was deactivated")
+        stop(actor=actor, workspace_id=workspace_id, reason=reason)
 
 
 def delete_all_of(event: UserDeleted) -> None:

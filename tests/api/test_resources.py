@@ -12,6 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.events.kinds import AuditKind
 from portal.events.services import notify, record
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.identity.models import IdentityLink, LinkedBy
 from portal.inventory.models import Device
 from portal.ledger import services as ledger
 from portal.ledger.models import LedgerEntry
@@ -73,6 +74,15 @@ class TestTeams(DetailCase, CreateCase):
 class TestMembers(ListCase):
     path, read_scope = "teams/vision/members", "teams:read"
     reader, fixtures, max_queries = "bob", ("team",), 4
+
+
+class TestIdentityLinks(ListCase):
+    path, read_scope, max_queries = "sign-in-providers/corp/links", "users:read", 4
+    reader, fixtures = "ada", ("ada", "bob", "providers")
+
+    def stock(self) -> None:
+        bob = User.objects.get(username="bob")
+        IdentityLink.objects.create(provider="corp", user=bob, subject="bobs", how=LinkedBy.CREATED)
 
 
 class TestTokens(DetailCase, CreateCase):

@@ -157,3 +157,13 @@ def test_the_lock_goes_with_its_holder(instance: Instance) -> None:
         holder.kill()
         holder.communicate()
     assert not instance_lock.is_held(instance)
+
+
+def test_a_mistake_about_sign_in_providers_stops_the_start(tmp_path):
+    path = tmp_path / "providers.toml"
+    path.write_text(
+        '[[provider]]\nkind = "oidc"\nid = "corp"\nname = "Corp"\nclient_id = "b"\nissuer = "http://x.org"'
+    )
+    with pytest.raises(Problem, match="write an https address"):
+        preflight.check_sign_in_providers({"BERTH_SIGN_IN_PROVIDERS": str(path)})
+    preflight.check_sign_in_providers({})

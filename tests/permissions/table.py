@@ -218,6 +218,29 @@ POST   api/v1/users/<username:username>/end-sessions        401 403 403 403 403 
 GET    api/v1/users/<username:username>/sign-ins            401 403 403 403 403 403 200 403 200 users:read
 GET    api/v1/audit-entries                                 401 403 403 403 403 403 200 403 200 audit:read
 
+# --- sign-in by a provider: nothing answers there, and nobody has come from it ---
+GET    sign-in/by/<slug:idp>/                               503 503 503 503 503 503 503 503 503 -
+GET    sign-in/oidc/<slug:idp>/callback/                    400 400 400 400 400 400 400 400 400 -
+POST   sign-in/oidc/<slug:idp>/signed-out/                  503 503 503 503 503 503 503 503 503 -
+GET    sign-in/oidc/<slug:idp>/left/                        302 302 302 302 302 302 302 302 302 -
+GET    sign-in-providers/<slug:idp>/test/                   302 403 403 403 403 403 403 403 503 -
+GET    sign-in-providers/<slug:idp>/tested/                 302 403 403 403 403 403 403 403 302 -
+
+# --- sign-in providers: the one named here is corp, where dan has a link ---
+GET    sign-in-providers/                                   302 403 403 403 403 403 200 403 200 -
+GET    sign-in-providers/<slug:idp>/                        302 403 403 403 403 403 200 403 200 -
+POST   sign-in-providers/<slug:idp>/                        302 403 403 403 403 403 403 403 200 -
+GET    sign-in-providers/<slug:idp>/link/                   302 403 403 403 403 403 302 403 302 -
+POST   sign-in-providers/<slug:idp>/link/                   302 403 403 403 403 403 403 403 302 -
+GET    sign-in-providers/<slug:idp>/unlink/<str:username>/  302 403 403 403 403 403 403 403 200 -
+POST   sign-in-providers/<slug:idp>/unlink/<str:username>/  302 403 403 403 403 403 403 403 302 -
+GET    api/v1/sign-in-providers                             401 403 403 403 403 403 200 403 200 users:read
+GET    api/v1/sign-in-providers/<slug:idp>                  401 403 403 403 403 403 200 403 200 users:read
+POST   api/v1/sign-in-providers/<slug:idp>/preview          401 403 403 403 403 403 403 403 200 users:read
+GET    api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 403 200 403 200 users:read
+POST   api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 403 403 403 201 users:write
+DELETE api/v1/sign-in-providers/<slug:idp>/links/<username:username> 401 403 403 403 403 403 403 403 204 users:write
+
 # --- notices: everybody has his own; the one named here is bob's ---
 GET    notifications/                                       302 200 200 200 200 200 200 200   -
 GET    notifications/bell/                                  302 200 200 200 200 200 200 200   -

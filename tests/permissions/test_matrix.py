@@ -138,6 +138,14 @@ def invited() -> dict[str, Any]:
     }
 
 
+def linked(user: Any) -> str:
+    """A sign-in provider where the user has a link."""
+    from portal.identity.models import IdentityLink, LinkedBy
+
+    IdentityLink.objects.create(user=user, provider="corp", subject="dans", how=LinkedBy.CREATED)
+    return "corp"
+
+
 class Stage:
     """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
 
@@ -167,6 +175,7 @@ class Stage:
             **hooked(people["alice"]),
             "<username:username>": "dan",
             "<slug:form>": "csv",
+            "<slug:idp>": linked(people["dan"]),
         }
 
     def url(self, route: str) -> str:
@@ -200,6 +209,13 @@ class Stage:
             ("POST", "users/"): {"username": "hal", "role": "member"},
             ("POST", "api/v1/users"): {"username": "hal"},
             ("PATCH", "api/v1/users/<username:username>"): {"roles": ["operator"]},
+            ("POST", "sign-in-providers/<slug:idp>/"): {"claims": '{"sub": "1"}'},
+            ("POST", "sign-in-providers/<slug:idp>/link/"): {"username": "erin", "subject": "erins"},
+            ("POST", "api/v1/sign-in-providers/<slug:idp>/preview"): {"claims": {"sub": "1"}},
+            ("POST", "api/v1/sign-in-providers/<slug:idp>/links"): {
+                "username": "erin",
+                "subject": "e",
+            },
             ("POST", "account/"): {"old_password": "wrong"},
             ("POST", "account/two-step/app/"): {"code": "0"},
             ("POST", "account/two-step/passkeys/add/"): {"name": "Phone"},
@@ -268,7 +284,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch) -> Stage:
+def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch, providers) -> Stage:
     from portal.workspaces import dispatch
     from portal.workspaces.gateway import tickets
     from tests.factories import local_pool_with, node_info
@@ -394,7 +410,13 @@ def test_a_token_needs_its_scope(stage, rows):
             assert answered.status_code in expected, row
 
 
-@by_part(row for row in ROWS if row.method != "GET" and not row.route.startswith("agent/"))
+SIGNED = "sign-in/oidc/<slug:idp>/signed-out/"
+"""What is sent there proves itself by its signature; no browser sends it."""
+
+
+@by_part(
+    row for row in ROWS if row.method != "GET" and not row.route.startswith("agent/") and row.route != SIGNED
+)
 def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
     for row in rows:
         client = Client(enforce_csrf_checks=True)
@@ -483,6 +505,11 @@ PUBLIC = {
     "sign-out/",
     "sign-in/forgotten/",
     "theme/",
+    # On the way to a provider and back: it is the proof.
+    "sign-in/by/<slug:idp>/",
+    "sign-in/oidc/<slug:idp>/callback/",
+    "sign-in/oidc/<slug:idp>/signed-out/",
+    "sign-in/oidc/<slug:idp>/left/",
     # A link is the proof.
     "welcome/<uuid:user_id>/<str:link>/",
     # Health is asked by programs without an account; metrics have a token of their own.

@@ -39,6 +39,14 @@ class TestDeactivate(TestUser):
     url = "/users/bob/deactivate/"
 
 
+class TestSignInProviders(PageCase):
+    url, reader, fixtures = "/sign-in-providers/", "ada", ("ada", "providers")
+
+
+class TestSignInProvider(TestSignInProviders):
+    url = "/sign-in-providers/corp/"
+
+
 class TestTeams(PageCase):
     url = "/teams/"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from allauth.account.internal.flows.login import get_authentication_records
 from allauth.mfa.stages import AuthenticateStage
 from allauth.mfa.webauthn.internal.flows import did_use_passwordless_login
 from django.http import HttpResponse
@@ -11,9 +12,13 @@ from django.utils.crypto import constant_time_compare
 from portal.accounts import devices
 from portal.accounts.models import User
 
+ELSEWHERE = "elsewhere"
+"""The type of the record of a second factor that was shown to a sign-in provider, which may ask for it."""
+
 
 class SecondFactor(AuthenticateStage):
-    """Passed by who has no second factor, came by a passkey, or is in a browser that is trusted for it.
+    """Passed by who has no second factor, came by a passkey or by a provider that has asked for one, or is
+    in a browser that is trusted for it.
 
     What has been proven so far waits in a session that belongs to nobody. It is worth nothing any more
     when the account's password or sessions have changed meanwhile, or the account was switched off.
@@ -30,6 +35,8 @@ class SecondFactor(AuthenticateStage):
 
     def _is_asked(self, user: User) -> bool:
         if user.mfa_since is None or did_use_passwordless_login(self.request, user):
+            return False
+        if any(record.get("type") == ELSEWHERE for record in get_authentication_records(self.request, user)):
             return False
         return not devices.is_trusted(self.request, user)
 

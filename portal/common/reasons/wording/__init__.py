@@ -18,8 +18,9 @@ from portal.common.reasons.reason import Reason
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "accounts", "admission", "catalog", "checks", "common", "events", "inventory", "ledger", "mfa",
-    "placement", "preemption", "quotas", "requests", "reservations", "waiting", "webhooks", "workspaces",
+    "accounts", "admission", "catalog", "checks", "common", "events", "identity", "inventory", "ledger",
+    "mfa", "placement", "preemption", "quotas", "requests", "reservations", "waiting", "webhooks",
+    "workspaces",
 )  # fmt: skip
 
 

@@ -1,0 +1,344 @@
+"""What an administrator says about sign-in providers: read from one TOML file, or a few variables.
+
+Nothing here knows Django. docs/sign-in.md has the format with examples. Secrets are named (`env:NAME`,
+`file:PATH`), never written, and read when they are used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?\Z")
+TEAM_ROLES = ("viewer", "member", "owner")
+"""From the least to the most that one may do."""
+SITE_ROLES = ("administrator", "operator", "approver", "auditor")
+LINKS = ("email", "username")
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `problems` has a sentence for each thing that is wrong."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__(" ".join(problems))
+        self.problems = problems
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    pass
+
+
+class Condition(_Part, frozen=True, kw_only=True):
+    """Something that has to be true of what a provider says: of a group, a claim, or everyone.
+
+    It is compared as it is (`group`, `equals`) or by a regular expression that matches all of it
+    (`group_pattern`, `pattern`). A claim that is a list fulfils a condition if one of its values does.
+    """
+
+    group: str = ""
+    group_pattern: str = ""
+    claim: str = ""
+    equals: str | int | bool | None = None
+    pattern: str = ""
+    everyone: bool = False
+
+    def problems(self) -> list[str]:
+        """Sentences about what is wrong with it."""
+        kinds = [bool(self.group), bool(self.group_pattern), bool(self.claim), self.everyone]
+        if sum(kinds) != 1:
+            return ["say one of group, group_pattern, claim and everyone."]
+        if self.claim and (self.equals is None) == (not self.pattern):
+            return [f"say either equals or pattern for the claim “{self.claim}”."]
+        if not self.claim and (self.equals is not None or self.pattern):
+            return ["equals and pattern belong to a claim."]
+        return _bad_pattern("group_pattern", self.group_pattern) + _bad_pattern("pattern", self.pattern)
+
+    def words(self) -> str:
+        """The condition as the file says it, for people."""
+        if self.everyone:
+            return "everyone"
+        if self.group or self.group_pattern:
+            return f"group “{self.group}”" if self.group else f"group ~ {self.group_pattern}"
+        if self.pattern:
+            return f"{self.claim} ~ {self.pattern}"
+        return f"{self.claim} = {str(self.equals).lower() if isinstance(self.equals, bool) else self.equals}"
+
+
+class Rule(Condition, frozen=True, kw_only=True):
+    """What follows where a condition is fulfilled: a place in a team, or a role in the portal.
+
+    `team` may name what its pattern has found, as `\\1` or `\\g<name>`. A team that is not there is made only
+    with `create_team`.
+    """
+
+    team: str = ""
+    role: str = "member"
+    create_team: bool = False
+    site_role: str = ""
+
+    def problems(self) -> list[str]:
+        found = super().problems()
+        if bool(self.team) == bool(self.site_role):
+            found.append("say what follows: either team or site_role.")
+        if self.role not in TEAM_ROLES:
+            found.append(f"role is one of {', '.join(TEAM_ROLES)}, not “{self.role}”.")
+        if self.site_role and self.site_role not in SITE_ROLES:
+            found.append(f"site_role is one of {', '.join(SITE_ROLES)}, not “{self.site_role}”.")
+        if self.create_team and not self.team:
+            found.append("create_team belongs to a team.")
+        if "\\" in self.team and not (self.group_pattern or self.pattern):
+            found.append(f"the team “{self.team}” refers to a pattern, and there is none.")
+        elif "\\" in self.team and not found:
+            found += _bad_template(self.group_pattern or self.pattern, self.team)
+        return found
+
+
+class Claims(_Part, frozen=True, kw_only=True):
+    """In which claim each thing stands; a dot goes into nested ones (`realm_access.roles`)."""
+
+    subject: str = "sub"
+    username: str = "preferred_username"
+    email: str = "email"
+    email_verified: str = "email_verified"
+    name: str = "name"
+    first_name: str = "given_name"
+    last_name: str = "family_name"
+    groups: str = "groups"
+
+
+class Provider(_Part, frozen=True, kw_only=True, tag_field="kind"):
+    """What all kinds of providers have."""
+
+    id: str
+    name: str
+    enabled: bool = True
+    claims: Claims = Claims()
+    username_pattern: str = ""
+    trust_email: bool = False
+    create_accounts: bool = True
+    link: tuple[str, ...] = ()
+    require: tuple[Condition, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    mfa: tuple[Condition, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """`oidc`, `saml` or `ldap`."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The references to secrets by the setting that holds them."""
+        return {}
+
+    def problems(self) -> list[str]:
+        """Sentences about what is wrong with it, each beginning with where it is."""
+        found = []
+        if not ID.match(self.id):
+            found.append("id: use up to 40 lower-case letters, digits and hyphens.")
+        if not self.name.strip():
+            found.append("name: say what people call it.")
+        found += [f"link: “{each}” is none of {', '.join(LINKS)}." for each in self.link if each not in LINKS]
+        found += [f"username_pattern: {each}" for each in _bad_pattern("it", self.username_pattern)]
+        if self.username_pattern and not found and re.compile(self.username_pattern).groups < 1:
+            found.append("username_pattern: put the part that is the name into parentheses.")
+        for field in ("require", "rules", "mfa"):
+            for number, each in enumerate(getattr(self, field), 1):
+                found += [f"{field} {number}: {problem}" for problem in each.problems()]
+        for field, reference in self.secrets.items():
+            try:
+                read_secret(reference)
+            except ConfigError as error:
+                found += [f"{field}: {problem}" for problem in error.problems]
+        return found
+
+
+class Oidc(Provider, frozen=True, kw_only=True, tag="oidc"):
+    """An OpenID Connect provider, found by the discovery document of its issuer."""
+
+    issuer: str
+    client_id: str
+    client_secret: str = ""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    userinfo: bool = True
+    sign_out_everywhere: bool = False
+    clock_skew_s: int = 60
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        return {"client_secret": self.client_secret} if self.client_secret else {}
+
+    def problems(self) -> list[str]:
+        found = super().problems() + _bad_url("issuer", self.issuer)
+        if "openid" not in self.scopes:
+            found.append("scopes: “openid” is missing.")
+        if not self.client_id:
+            found.append("client_id: it is empty.")
+        if not 0 <= self.clock_skew_s <= 300:
+            found.append("clock_skew_s: between 0 and 300 seconds.")
+        return found
+
+
+class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
+    """A SAML 2.0 identity provider, given by what its metadata say."""
+
+    entity_id: str
+    sso_url: str
+    certificate: str
+    claims: Claims = Claims(subject="NameID", username="NameID", first_name="givenName", last_name="sn")
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        return {"certificate": self.certificate}
+
+    def problems(self) -> list[str]:
+        return super().problems() + _bad_url("sso_url", self.sso_url)
+
+
+class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):
+    """A directory that is asked with the name and password of the sign-in page."""
+
+    url: str
+    bind_dn: str = ""
+    bind_password: str = ""
+    start_tls: bool = False
+    ca_file: str = ""
+    user_base: str
+    user_filter: str = "(uid=%(user)s)"
+    group_base: str = ""
+    group_filter: str = "(objectClass=groupOfNames)"
+    group_type: str = "groupOfNames"
+    timeout_s: int = 5
+    claims: Claims = Claims(
+        subject="entryUUID", username="uid", email="mail", name="cn", first_name="givenName", last_name="sn"
+    )
+    trust_email: bool = True
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        return {"bind_password": self.bind_password} if self.bind_password else {}
+
+    def problems(self) -> list[str]:
+        found = super().problems()
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("ldap", "ldaps", "ldapi"):
+            found.append("url: write ldaps://host or ldap://host.")
+        elif parts.scheme == "ldap" and not self.start_tls and parts.hostname not in LOCAL_HOSTS:
+            found.append("url: passwords would cross the network unencrypted; use ldaps:// or start_tls.")
+        if "%(user)s" not in self.user_filter:
+            found.append("user_filter: it has no %(user)s, where the name goes.")
+        if self.ca_file and not Path(self.ca_file).is_file():
+            found.append(f"ca_file: there is no file {self.ca_file}.")
+        if self.group_type not in GROUP_TYPES:
+            found.append(f"group_type: one of {', '.join(GROUP_TYPES)}.")
+        if not 1 <= self.timeout_s <= 30:
+            found.append("timeout_s: between 1 and 30 seconds.")
+        return found
+
+
+GROUP_TYPES = ("groupOfNames", "groupOfUniqueNames", "posixGroup", "activeDirectory")
+
+
+class _File(_Part, frozen=True, kw_only=True):
+    provider: tuple[Oidc | Saml | Ldap, ...] = ()
+
+
+def load(path: str, environ: Mapping[str, str]) -> tuple[Oidc | Saml | Ldap, ...]:
+    """The providers of the file `path` (none for an empty one) and of `BERTH_OIDC_…`, in their order.
+
+    Raises `ConfigError` with everything that is wrong.
+    """
+    found: list[Oidc | Saml | Ldap] = []
+    if path:
+        try:
+            found += msgspec.convert(tomllib.loads(Path(path).read_text()), _File).provider
+        except OSError as error:
+            raise ConfigError([f"{path} cannot be read ({error.strerror})."]) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError([f"{path} is no TOML: {error}."]) from error
+        except msgspec.ValidationError as error:
+            raise ConfigError([f"{path}: {error}."]) from error
+    if environ.get("BERTH_OIDC_ISSUER"):
+        found.append(_of_variables(environ))
+    problems = [f"{each.id or 'a provider'}: {problem}" for each in found for problem in each.problems()]
+    ids = [each.id for each in found]
+    problems += [
+        f"{each}: two providers have this id." for each in sorted({i for i in ids if ids.count(i) > 1})
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return tuple(found)
+
+
+def _of_variables(environ: Mapping[str, str]) -> Oidc:
+    """One OpenID Connect provider, as the variables describe it."""
+    team = environ.get("BERTH_OIDC_TEAM", "")
+    return Oidc(
+        id="oidc",
+        name=environ.get("BERTH_OIDC_NAME", "") or "Single sign-on",
+        issuer=environ["BERTH_OIDC_ISSUER"],
+        client_id=environ.get("BERTH_OIDC_CLIENT_ID", ""),
+        client_secret="env:BERTH_OIDC_CLIENT_SECRET" if environ.get("BERTH_OIDC_CLIENT_SECRET") else "",
+        username_pattern=environ.get("BERTH_OIDC_USERNAME_PATTERN", ""),
+        claims=Claims(username=environ.get("BERTH_OIDC_USERNAME_CLAIM", "") or Claims().username),
+        rules=(Rule(everyone=True, team=team),) if team else (),
+    )
+
+
+def read_secret(reference: str) -> str:
+    """The secret that a reference names. Raises `ConfigError`, which never holds the secret."""
+    how, _, name = reference.partition(":")
+    if how == "env" and name:
+        if value := os.environ.get(name, ""):
+            return value
+        raise ConfigError([f"the variable {name} is not set."])
+    if how == "file" and name:
+        try:
+            value = Path(name).read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError([f"the file {name} cannot be read."]) from error
+        if value:
+            return value
+        raise ConfigError([f"the file {name} is empty."])
+    raise ConfigError(["write env:NAME or file:PATH, not the secret itself."])
+
+
+def _bad_pattern(field: str, pattern: str) -> list[str]:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        return [f"{field} is no regular expression ({error})."]
+    return []
+
+
+def _bad_template(pattern: str, template: str) -> list[str]:
+    """Whether `team` names groups that its pattern has."""
+    compiled = re.compile(pattern)
+    wanted: list[Any] = [int(each) for each in re.findall(r"\\(\d)", template)]
+    wanted += re.findall(r"\\g<(\w+)>", template)
+    missing = [
+        each
+        for each in wanted
+        if (isinstance(each, int) and each > compiled.groups)
+        or (isinstance(each, str) and each not in compiled.groupindex)
+    ]
+    if missing or not wanted:
+        return [f"the team “{template}” names a part that the pattern has not."]
+    return []
+
+
+def _bad_url(field: str, url: str) -> list[str]:
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.hostname:
+        return []
+    if parts.scheme == "http" and parts.hostname in LOCAL_HOSTS:
+        return []
+    return [f"{field}: write an https address (http only for this machine)."]

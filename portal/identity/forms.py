@@ -1,0 +1,55 @@
+"""Forms about sign-in providers. They parse; the rules are in the services."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.common.reasons.codes import IdentityCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import sentence_of
+
+MAX_CLAIMS = 50_000
+_PLAIN = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+
+
+class ClaimsForm(forms.Form):
+    """Claims as JSON, as a provider would send them."""
+
+    claims = forms.CharField(
+        label=_("Claims as JSON"),
+        max_length=MAX_CLAIMS,
+        widget=forms.Textarea(attrs={"rows": 8, "spellcheck": "false", "autocomplete": "off"}),
+    )
+
+    def clean_claims(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.cleaned_data["claims"])
+        except (ValueError, RecursionError) as error:
+            raise forms.ValidationError(sentence_of(Reason(IdentityCode.CLAIMS_NOT_VALID))) from error
+        if not isinstance(found, dict):
+            raise forms.ValidationError(sentence_of(Reason(IdentityCode.CLAIMS_NOT_VALID)))
+        return found
+
+
+class LinkForm(forms.Form):
+    """An account, and who it is at the provider."""
+
+    username = forms.CharField(label=_("Account here"), max_length=32, widget=forms.TextInput(attrs=_PLAIN))
+    subject = forms.CharField(
+        label=_("Subject there"),
+        max_length=255,
+        required=False,
+        help_text=_("The identifier that never changes, as the provider writes it."),
+        widget=forms.TextInput(attrs=_PLAIN),
+    )
+    expected = forms.CharField(
+        label=_("Or the name there"),
+        max_length=150,
+        required=False,
+        help_text=_("Whoever signs in with this name first gets the account."),
+        widget=forms.TextInput(attrs=_PLAIN),
+    )

@@ -1,0 +1,165 @@
+"""What an administrator writes about sign-in providers, and what is said about mistakes in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from django.core.checks import run_checks
+
+from portal.identity import config
+from portal.identity.config import ConfigError, Oidc
+
+GOOD = """
+[[provider]]
+kind = "oidc"
+id = "corp"
+name = "Example Corp"
+issuer = "https://id.example.org"
+client_id = "berth"
+client_secret = "env:CORP_SECRET"
+username_pattern = '(.+)@example\\.org'
+
+[[provider.rules]]
+group_pattern = "gpu-(?P<team>[a-z]+)"
+team = '\\g<team>'
+
+[[provider.rules]]
+group = "admins"
+site_role = "operator"
+"""
+
+
+def loaded(tmp_path: Path, text: str, **variables: str) -> tuple[config.Provider, ...]:
+    path = tmp_path / "providers.toml"
+    path.write_text(text)
+    return config.load(str(path), variables)
+
+
+def wrong(tmp_path: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        loaded(tmp_path, text)
+    return " ".join(caught.value.problems)
+
+
+def with_line(line: str, *, to: str = "provider") -> str:
+    """The good file with one more line in its provider, or in a rule of its own."""
+    if to == "provider":
+        return GOOD.replace('client_id = "berth"\n', f'client_id = "berth"\n{line}\n')
+    return f"{GOOD}\n[[provider.{to}]]\n{line}\n"
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORP_SECRET", "hush")
+
+
+def test_a_file_is_read(tmp_path):
+    (corp,) = loaded(tmp_path, GOOD)
+    assert isinstance(corp, Oidc)
+    assert (corp.kind, corp.issuer, len(corp.rules)) == ("oidc", "https://id.example.org", 2)
+    assert config.read_secret(corp.client_secret) == "hush"
+    assert "hush" not in repr(corp)
+
+
+def test_several_providers_of_several_kinds(tmp_path):
+    text = (
+        GOOD
+        + """
+[[provider]]
+kind = "saml"
+id = "campus"
+name = "Campus"
+entity_id = "https://idp.example.org"
+sso_url = "https://idp.example.org/sso"
+certificate = "env:CORP_SECRET"
+
+[[provider]]
+kind = "ldap"
+id = "directory"
+name = "Directory"
+url = "ldaps://ldap.example.org"
+user_base = "ou=people,dc=example,dc=org"
+"""
+    )
+    assert [each.kind for each in loaded(tmp_path, text)] == ["oidc", "saml", "ldap"]
+
+
+def test_one_provider_by_variables(tmp_path):
+    found = config.load(
+        "", {"BERTH_OIDC_ISSUER": "https://x.org", "BERTH_OIDC_CLIENT_ID": "b", "BERTH_OIDC_TEAM": "all"}
+    )
+    assert [(each.id, each.name, each.rules[0].team) for each in found] == [("oidc", "Single sign-on", "all")]
+    assert config.load("", {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("not toml", "is no TOML"),
+        (with_line('isuer = "x"'), "isuer"),
+        (GOOD.replace('client_id = "berth"', ""), "client_id"),
+        (GOOD.replace('"oidc"', '"kerberos"'), "kerberos"),
+        (GOOD.replace('"env:CORP_SECRET"', '"s3cret"'), "client_secret: write env:NAME or file:PATH"),
+        (GOOD.replace("CORP_SECRET", "NO_SUCH_VARIABLE"), "the variable NO_SUCH_VARIABLE is not set"),
+        (GOOD.replace('"env:CORP_SECRET"', '"file:/nowhere"'), "/nowhere cannot be read"),
+        (GOOD.replace("https://id", "http://id"), "write an https address"),
+        (GOOD.replace('id = "corp"', 'id = "Corp/1"'), "lower-case"),
+        (GOOD + GOOD, "two providers have this id"),
+        (GOOD.replace("(.+)@", "(.+@"), "no regular expression"),
+        (GOOD.replace("(.+)@", ".+@"), "into parentheses"),
+        (with_line('link = ["phone"]'), "link: “phone”"),
+        (with_line('scopes = ["email"]'), "“openid” is missing"),
+        (with_line('group = "x"', to="rules"), "rules 3: say what follows"),
+        (with_line('team = "x"', to="rules"), "rules 3: say one of group"),
+        (with_line('group = "x"\nteam = "x"\nrole = "boss"', to="rules"), "role is one of"),
+        (with_line('group = "x"\nsite_role = "root"', to="rules"), "site_role is one of"),
+        (with_line('group_pattern = "x"\nteam = "\\\\1"', to="rules"), "names a part that the"),
+        (with_line('group = "x"\nteam = "\\\\1"', to="rules"), "refers to a pattern, and there is none"),
+        (with_line('claim = "hd"', to="require"), "either equals or pattern"),
+        (with_line('group = "x"\nequals = "y"', to="require"), "belong to a claim"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named(tmp_path, text, said):
+    words = wrong(tmp_path, text)
+    assert said in words
+    assert "s3cret" not in words
+
+
+def test_all_mistakes_are_said_at_once(tmp_path):
+    text = GOOD.replace("https://id", "http://id").replace("CORP_SECRET", "NO_SUCH")
+    assert "write an https address" in wrong(tmp_path, text)
+    assert "NO_SUCH is not set" in wrong(tmp_path, text)
+
+
+def test_passwords_cross_no_network_in_the_clear(tmp_path):
+    ldap = """
+[[provider]]
+kind = "ldap"
+id = "directory"
+name = "Directory"
+url = "ldap://ldap.example.org"
+user_base = "dc=example,dc=org"
+"""
+    assert "unencrypted" in wrong(tmp_path, ldap)
+    assert loaded(tmp_path, ldap + "start_tls = true\n")
+    assert loaded(tmp_path, ldap.replace("ldap.example.org", "127.0.0.1"))
+
+
+def test_a_file_that_is_not_there_is_an_error_of_the_system_check(settings, configure):
+    settings.BERTH_SIGN_IN_PROVIDERS = "/nowhere/providers.toml"
+    found = [each for each in run_checks() if each.id == "identity.E001"]
+    assert "/nowhere/providers.toml cannot be read" in found[0].msg
+    configure(GOOD)
+    assert [each for each in run_checks() if each.id.startswith("identity")] == []
+
+
+def test_whoever_lets_the_world_in_is_warned(configure):
+    configure(GOOD.replace("https://id.example.org", "https://accounts.google.com"))
+    assert [each.id for each in run_checks() if each.id.startswith("identity")] == ["identity.W001"]
+    configure(
+        with_line('claim = "hd"\nequals = "example.org"', to="require").replace(
+            "https://id.example.org", "https://accounts.google.com"
+        )
+    )
+    assert [each.id for each in run_checks() if each.id.startswith("identity")] == []

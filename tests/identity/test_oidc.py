@@ -1,0 +1,375 @@
+"""Signing in by OpenID Connect, with a provider in a process of its own that lies as it is told."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.test import Client
+
+from portal.accounts.models import User
+from portal.events.models import Event
+from portal.identity import oidc
+from portal.identity.models import IdentityLink
+from tests.factories import PASSWORD
+from tests.identity.conftest import op_settings
+
+pytestmark = [pytest.mark.django_db, pytest.mark.engine]
+NORA = {
+    "sub": "42",
+    "preferred_username": "nora",
+    "email": "nora@example.org",
+    "email_verified": True,
+    "groups": ["vision"],
+}
+RULES = """
+[[provider.rules]]
+group = "vision"
+team = "vision"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _rules(op, configure, team):
+    configure(op_settings(op, rules=RULES))
+
+
+def who(browser: Client) -> str:
+    answer = browser.get("/api/v1/me")
+    return str(answer.json()["username"]) if answer.status_code == 200 else ""
+
+
+def said(answer: Any) -> str:
+    """The sentence of the page that refuses."""
+    text = answer.content.decode()
+    assert "You are not signed in" in text
+    assert 'href="/sign-in/"' in text
+    return str(text.split('role="alert"', 1)[1].split("</div>", 1)[0])
+
+
+# --- good ------------------------------------------------------------------------------------------
+
+
+def test_the_first_sign_in_makes_the_account_and_leads_where_one_wanted_to(op, client):
+    page = client.get("/sign-in/?next=/teams/").content.decode()
+    assert "Sign in with Example Corp" in page
+    assert "/sign-in/by/corp/?next=%2Fteams%2F" in page
+    op.tell(claims=NORA)
+    away = client.get("/sign-in/by/corp/?next=/teams/")
+    query = parse_qs(urlsplit(away["Location"]).query)
+    assert query["code_challenge_method"] == ["S256"]
+    assert query["redirect_uri"][0].endswith("/sign-in/oidc/corp/callback/")
+    assert len(query["nonce"][0]) > 30
+    back = client.get(op.approve(away["Location"]))
+    assert (back.status_code, back["Location"]) == (302, "/teams/")
+    nora = User.objects.get(username="nora")
+    assert who(client) == "nora"
+    assert list(nora.memberships.values_list("team__slug", flat=True)) == ["vision"]
+    entry = Event.objects.get(kind="session.signed_in")
+    assert entry.message == "signed in by corp"
+
+
+def test_a_group_change_takes_effect_at_the_next_sign_in(op):
+    op.sign_in(Client(), **NORA)
+    nora = User.objects.get(username="nora")
+    op.sign_in(Client(), **{**NORA, "groups": []})
+    assert not nora.memberships.exists()
+    op.sign_in(Client(), **NORA)
+    assert nora.memberships.exists()
+
+
+def test_who_the_provider_no_longer_lets_in_stays_out(op, configure, client):
+    configure(op_settings(op, 'require = [{ group = "vision" }]'))
+    op.sign_in(Client(), **NORA)
+    answer = op.sign_in(client, **{**NORA, "groups": []})
+    assert answer.status_code == 403
+    assert "groups" in said(answer)
+    assert who(client) == ""
+
+
+def test_an_unverified_address_is_not_taken(op, client):
+    op.sign_in(client, **{**NORA, "email_verified": False})
+    assert User.objects.get(username="nora").email == ""
+
+
+def test_several_providers_are_several_buttons(op, configure, client):
+    second = op_settings(op).replace('"corp"', '"other"').replace("Example Corp", "Other Org")
+    configure(op_settings(op) + second)
+    page = client.get("/sign-in/").content.decode()
+    assert "Sign in with Example Corp" in page
+    assert "Sign in with Other Org" in page
+    op.sign_in(client, **NORA)
+    op.tell(claims={**NORA, "preferred_username": "otto", "email": ""})
+    browser = Client()
+    browser.get(op.approve(browser.get("/sign-in/by/other/")["Location"]))
+    assert who(browser) == "otto"
+    assert set(IdentityLink.objects.values_list("provider", "subject")) == {("corp", "42"), ("other", "42")}
+
+
+def test_a_rotated_key_works_at_once(op, client):
+    op.sign_in(Client(), **NORA)
+    op.tell(rotate=True)
+    op.sign_in(client)
+    assert who(client) == "nora"
+
+
+def test_clocks_may_differ_a_little(op, client):
+    op.tell(claims=NORA, lies={"shift": {"iat": 50, "exp": -340}})
+    op.sign_in(client)
+    assert who(client) == "nora"
+
+
+def test_who_is_signed_in_as_another_is_signed_out_first(op, as_user, bob):
+    browser = as_user(bob)
+    op.sign_in(browser, **NORA)
+    assert who(browser) == "nora"
+    assert Event.objects.filter(kind="session.signed_out", actor=bob).exists()
+
+
+def test_a_second_sign_in_in_the_same_browser(op, client):
+    op.sign_in(client, **NORA)
+    op.sign_in(client)
+    assert who(client) == "nora"
+
+
+# --- lies ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lies", "reason"),
+    [
+        ({"id_token": {"aud": "another"}}, "meant for another application"),
+        ({"id_token": {"aud": ["another", "third"]}}, "meant for another application"),
+        ({"id_token": {"aud": ["berth", "another"]}}, "meant for another application"),
+        ({"id_token": {"azp": "another"}}, "meant for another application"),
+        ({"id_token": {"iss": "https://evil.example.org"}}, "from another issuer"),
+        ({"id_token": {"nonce": "another"}}, "answers another sign-in"),
+        ({"id_token": {"nonce": None}}, "answers another sign-in"),
+        ({"id_token": {"exp": None}}, "not valid"),
+        ({"id_token": {"sub": None}}, "not valid"),
+        ({"shift": {"exp": -1000, "iat": -1000}}, "has expired"),
+        ({"shift": {"iat": 1000}}, "from the future"),
+        ({"signature": "none"}, "not allowed"),
+        ({"signature": "hmac"}, "not allowed"),
+        ({"signature": "other"}, "not valid"),
+        ({"signature": "unknown key"}, "a key that the provider does not have"),
+        ({"userinfo": {"sub": "43"}}, "about somebody else"),
+        ({"lacks": ["id_token"]}, "no ID token"),
+        ({"discovery": {"issuer": "https://evil.example.org"}}, "names another issuer"),
+        ({"id_token": {"events": {oidc.LOGOUT_EVENT: {}}}}, "no token of this kind"),
+    ],
+)
+def test_a_lie_is_not_believed(op, client, lies, reason):
+    op.tell(claims=NORA)
+    away = client.get("/sign-in/by/corp/")
+    op.tell(lies=lies)
+    answer = client.get(op.approve(away["Location"]))
+    assert reason in said(answer)
+    assert answer.status_code in (400, 502)
+    assert who(client) == ""
+    assert not User.objects.filter(username="nora").exists()
+    assert Event.objects.get(kind="session.provider_refused").data["code"] == "provider_wrong"
+
+
+def test_userinfo_says_nothing_about_how_somebody_signed_in(op, configure, client):
+    configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
+    op.tell(claims=NORA, lies={"id_token": {"amr": ["pwd"]}, "userinfo": {"amr": ["otp"], "sub": "42"}})
+    op.sign_in(client)
+    assert Event.objects.get(kind="session.signed_in").message == "signed in by corp"
+
+
+def test_a_second_factor_at_the_provider_counts_where_the_settings_say_so(op, configure, client):
+    configure(op_settings(op, 'mfa = [{ claim = "amr", equals = "otp" }]'))
+    op.sign_in(client, **NORA, amr=["pwd", "otp"])
+    assert Event.objects.get(kind="session.signed_in").message == "signed in by corp and second factor there"
+
+
+def test_a_state_works_once_and_in_its_own_browser(op, client):
+    op.tell(claims=NORA)
+    back = op.approve(client.get("/sign-in/by/corp/")["Location"])
+    stranger = Client()
+    assert "not begun here" in said(stranger.get(back))
+    assert client.get(back).status_code == 302
+    client.post("/sign-out/")
+    assert "not begun here" in said(client.get(back))
+    assert who(client) == who(stranger) == ""
+
+
+def test_a_state_of_one_provider_is_none_of_anothers(op, configure, client):
+    second = op_settings(op).replace('"corp"', '"other"')
+    configure(op_settings(op) + second)
+    op.tell(claims=NORA)
+    back = op.approve(client.get("/sign-in/by/corp/")["Location"])
+    assert "not begun here" in said(client.get(back.replace("/corp/", "/other/")))
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?code=x", "?code=x&state=y", "?error=access_denied", "?state=x&error=x"]
+)
+def test_coming_back_from_nowhere(op, client, query):
+    assert "not begun here" in said(client.get(f"/sign-in/oidc/corp/callback/{query}"))
+
+
+def test_a_code_is_of_no_use_to_who_has_it_alone(op, client):
+    """PKCE: another browser's code, put into one's own sign-in, is refused by the provider."""
+    op.tell(claims=NORA)
+    victim = parse_qs(urlsplit(op.approve(Client().get("/sign-in/by/corp/")["Location"])).query)
+    own = op.approve(client.get("/sign-in/by/corp/")["Location"])
+    path, _, query = own.partition("?")
+    state = parse_qs(query)["state"][0]
+    answer = client.get(path, {"code": victim["code"][0], "state": state})
+    assert "refused the sign-in" in said(answer)
+    assert who(client) == ""
+
+
+def test_who_says_no_at_the_provider_is_told_so(op, client):
+    op.tell(claims=NORA, lies={"deny": True})
+    away = client.get("/sign-in/by/corp/")
+    assert "was cancelled" in said(client.get(op.approve(away["Location"])))
+
+
+@pytest.mark.parametrize(
+    "wanted", ["https://evil.example.org/", "//evil.example.org/", "/\\evil.example.org", "javascript:1"]
+)
+def test_no_way_leads_to_another_site(op, client, wanted):
+    op.tell(claims=NORA)
+    away = client.get("/sign-in/by/corp/", {"next": wanted})
+    assert client.get(op.approve(away["Location"]))["Location"] == "/"
+
+
+def test_what_the_address_asks_for_changes_nothing_of_the_protocol(op, client):
+    away = client.get(
+        "/sign-in/by/corp/?process=connect&scope=admin&auth_params=prompt%3Dnone%26redirect_uri%3Dx"
+    )
+    query = parse_qs(urlsplit(away["Location"]).query)
+    assert sorted(query["scope"][0].split()) == ["email", "openid", "profile"]
+    assert "prompt" not in query
+    assert query["redirect_uri"][0].endswith("/sign-in/oidc/corp/callback/")
+
+
+# --- down ------------------------------------------------------------------------------------------
+
+
+def test_a_provider_that_is_down_says_so_and_passwords_work(op, configure, client, ada):
+    op.tell(lies={"down": True})
+    answer = client.get("/sign-in/by/corp/")
+    assert answer.status_code == 503
+    assert "does not answer" in said(answer)
+    configure(op_settings(op).replace(op.issuer, "http://127.0.0.1:1"))
+    assert client.get("/sign-in/by/corp/").status_code == 503
+    assert "does not answer" in said(client.get("/sign-in/by/corp/"))
+    client.post("/sign-in/", {"username": "ada", "password": PASSWORD})
+    assert who(client) == "ada"
+
+
+def test_a_provider_that_goes_down_on_the_way(op, client):
+    op.tell(claims=NORA)
+    back = op.approve(client.get("/sign-in/by/corp/")["Location"])
+    op.tell(lies={"down": True})
+    assert "does not answer" in said(client.get(back))
+
+
+def test_a_provider_that_is_off_or_unknown_is_not_there(op, configure, client):
+    configure(op_settings(op, "enabled = false"))
+    assert client.get("/sign-in/by/corp/").status_code == 404
+    assert client.get("/sign-in/by/nowhere/").status_code == 404
+    assert "Example Corp" not in client.get("/sign-in/").content.decode()
+
+
+# --- sign-out --------------------------------------------------------------------------------------
+
+
+def test_signing_out_ends_the_session_there_too(op, configure, client):
+    configure(op_settings(op, "sign_out_everywhere = true"))
+    op.sign_in(client, **NORA)
+    left = client.post("/sign-out/")
+    assert left["Location"] == "/sign-in/oidc/corp/left/"
+    assert client.get("/sign-in/?next=/")["Location"] == left["Location"]
+    page = client.get(left["Location"]).content.decode()
+    assert f"{op.issuer}/end?id_token_hint=" in page
+    assert "post_logout_redirect_uri=" in page
+    assert who(client) == ""
+    assert client.get(left["Location"])["Location"] == "/sign-in/"
+
+
+def test_signing_out_here_alone_is_the_usual(op, client):
+    op.sign_in(client, **NORA)
+    assert client.post("/sign-out/")["Location"] == "/sign-in/"
+
+
+def logout_token(op: Any, **more: Any) -> str:
+    now = int(time.time())
+    token = {"iss": op.issuer, "aud": "berth", "iat": now, "exp": now + 100, "jti": "1", "sub": "42"}
+    token |= {"events": {oidc.LOGOUT_EVENT: {}}, **more}
+    told = {name: value for name, value in token.items() if value is not None}
+    return str(op.tell(logout_token=told)["token"])
+
+
+def test_who_signs_out_there_is_signed_out_here(op, client):
+    op.sign_in(client, **NORA)
+    other = Client()
+    op.sign_in(other, **{**NORA, "sub": "43", "preferred_username": "otto", "email": ""})
+    answer = Client(enforce_csrf_checks=True).post(
+        "/sign-in/oidc/corp/signed-out/", {"logout_token": logout_token(op)}
+    )
+    assert answer.status_code == 200
+    assert "no-store" in answer["Cache-Control"]
+    assert (who(client), who(other)) == ("", "otto")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"iss": "https://evil.example.org"},
+        {"aud": "another"},
+        {"iat": 1_000_000},
+        {"exp": 1_000_000},
+        {"events": {}},
+        {"events": None},
+        {"events": "x"},
+        {"nonce": "x"},
+        {"sub": None},
+    ],
+)
+def test_a_logout_token_that_is_none_signs_nobody_out(op, client, more):
+    op.sign_in(client, **NORA)
+    token = logout_token(op, **more)
+    answer = Client().post("/sign-in/oidc/corp/signed-out/", {"logout_token": token})
+    assert answer.status_code == 400
+    assert who(client) == "nora"
+
+
+@pytest.mark.parametrize("token", ["", "x", "a.b.c", "e30.e30.e30", "x" * 100_000])
+def test_no_token_at_all(op, token):
+    assert Client().post("/sign-in/oidc/corp/signed-out/", {"logout_token": token}).status_code == 400
+
+
+# --- test ------------------------------------------------------------------------------------------
+
+
+def test_a_test_shows_what_is_said_and_changes_nothing(op, as_user, ada):
+    browser = as_user(ada)
+    op.tell(claims=NORA)
+    before = (User.objects.count(), IdentityLink.objects.count())
+    away = browser.get("/sign-in-providers/corp/test/")
+    found = browser.get(op.approve(away["Location"]))
+    assert found["Location"] == "/sign-in-providers/corp/tested/"
+    page = browser.get(found["Location"]).content.decode()
+    assert "The account nora would be made" in page
+    assert "preferred_username" in page
+    assert (User.objects.count(), IdentityLink.objects.count()) == before
+    assert who(browser) == "ada"
+    assert Event.objects.filter(kind="user.provider_tested", actor=ada).exists()
+    assert browser.get(found["Location"])["Location"] == "/sign-in-providers/corp/"
+
+
+def test_a_test_is_for_who_began_it(op, as_user, ada, bob):
+    browser = as_user(ada)
+    op.tell(claims=NORA)
+    back = op.approve(browser.get("/sign-in-providers/corp/test/")["Location"])
+    ada.is_superuser = False
+    ada.save()
+    assert "Only the administrator" in said(browser.get(back))
+    assert as_user(bob).get("/sign-in-providers/corp/test/").status_code == 403

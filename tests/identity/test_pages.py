@@ -1,0 +1,130 @@
+"""The pages about sign-in providers, and the same over REST."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from portal.accounts.models import User
+from portal.events.models import Event
+from portal.identity.models import IdentityLink, LinkedBy
+from tests.factories import UserFactory
+from tests.fixtures import PROVIDER
+
+pytestmark = pytest.mark.django_db
+CLAIMS = {"sub": "42", "preferred_username": "nora", "groups": ["vision"], "email": "n@example.org"}
+RULES = """
+client_secret = "env:CORP_SECRET"
+
+[[provider.rules]]
+group = "vision"
+team = "vision"
+
+[[provider.rules]]
+group = "ghosts"
+team = "ghosts"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _provider(configure, monkeypatch, team) -> None:
+    monkeypatch.setenv("CORP_SECRET", "hush-hush")
+    configure(PROVIDER + RULES)
+
+
+@pytest.fixture
+def browser(as_user, ada):
+    return as_user(ada)
+
+
+def test_the_list_says_how_each_stands(browser, bob):
+    IdentityLink.objects.create(user=bob, provider="corp", subject="b", how=LinkedBy.CREATED)
+    page = browser.get("/sign-in-providers/").content.decode()
+    assert "Example Corp" in page
+    assert "Teams missing" in page
+    assert "http://127.0.0.1:1" in page
+
+
+def test_no_page_and_no_answer_holds_a_secret(browser):
+    for url in ("/sign-in-providers/", "/sign-in-providers/corp/", "/api/v1/sign-in-providers"):
+        text = browser.get(url).content.decode()
+        assert "hush-hush" not in text
+    assert "env:CORP_SECRET" in browser.get("/sign-in-providers/corp/").content.decode()
+
+
+def test_nothing_configured_says_what_to_do(browser, settings):
+    settings.BERTH_SIGN_IN_PROVIDERS = ""
+    page = browser.get("/sign-in-providers/").content.decode()
+    assert "BERTH_SIGN_IN_PROVIDERS" in page
+
+
+def test_a_preview_shows_what_would_become_of_claims_and_changes_nothing(browser):
+    before = (User.objects.count(), Event.objects.count())
+    page = browser.post("/sign-in-providers/corp/", {"claims": json.dumps(CLAIMS)}).content.decode()
+    assert "The account nora would be made" in page
+    assert "Team vision" in page
+    assert "is not verified" in page
+    assert (User.objects.count(), Event.objects.count()) == before
+
+
+@pytest.mark.parametrize("text", ["", "[]", "nonsense", '"x"', "[" * 40_000])
+def test_what_is_no_claims_is_refused_at_the_field(browser, text):
+    answer = browser.post("/sign-in-providers/corp/", {"claims": text})
+    assert answer.status_code == 400
+    assert 'id="id_claims_error"' in answer.content.decode()
+
+
+def test_claims_of_others_are_shown_as_text(browser):
+    claims = {**CLAIMS, "preferred_username": "<script>alert(1)</script>"}
+    page = browser.post("/sign-in-providers/corp/", {"claims": json.dumps(claims)}).content.decode()
+    assert "<script>alert" not in page
+    assert "cannot be a name here" in page
+
+
+def test_rest_previews_alike(api, ada):
+    answer = api(ada).post("sign-in-providers/corp/preview", {"claims": CLAIMS})
+    body = answer.json()
+    assert (body["action"], body["username"], body["refusal"]) == ("create", "nora", None)
+    assert body["teams"] == [{"team": "vision", "role": "member", "effect": "gained", "by_rule": True}]
+    refused = api(ada).post("sign-in-providers/corp/preview", {"claims": {"sub": "1"}}).json()
+    assert refused["refusal"]["code"] == "claim_missing"
+    assert refused["refusal"]["params"]["claim"] == "preferred_username"
+    assert "preferred_username" in refused["refusal"]["detail"]
+
+
+def test_links_are_made_and_ended_on_the_page(browser, bob):
+    url = "/sign-in-providers/corp/"
+    assert browser.post(f"{url}link/", {"username": "bob", "subject": "42"}).status_code == 302
+    assert "42" in browser.get(url).content.decode()
+    again = browser.post(f"{url}link/", {"username": "bob", "subject": "43"})
+    assert again.status_code == 400
+    assert "linked already" in again.content.decode()
+    assert (
+        "nobody-there"
+        in browser.post(f"{url}link/", {"username": "nobody-there", "subject": "1"}).content.decode()
+    )
+    assert "End the link" in browser.get(f"{url}unlink/bob/").content.decode()
+    browser.post(f"{url}unlink/bob/")
+    assert not IdentityLink.objects.exists()
+
+
+def test_links_are_made_and_ended_over_rest(api, ada, bob):
+    program = api(ada)
+    made = program.post("sign-in-providers/corp/links", {"username": "bob", "expected": "robert"})
+    assert (made.status_code, made.json()["linked_by"]) == (201, "administrator")
+    assert program.post("sign-in-providers/corp/links", {"username": "bob"}).status_code == 400
+    assert program.delete("sign-in-providers/corp/links/bob").status_code == 204
+    assert program.delete("sign-in-providers/corp/links/bob").status_code == 404
+    assert program.get("sign-in-providers/nowhere").status_code == 404
+
+
+def test_five_hundred_links_are_a_few_pages_and_a_few_queries(browser, django_assert_max_num_queries):
+    people = User.objects.bulk_create(UserFactory.build_batch(500, password="!"))
+    IdentityLink.objects.bulk_create(
+        IdentityLink(user=user, provider="corp", subject=user.username, how=LinkedBy.CREATED)
+        for user in people
+    )
+    with django_assert_max_num_queries(14):
+        page = browser.get("/sign-in-providers/corp/?page=2").content.decode()
+    assert page.count("/unlink/") == 50

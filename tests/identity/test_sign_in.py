@@ -1,0 +1,418 @@
+"""Sign-in by a provider's claims: accounts, links, places and roles; and the attacks on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError
+
+from portal.accounts import deactivation, users
+from portal.accounts import services as accounts
+from portal.accounts.models import AccountStatus, Membership, Team, User
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Event, Notification
+from portal.identity import registry, services
+from portal.identity.decisions import decide
+from portal.identity.models import GivenPlace, IdentityLink, LinkedBy
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import DesiredState
+from tests.factories import MembershipFactory, TeamFactory, UserFactory, WorkspaceFactory
+from tests.fixtures import PROVIDER
+
+pytestmark = pytest.mark.django_db
+RULES = """
+[[provider.rules]]
+group = "vision"
+team = "vision"
+
+[[provider.rules]]
+group = "vision-leads"
+team = "vision"
+role = "owner"
+
+[[provider.rules]]
+group = "ops"
+site_role = "operator"
+
+[[provider.rules]]
+group = "admins"
+site_role = "administrator"
+"""
+
+
+def claims(*groups: str, sub: str = "42", name: str = "nora", **more: Any) -> dict[str, Any]:
+    address = {"email": f"{name}@example.org", "email_verified": True}
+    return {"sub": sub, "preferred_username": name, **address, "groups": list(groups), **more}
+
+
+def sign_in(*groups: str, **more: Any) -> User:
+    user, _decision = services.sign_in(provider=registry.named("corp"), claims=claims(*groups, **more))
+    return User.objects.get(pk=user.pk)
+
+
+def refusal(*groups: str, **more: Any) -> str:
+    with pytest.raises(NotAllowed) as caught:
+        sign_in(*groups, **more)
+    return caught.value.reason.code.value
+
+
+def places(user: User) -> dict[str, str]:
+    return dict(user.memberships.values_list("team__slug", "role"))
+
+
+@pytest.fixture(autouse=True)
+def _rules(configure, team) -> None:
+    configure(PROVIDER + RULES)
+
+
+@pytest.fixture
+def settled(configure):
+    """Have other settings of the provider, with the same rules."""
+
+    def change(line: str, rules: str = RULES) -> None:
+        configure(PROVIDER + line + rules)
+
+    return change
+
+
+# --- accounts ---------------------------------------------------------------------------------------
+
+
+def test_the_first_sign_in_makes_the_account_with_places_and_roles():
+    nora = sign_in("vision", "ops")
+    assert (nora.username, nora.email, nora.status) == ("nora", "nora@example.org", AccountStatus.ACTIVE)
+    assert not nora.has_usable_password()
+    assert (places(nora), nora.roles) == ({"vision": "member"}, ["operator"])
+    kinds = set(Event.objects.filter(targets__key=str(nora.pk)).values_list("kind", flat=True))
+    assert {"user.joined", "user.linked", "user.changed"} <= kinds
+    actors = set(
+        Event.objects.filter(kind="team.member_set", team__slug="vision").values_list(
+            "actor_label", flat=True
+        )
+    )
+    assert "The rules of Example Corp" in actors
+
+
+def test_the_same_subject_is_the_same_account_whatever_it_is_called():
+    nora = sign_in()
+    again = sign_in(name="renamed")
+    assert (again.pk, again.username, again.email) == (nora.pk, "nora", "renamed@example.org")
+    assert sign_in(sub="43", name="otto").pk != nora.pk
+
+
+def test_claims_are_not_kept():
+    sign_in("vision", secret_claim="confidential-value")
+    kept = [str(vars(row)) for model in (IdentityLink, Event) for row in model.objects.all()]
+    assert kept
+    assert not any("confidential-value" in each for each in kept)
+
+
+def test_no_account_is_made_where_the_settings_say_so(settled):
+    settled("create_accounts = false\n")
+    assert refusal() == "no_account"
+    assert not User.objects.filter(username="nora").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["../etc", "nora nora", "nora@example.org", "-", ".nora", "n" * 33, "{{7*7}}"]
+)
+def test_a_name_that_cannot_be_one_is_refused(name):
+    assert refusal(name=name, email="") in ("username_not_valid", "username_too_long")
+
+
+def test_what_cannot_be_an_address_is_none():
+    assert sign_in(email="<script>@").email == ""
+
+
+# --- nobody takes another's account -----------------------------------------------------------------
+
+
+def test_a_name_that_is_taken_here_is_nobodys_by_being_called_so(bob):
+    assert refusal(name="bob", email="") == "username_taken"
+    assert IdentityLink.objects.count() == 0
+
+
+def test_an_address_that_is_taken_here_is_no_proof_by_itself(bob):
+    assert refusal(name="robert", email=bob.email.upper()) == "email_taken"
+
+
+def test_a_deleted_name_comes_back_for_nobody(ada, bob):
+    users.delete(actor=ada, user=bob)
+    assert refusal(name="bob") == "username_taken"
+
+
+def test_who_was_deleted_does_not_come_back_under_another_name(ada):
+    users.delete(actor=ada, user=sign_in())
+    assert refusal(name="fresh-name") == "user_deleted"
+
+
+def test_who_is_deactivated_stays_out_and_gets_nothing(ada):
+    nora = sign_in()
+    deactivation.deactivate(actor=ada, user=nora)
+    assert refusal("vision", "ops") == "account_deactivated"
+    nora.refresh_from_db()
+    assert (places(nora), nora.roles) == ({}, [])
+
+
+def test_a_verified_address_links_where_the_settings_trust_it(settled):
+    settled('link = ["email"]\n')
+    olaf = users.create(actor=SYSTEM, username="olaf", email="nora@example.org")
+    assert sign_in().pk == olaf.pk
+    assert IdentityLink.objects.get().how == LinkedBy.EMAIL
+    olaf.refresh_from_db()
+    assert olaf.status == AccountStatus.ACTIVE
+
+
+def test_an_unverified_address_links_nothing(settled):
+    settled('link = ["email"]\n')
+    users.create(actor=SYSTEM, username="olaf", email="nora@example.org")
+    assert sign_in(email_verified=False).username == "nora"
+
+
+def test_who_writes_anothers_address_into_their_account_gets_nothing_of_theirs(settled):
+    """Mallory waits with Nora's address for Nora's first sign-in, to have her teams."""
+    settled('link = ["email"]\n')
+    mallory = UserFactory(username="mallory", email="")
+    users.change_email(user=mallory, email="nora@example.org", password="a-long-enough-password")
+    assert refusal("vision") == "email_taken"
+    assert places(mallory) == {}
+
+
+def test_a_name_links_where_the_settings_trust_it(settled, bob):
+    settled('link = ["username"]\n')
+    assert sign_in(name="bob", email="").pk == bob.pk
+
+
+def test_no_rule_links_an_administrator(settled, ada):
+    settled('link = ["email", "username"]\n')
+    ada.email_confirmed = True
+    ada.save()
+    assert refusal(name="ada", email=ada.email) == "roles_not_linked"
+
+
+def test_a_second_identity_does_not_get_a_linked_account(settled):
+    settled('link = ["email", "username"]\n')
+    sign_in()
+    assert refusal(sub="43") == "linked_to_another"
+
+
+def test_an_administrator_links_by_subject_or_by_name(ada, bob, alice):
+    corp = registry.named("corp")
+    services.link(actor=ada, provider=corp, user=bob, subject="42")
+    assert sign_in().pk == bob.pk
+    services.link(actor=ada, provider=corp, user=alice, expected="Alicia")
+    assert sign_in(sub="7", name="alicia").pk == alice.pk
+    assert refusal(sub="8", name="alice", email="") == "username_taken"
+    assert sign_in(sub="8", name="alicia", email="").pk != alice.pk
+    with pytest.raises(StateConflict):
+        services.link(actor=ada, provider=corp, user=bob, subject="99")
+    with pytest.raises(InvalidInput):
+        services.link(actor=ada, provider=corp, user=ada, subject="")
+    with pytest.raises(NotAllowed):
+        services.link(actor=bob, provider=corp, user=bob, subject="1")
+
+
+def test_a_link_that_ends_takes_what_the_rules_gave(ada):
+    nora = sign_in("vision", "ops")
+    services.unlink(actor=ada, provider_id="corp", username="nora")
+    nora.refresh_from_db()
+    assert (places(nora), nora.roles, nora.status) == ({}, [], AccountStatus.INVITED)
+    assert refusal() == "username_taken"
+
+
+def test_two_browsers_at_once_make_one_account(monkeypatch):
+    real, calls = services._settle, []
+
+    def slower(provider, given):
+        calls.append(1)
+        if len(calls) == 1:
+            real(provider, given)
+            raise IntegrityError
+        return real(provider, given)
+
+    monkeypatch.setattr(services, "_settle", slower)
+    assert sign_in("vision").username == "nora"
+    assert User.objects.filter(username="nora").count() == 1
+
+
+# --- places and roles -------------------------------------------------------------------------------
+
+
+def test_who_leaves_a_group_loses_what_it_gave_and_nothing_else():
+    other = TeamFactory(slug="audio")
+    nora = sign_in("vision", "ops")
+    MembershipFactory(user=nora, team=other)
+    nora.is_approver = True
+    nora.save()
+    sign_in()
+    nora.refresh_from_db()
+    assert (places(nora), nora.roles) == ({"audio": "member"}, ["approver"])
+
+
+def test_a_place_that_somebody_gave_by_hand_stays(team):
+    nora = sign_in()
+    accounts.set_member(actor=SYSTEM, team=team, username="nora", role="member")
+    sign_in("vision")
+    sign_in()
+    assert places(nora) == {"vision": "member"}
+
+
+def test_an_owner_by_the_rules_is_again_what_they_were_by_hand(team):
+    nora = sign_in()
+    accounts.set_member(actor=SYSTEM, team=team, username="nora", role="member")
+    sign_in("vision-leads")
+    assert places(nora) == {"vision": "owner"}
+    sign_in()
+    assert places(nora) == {"vision": "member"}
+
+
+def test_the_role_follows_the_group():
+    nora = sign_in("vision")
+    sign_in("vision", "vision-leads")
+    assert places(nora) == {"vision": "owner"}
+    sign_in("vision")
+    assert places(nora) == {"vision": "member"}
+    sign_in()
+    assert places(nora) == {}
+
+
+def test_what_was_changed_by_hand_is_the_hands(team):
+    nora = sign_in("vision")
+    accounts.set_member(actor=SYSTEM, team=team, username="nora", role="owner")
+    sign_in()
+    assert places(nora) == {"vision": "owner"}
+    assert not GivenPlace.objects.exists()
+
+
+def test_a_role_that_was_there_before_stays():
+    nora = sign_in()
+    nora.is_operator = True
+    nora.save()
+    sign_in("ops")
+    sign_in()
+    nora.refresh_from_db()
+    assert nora.roles == ["operator"]
+
+
+def test_a_rule_may_make_an_administrator_and_take_it_back(ada):
+    assert sign_in("admins").administers
+    assert not sign_in().administers
+
+
+def test_the_last_administrator_stays_one_and_is_told():
+    nora = sign_in("admins")
+    assert sign_in().administers
+    assert Event.objects.filter(kind="user.rules_not_met").exists()
+    assert Notification.objects.filter(user=nora, kind="identity.rules_not_met").exists()
+
+
+def test_a_member_with_workspaces_leaves_the_team_and_they_stop(team, local_pool):
+    nora = sign_in("vision")
+    running = WorkspaceFactory(owner=nora, team=team, state=State.RUNNING, pool=local_pool)
+    stopped = WorkspaceFactory(owner=nora, team=team, state=State.STOPPED, desired_state=DesiredState.STOPPED)
+    sign_in()
+    running.refresh_from_db()
+    assert places(nora) == {}
+    assert running.desired_state == DesiredState.STOPPED
+    with pytest.raises(StateConflict) as caught:
+        workspaces.start(actor=nora, workspace_id=stopped.pk)
+    assert caught.value.code == "not_a_member"
+
+
+def test_an_owner_who_leaves_passes_the_team_on(settled, bob):
+    team = TeamFactory(slug="audio")
+    settled("", '[[provider.rules]]\ngroup = "a"\nteam = "audio"\nrole = "owner"\n')
+    nora = sign_in("a")
+    sign_in()
+    assert places(nora) == {"audio": "owner"}
+    assert Event.objects.filter(kind="user.rules_not_met").exists()
+    MembershipFactory(team=team, user=bob)
+    sign_in()
+    assert places(nora) == {}
+    assert Membership.objects.get(team=team, user=bob).role == "owner"
+
+
+# --- teams that are not there -----------------------------------------------------------------------
+
+
+def test_a_team_that_is_not_there_is_told_to_administrators_and_not_made(settled, ada):
+    settled("", '[[provider.rules]]\neveryone = true\nteam = "ghosts"\n')
+    nora = sign_in()
+    assert places(nora) == {}
+    assert not Team.objects.filter(slug="ghosts").exists()
+    entry = Event.objects.get(kind="user.rules_not_met")
+    assert entry.data["problems"][0]["code"] == "team_not_there"
+    sign_in()
+    assert Notification.objects.filter(user=ada, kind="identity.rules_not_met").count() == 1
+
+
+def test_a_team_is_made_where_the_rule_says_so(settled):
+    rule = "[[provider.rules]]\ngroup_pattern = \"gpu-(.+)\"\nteam = '\\1'\ncreate_team = true\n"
+    settled("", rule)
+    nora = sign_in("gpu-audio", "gpu-../x", "gpu-" + "y" * 50)
+    assert places(nora) == {"audio": "member"}
+    assert Team.objects.filter(slug="audio").exists()
+    codes = {each["code"] for each in Event.objects.get(kind="user.rules_not_met").data["problems"]}
+    assert codes == {"team_name_not_valid"}
+
+
+# --- what is refused is noted; a preview is the same answer and changes nothing ----------------------
+
+
+def test_a_refusal_is_in_the_audit_log(bob):
+    refusal(name="bob", email="")
+    entry = Event.objects.get(kind="session.provider_refused")
+    assert entry.data == {"provider": "corp", "code": "username_taken"}
+
+
+def test_a_provider_that_is_off_signs_nobody_in(settled):
+    settled("enabled = false\n")
+    assert refusal() == "provider_off"
+
+
+@pytest.mark.parametrize("groups", [(), ("vision",), ("vision-leads", "ops"), ("admins",)])
+def test_a_preview_says_what_the_sign_in_does(groups, ada):
+    for held in ((), ("vision",), ("vision-leads", "ops")):
+        sign_in(*held)
+        decision = decide(registry.named("corp"), claims(*groups))
+        foretold = {each.team: each.role for each in decision.places if each.role}
+        roles = sorted(each.role for each in decision.roles if each.effect != "lost")
+        before = (User.objects.count(), Event.objects.count(), Membership.objects.count())
+        decide(registry.named("corp"), claims(*groups))
+        assert (User.objects.count(), Event.objects.count(), Membership.objects.count()) == before
+        nora = sign_in(*groups)
+        assert (places(nora), sorted(nora.roles)) == (foretold, roles)
+
+
+# --- viewers and auditors ---------------------------------------------------------------------------
+
+
+def test_a_group_of_viewers(settled, team, local_pool):
+    settled("", RULES + '[[provider.rules]]\neveryone = true\nteam = "vision"\nrole = "viewer"\n')
+    nora = sign_in()
+    assert places(nora) == {"vision": "viewer"}
+    sign_in("vision")
+    assert places(nora) == {"vision": "member"}
+    running = WorkspaceFactory(owner=nora, team=team, state=State.RUNNING, pool=local_pool)
+    sign_in()
+    running.refresh_from_db()
+    assert (places(nora), running.desired_state) == ({"vision": "viewer"}, DesiredState.STOPPED)
+
+
+def test_who_becomes_an_auditor_gives_up_what_does_not_go_with_it(settled):
+    settled("", RULES + '[[provider.rules]]\ngroup = "audit"\nsite_role = "auditor"\n')
+    nora = sign_in("vision", "ops")
+    sign_in("audit")
+    nora.refresh_from_db()
+    assert (places(nora), nora.roles) == ({}, ["auditor"])
+    sign_in("audit", "ops", "vision")
+    nora.refresh_from_db()
+    assert (places(nora), nora.roles) == ({}, ["auditor"])
+    codes = {each["code"] for each in Event.objects.get(kind="user.rules_not_met").data["problems"]}
+    assert codes == {"auditor_holds_no_other_role", "auditor_only_views"}
+    sign_in("ops", "vision")
+    nora.refresh_from_db()
+    assert (places(nora), nora.roles) == ({"vision": "member"}, ["operator"])
