@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 from portal.accounts import api as accounts
 from portal.accounts import user_api as users
 from portal.catalog import api as catalog
+from portal.channels import api as channels
 from portal.common.api import routes, unknown_endpoint
 from portal.events import api as events
 from portal.events import audit_api as audit
@@ -53,6 +54,7 @@ v1 = [
     *events.urlpatterns,
     *audit.urlpatterns,
     *webhooks.urlpatterns,
+    *channels.urlpatterns,
     *scheduling.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,

@@ -22,6 +22,7 @@ app.autodiscover_tasks(
         "portal.events",
         "portal.accounts",
         "portal.webhooks",
+        "portal.channels",
         "portal.inventory",
         "portal.workspaces",
         "portal.gpu_checks",

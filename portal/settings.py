@@ -98,6 +98,7 @@ INSTALLED_APPS = [
     "portal.accounts",
     "portal.webhooks",
     "portal.identity",
+    "portal.channels",
     "portal.inventory",
     "portal.catalog",
     "portal.workspaces",
@@ -325,6 +326,7 @@ SPECTACULAR_SETTINGS = {
         "GpuCheckCauseEnum": "portal.gpu_checks.models.CheckCause",
         "GpuCheckStatusEnum": "portal.gpu_checks.models.CheckStatus",
         "GpuCheckVerdictEnum": "portal.gpu_checks.models.CheckVerdict",
+        "ChannelMessageStatusEnum": "portal.channels.models.MessageStatus",
         "WebhookDeliveryStatusEnum": "portal.webhooks.models.DeliveryStatus",
         "ReservationStatusEnum": "portal.reservations.models.ReservationStatus",
         "PlacementCodeEnum": "portal.common.reasons.codes.PlacementCode",
@@ -352,6 +354,15 @@ except ValueError as error:
     raise ImproperlyConfigured(f"BERTH_OUTGOING_ALLOW: {error}. Write networks as 10.1.0.0/16.") from error
 # Certificates of authorities to believe in place of the usual ones, in PEM.
 BERTH_OUTGOING_CA_FILE = env.str("BERTH_OUTGOING_CA_FILE", default="")
+# The services that notices may be sent through, by the schemas of apprise's URLs: none that runs a program,
+# reads a file or speaks without TLS.
+BERTH_CHANNEL_SCHEMAS = env.list(
+    "BERTH_CHANNEL_SCHEMAS",
+    default=[
+        "slack", "msteams", "workflow", "workflows", "mmosts", "discord", "rockets", "matrixs", "gchat",
+        "wxteams", "webex", "zulip", "ntfys", "gotifys", "tgram", "opsgenie", "pagerduty", "pover", "signals",
+    ],
+)  # fmt: skip
 BERTH_WEBHOOK_KEEP_DAYS = max(1, env.int("BERTH_WEBHOOK_KEEP_DAYS", default=30))
 BERTH_WEBHOOK_DISABLE_DAYS = max(1, env.int("BERTH_WEBHOOK_DISABLE_DAYS", default=5))
 
@@ -368,6 +379,25 @@ BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
 BERTH_LEDGER_TICK_S = env.int("BERTH_LEDGER_TICK_S", default=60)
 # Sealed entries of the audit log are deleted after so many days; 0: never.
 BERTH_AUDIT_KEEP_DAYS = max(0, env.int("BERTH_AUDIT_KEEP_DAYS", default=0))
+# The audit log is sent on, entry by entry: tls://host:6514, tcp://host:514 or udp://host:514; and to a URL.
+BERTH_AUDIT_SYSLOG = env.str("BERTH_AUDIT_SYSLOG", default="")
+BERTH_AUDIT_WEBHOOK = env.str("BERTH_AUDIT_WEBHOOK", default="")
+BERTH_AUDIT_WEBHOOK_SECRET = secret("BERTH_AUDIT_WEBHOOK_SECRET", "audit_webhook_secret")
+if BERTH_AUDIT_SYSLOG:
+    try:
+        _syslog = urlsplit(BERTH_AUDIT_SYSLOG)
+        _complete = _syslog.scheme in ("tls", "tcp", "udp") and _syslog.hostname and _syslog.port
+    except ValueError:
+        _complete = False
+    if not _complete:
+        raise ImproperlyConfigured(
+            "BERTH_AUDIT_SYSLOG is not valid: write tls://host:6514 (or tcp://, udp://)."
+        )
+if BERTH_AUDIT_WEBHOOK and not (
+    BERTH_AUDIT_WEBHOOK.startswith(("https://", "http://"))
+    and BERTH_AUDIT_WEBHOOK_SECRET.startswith("whsec_")
+):
+    raise ImproperlyConfigured("BERTH_AUDIT_WEBHOOK needs a URL, and BERTH_AUDIT_WEBHOOK_SECRET as whsec_….")
 BERTH_SHARE_HALF_LIFE_S = env.int("BERTH_SHARE_HALF_LIFE_S", default=86_400)
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
 # What devices did, by the minute and by the hour; docs/capacity.md says what that takes.

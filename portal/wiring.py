@@ -14,7 +14,10 @@ from portal.accounts.domain_events import (
     UserDeleted,
 )
 from portal.catalog import services as catalog
+from portal.channels import outbox as channels
+from portal.channels.services import delete_all_of as delete_channels
 from portal.common.domain_events import in_transaction, on_commit
+from portal.events.domain_events import NoticesWritten
 from portal.gpu_checks import lost_devices, preflight, results
 from portal.gpu_checks.domain_events import HandOutCheckEnded
 from portal.inventory.domain_events import (
@@ -39,6 +42,7 @@ from portal.workspaces.domain_events import (
     PreflightDue,
     RequestChanged,
     StateChanged,
+    WorkspaceFailed,
     WorkspaceQueued,
     WorkspaceReady,
     WorkspaceRequested,
@@ -49,6 +53,8 @@ from portal.workspaces.gateway import publishing
 
 def connect() -> None:
     """Register every listener; once, when Django is ready."""
+    # events
+    in_transaction(NoticesWritten, channels.notices_written)
     # accounts
     on_commit(SignedOut, publishing.end_sessions)
     # Requests go before the workspaces that wait for them.
@@ -57,7 +63,7 @@ def connect() -> None:
     )
     on_commit(UserDeactivated, publishing.end_access)
     in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
-    in_transaction(UserDeleted, workspaces.delete_all_of)
+    in_transaction(UserDeleted, workspaces.delete_all_of, delete_channels)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory
     in_transaction(InventoryApplied, catalog.offer_accelerators)
@@ -76,6 +82,7 @@ def connect() -> None:
     in_transaction(RequestChanged, snapshot_feed.request_changed)
     on_commit(EndpointChanged, publishing.endpoint_changed)
     in_transaction(WorkspaceReady, notices.ready)
+    in_transaction(WorkspaceFailed, notices.failed)
     in_transaction(PreflightDue, preflight.proceed)
     in_transaction(PreemptionDue, evictions.carry_out)
     in_transaction(AllocationsReleased, preflight.scrub_after)

@@ -22,7 +22,7 @@ class NotificationSerializer(serializers.ModelSerializer[Notification]):
 
     class Meta:
         model = Notification
-        fields = ["id", "at", "kind", "title", "body", "url", "read_at"]
+        fields = ["id", "at", "kind", "title", "body", "url", "read_at", "repeats"]
         read_only_fields = fields
 
 

@@ -5,41 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from rest_framework import serializers
+from rest_framework.response import Response
 
-from portal.common.api import ListViewSet, Router, documented
+from portal.common.api import ApiView, ListViewSet, Router, UserRequest, documented, operation, routes
 from portal.common.scopes import Scope
-from portal.events import selectors
+from portal.events import audit_stream, selectors
+from portal.events.audit_entries import AuditEntrySerializer
 from portal.events.audit_filters import AuditFilter
 from portal.events.models import Event
-
-
-class AuditEntrySerializer(serializers.ModelSerializer[Event]):
-    """Who did what, when, why and from where. What the portal did by itself comes from nowhere."""
-
-    actor = serializers.CharField(source="actor_label")
-    action = serializers.CharField(source="kind")
-    reason = serializers.CharField(source="why", help_text="Why, where that is known.")
-    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
-    workspace = serializers.UUIDField(source="workspace_id", allow_null=True)
-
-    class Meta:
-        model = Event
-        fields = [
-            "id",
-            "at",
-            "actor",
-            "action",
-            "message",
-            "reason",
-            "team",
-            "workspace",
-            "data",
-            "address",
-            "user_agent",
-            "request_id",
-            "token",
-        ]
-        read_only_fields = fields
 
 
 @documented(list="Read the audit log", of="Newest first. For administrators.")
@@ -54,6 +27,33 @@ class AuditEntryViewSet(ListViewSet):
         return selectors.entries_for(self.request.user)
 
 
+class AuditStreamSerializer(serializers.Serializer[Any]):
+    """A receiver that the audit log is sent on to, and how far."""
+
+    name = serializers.CharField(help_text="`syslog` or `webhook`.")
+    target = serializers.CharField(help_text="Where to, without what may be secret.")
+    last_id = serializers.IntegerField(help_text="The number of the last entry that got through.")
+    waiting = serializers.IntegerField(help_text="How many entries have not.")
+    sent_at = serializers.DateTimeField(allow_null=True)
+    last_error = serializers.CharField(allow_blank=True, help_text="A code; empty when all is well.")
+    failed_at = serializers.DateTimeField(allow_null=True)
+
+
+class AuditStreams(ApiView):
+    """How far the audit log has been sent on; for administrators."""
+
+    scopes = {"GET": Scope.AUDIT_READ, "*": Scope.AUDIT_READ}
+
+    @operation(
+        "Read how far the audit log has been sent on",
+        description="For administrators. Empty where no receiver is set.",
+        responses={200: AuditStreamSerializer(many=True)},
+    )
+    def get(self, request: UserRequest) -> Response:
+        selectors.entries_for(request.user)
+        return Response(AuditStreamSerializer(audit_stream.standings(), many=True).data)
+
+
 router = Router()
 router.register("audit-entries", AuditEntryViewSet, basename="audit-entry")
-urlpatterns = router.urls
+urlpatterns = [*routes("audit-streams", AuditStreams, "audit-streams"), *router.urls]

@@ -16,8 +16,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from portal.common.typed_requests import SignedInRequest
-from portal.events import selectors, services
-from portal.events.audit_api import AuditEntrySerializer
+from portal.events import audit_stream, selectors, services
+from portal.events.audit_entries import AuditEntrySerializer
 from portal.events.audit_filters import AuditFilter
 from portal.events.kinds import AuditKind
 from portal.events.models import AuditSeal, Event
@@ -44,6 +44,7 @@ def audit(request: SignedInRequest) -> HttpResponse:
         "subjects": sorted({f"{kind.partition('.')[0]}." for kind in AuditKind}),
         "kinds": sorted(AuditKind),
         "seal": AuditSeal.objects.first(),
+        "streams": audit_stream.standings(),
     }
     return render(request, "events/audit.html", context, status=200 if valid else 400)
 

@@ -51,6 +51,10 @@ class AuditKind(StrEnum):
     TOKEN_REVOKED = "token.revoked"  # noqa: S105
 
     # Webhooks and channels.
+    CHANNEL_CREATED = "channel.created"
+    CHANNEL_CHANGED = "channel.changed"
+    CHANNEL_DISABLED = "channel.disabled"
+    CHANNEL_DELETED = "channel.deleted"
     WEBHOOK_CREATED = "webhook.created"
     WEBHOOK_CHANGED = "webhook.changed"
     WEBHOOK_SECRET_ROTATED = "webhook.secret_rotated"  # noqa: S105

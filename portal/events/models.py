@@ -131,6 +131,9 @@ class Notification(models.Model):
     read_at = models.DateTimeField(null=True, blank=True)
     mail_due_at = models.DateTimeField(null=True, blank=True, db_index=True)
     mail_attempts = models.PositiveSmallIntegerField(default=0)
+    repeats = models.PositiveIntegerField(
+        default=0, help_text=_("How many more like it there were, which wrote no notice of their own.")
+    )
 
     class Meta:
         ordering = ["-id"]
@@ -154,3 +157,25 @@ class Cursor(models.Model):
 
     class Meta:
         abstract = True
+
+
+class AuditStream(Cursor):
+    """How far the audit log has been sent on to a receiver: `name` is `syslog` or `webhook`.
+
+    `failures` counts those in a row, `last_error` is a code and empty when all is well. `busy_until` is until
+    when a worker is at it, `not_before` how long a receiver that failed is left alone.
+    """
+
+    name = models.CharField(max_length=16, primary_key=True)
+    sent_at = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0)
+    last_error = models.CharField(max_length=30, blank=True)
+    failed_at = models.DateTimeField(null=True, blank=True)
+    not_before = models.DateTimeField(null=True, blank=True)
+    busy_until = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return f"{self.name} at {self.last_id}"

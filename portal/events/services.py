@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from portal.common import origins
 from portal.common.actors import SystemActor, label_of
+from portal.common.domain_events import emit
 from portal.common.texts import strip_nul
 from portal.events import live
+from portal.events.domain_events import NoticesWritten
 from portal.events.kinds import AuditKind
 from portal.events.models import Event, EventTarget, Notification, TargetKind
 
@@ -128,8 +131,19 @@ def _origin() -> dict[str, str | None]:
     }
 
 
-def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: str = "") -> list[Notification]:
+def notify(
+    users: Iterable[User],
+    kind: str,
+    title: str,
+    body: str = "",
+    url: str = "",
+    *,
+    fold: timedelta | None = None,
+) -> list[Notification]:
     """Tell each of the users once; returns what was written, for those who had not just been told.
+
+    With `fold`, who has an unread notice of this kind that is younger than that gets no other: it counts one
+    more (`repeats`). So a node that takes many workspaces with it is one notice, one e-mail, one message.
 
     In the caller's transaction: what is rolled back has told nobody. `url` is a path in the portal, the
     one next action. An e-mail follows where mail is configured, the user has an address and wants it.
@@ -144,6 +158,8 @@ def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: st
             user__in=wanted, kind=kind, title=title, url=url, read_at=None, at__gte=now - SAME_NOTICE
         ).values_list("user_id", flat=True)
     )
+    if fold is not None:
+        notified |= _folded(wanted, kind, now - fold)
     made = Notification.objects.bulk_create(
         Notification(
             user=user,
@@ -159,7 +175,20 @@ def notify(users: Iterable[User], kind: str, title: str, body: str = "", url: st
     )
     for notice in made:
         transaction.on_commit(partial(live.publish_to, notice.user_id, kind))
+    if made:
+        emit(NoticesWritten(tuple(made)))
     return made
+
+
+def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
+    """Count one more on the youngest unread notice of this kind of each user who has one; returns those."""
+    found = dict(
+        Notification.objects.filter(user__in=users, kind=kind, read_at=None, at__gte=since)
+        .order_by("pk")
+        .values_list("user_id", "pk")
+    )
+    Notification.objects.filter(pk__in=found.values()).update(repeats=F("repeats") + 1)
+    return set(found)
 
 
 def mark_read(*, actor: User, notification_id: int | None = None) -> int:

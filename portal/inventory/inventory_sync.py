@@ -20,6 +20,7 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
+from portal.inventory import notices
 from portal.inventory.domain_events import CapacityChanged
 from portal.inventory.models import Device, Node, Pool
 from provisioning.types import DeviceInfo, DeviceKind, NodeInfo
@@ -56,6 +57,11 @@ class _Changes:
     reported: set[str] = field(default_factory=set)
     """UUIDs that another event speaks of: they neither appear nor disappear beside it."""
 
+    @property
+    def really_gone(self) -> list[Device]:
+        """Those that no other event speaks of."""
+        return [row for row in self.gone if row.uuid not in self.reported]
+
 
 def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
     """Take in the devices of these nodes; inside a transaction, under the pool's lock."""
@@ -70,6 +76,10 @@ def apply_devices(pool: Pool, seen: Sequence[tuple[Node, NodeInfo]]) -> None:
     _write(changes)
     for each in changes:
         _record_changes(pool, each)
+    notices.devices_out(pool, "ill", [(each.node, len(each.ill)) for each in changes if each.ill])
+    notices.devices_out(pool, "unseen", [(each.node, len(each.unseen)) for each in changes if each.unseen])
+    gone_of = [(each.node, len(each.really_gone)) for each in changes if each.really_gone]
+    notices.devices_out(pool, "disappeared", gone_of)
 
 
 def _compare(node: Node, info: NodeInfo, rows: Sequence[Device], all_seen: set[str]) -> _Changes:
@@ -243,7 +253,7 @@ def _record_changes(pool: Pool, each: _Changes) -> None:
     if each.unseen:
         note = each.node.accelerator_note or "The driver did not answer."
         record_change("unseen", f"cannot see {_several(each.unseen)} on {name}: {note}", each.unseen)
-    gone = [row for row in each.gone if row.uuid not in each.reported]
+    gone = each.really_gone
     if gone:
         record_change("disappeared", f"no longer finds {_several(gone)} on {name}", gone)
 

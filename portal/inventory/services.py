@@ -25,6 +25,7 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
+from portal.inventory import notices
 from portal.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
@@ -152,6 +153,8 @@ def _set_state(pool: Pool, state: PoolState, message: str) -> None:
         text = f"finds {pool.name} {state.label.lower()}" + (f": {message}" if message else "")
         emit(CapacityChanged())
         events.record(actor=SYSTEM, kind=AuditKind(f"pool.{state.value}"), pool=pool, message=text)
+        if state is PoolState.UNREACHABLE:
+            notices.pool_unreachable(pool, message)
 
 
 def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node:
@@ -199,6 +202,8 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )
+        if not info.online:
+            notices.node_offline(pool, node)
     if was_state and info.accelerator_state and was_state != info.accelerator_state:
         note = f": {info.accelerator_note}" if info.accelerator_note else ""
         emit(CapacityChanged())
@@ -248,6 +253,7 @@ def _node_offline(pool: Pool, node: Node) -> None:
             targets=[Target(TargetKind.NODE, node.name)],
             data={"node": node.name},
         )
+        notices.node_offline(pool, node)
 
 
 @transaction.atomic

@@ -8,24 +8,8 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
+from portal.events import type_choices
 from portal.events.event_types import EventType
-
-SUBJECTS = {
-    "workspace": _("Workspaces"),
-    "quota_request": _("Requests for more"),
-    "grant": _("Grants"),
-    "quota": _("Quotas"),
-    "budget": _("GPU-hours"),
-    "reservation": _("Reservations"),
-    "team": _("Teams"),
-    "gpu_check": _("GPU checks"),
-    "device": _("GPUs"),
-    "node": _("Nodes"),
-    "pool": _("Pools"),
-    "user": _("Accounts"),
-    "session": _("Sign-in"),
-}
-"""What the types of one subject are called together."""
 
 
 class WebhookForm(forms.Form):
@@ -65,19 +49,4 @@ class WebhookForm(forms.Form):
 
     def groups(self) -> list[dict[str, Any]]:
         """The types by subject, for the page: what each is called, and whether it is chosen."""
-        field = self["types"]
-        chosen = {str(name) for name in field.value() or []}
-        found: dict[str, dict[str, Any]] = {}
-        for number, each in enumerate(self._offered):
-            group = found.setdefault(each.subject, {"label": SUBJECTS[each.subject], "types": []})
-            group["types"].append(
-                {
-                    "name": each.name,
-                    "summary": each.summary,
-                    "id": f"type-{number}",
-                    "on": each.name in chosen,
-                }
-            )
-        for group in found.values():
-            group["count"] = sum(each["on"] for each in group["types"])
-        return list(found.values())
+        return type_choices.groups(self._offered, {str(name) for name in self["types"].value() or []})

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from portal.common.domain_events import DomainEvent
+from portal.common.reasons.reason import Reason
+from portal.workspaces.lifecycle import TerminationReason
 from portal.workspaces.models import Workspace
 
 
@@ -53,6 +55,15 @@ class WorkspaceReady(DomainEvent):
     """Its app answers: its user can work from now on."""
 
     workspace: Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceFailed(DomainEvent):
+    """It could not be started, or ended without being asked to; `reason` says why."""
+
+    workspace: Workspace
+    termination: TerminationReason
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,43 @@ from datetime import timedelta
 from django.utils.translation import gettext as _
 
 from portal.common.formatting import format_duration
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.wording import message_of
 from portal.events.services import notify
-from portal.workspaces.domain_events import WorkspaceReady
+from portal.workspaces.domain_events import WorkspaceFailed, WorkspaceReady
+from portal.workspaces.lifecycle import TerminationReason
 
+FOLD = timedelta(minutes=15)
+"""Of those that fail within this time, as with their node, one is told and counts the others."""
 LONG_WAIT = timedelta(minutes=2)
 """Who waited for a place so long has gone on to something else, and is told when it is ready."""
+
+
+def failed(event: WorkspaceFailed) -> None:
+    """Tell the owner of one that could not be started, or that ended without being asked to.
+
+    Of a GPU that has vanished the owner is told by whoever has seen it.
+    """
+    if event.reason.code is WorkspaceCode.DEVICE_LOST:
+        return
+    workspace = event.workspace
+    named = {"name": workspace.name}
+    match event.termination:
+        case TerminationReason.LOST:
+            kind, title = "workspace.lost", _("%(name)s has disappeared") % named
+        case TerminationReason.APP_EXITED:
+            kind, title = "workspace.lost", _("%(name)s has ended by itself") % named
+        case _:
+            kind, title = "workspace.failed", _("%(name)s could not be started") % named
+    body = _("%(why)s Its files are kept.") % {"why": message_of(event.reason)}
+    notify(
+        [workspace.owner],
+        kind=kind,
+        title=_("Simulated: %(title)s") % {"title": title} if workspace.simulated else title,
+        body=body,
+        url=f"/workspaces/{workspace.pk}/",
+        fold=FOLD,
+    )
 
 
 def ready(event: WorkspaceReady) -> None:

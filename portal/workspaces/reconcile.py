@@ -30,6 +30,7 @@ from portal.workspaces.domain_events import (
     AllocationsReleased,
     PreemptionDue,
     PreflightDue,
+    WorkspaceFailed,
     WorkspaceWaits,
 )
 from portal.workspaces.lifecycle import (
@@ -253,6 +254,7 @@ def fail(
         attempts=0,
         next_reconcile_at=timezone.now(),
     )
+    emit(WorkspaceFailed(workspace, termination_reason, reason))
     dispatch.send(workspace, Op.DELETE)
 
 

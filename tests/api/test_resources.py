@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
 from portal.accounts.models import Delegation, Team, User
+from portal.channels import sending
+from portal.channels.models import Channel, Message
 from portal.common.actors import SYSTEM
 from portal.events.kinds import AuditKind
 from portal.events.services import notify, record
@@ -123,6 +126,41 @@ class TestDeliveries(DetailCase):
     def stock(self) -> None:
         made = webhooks.create(actor=SYSTEM, team=vision(), **HOOK)
         webhooks.send_test(actor=SYSTEM, endpoint=made.endpoint)
+
+
+class TestChannels(DetailCase, CreateCase):
+    path, read_scope, write_scope = "notice-channels", "webhooks:read", "webhooks:write"
+    reader, fixtures = "alice", ("team",)
+    body = {
+        "name": "Chat",
+        "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ",
+        "kinds": ["requests"],
+    }
+    required = ("name", "url", "kinds")
+
+    @pytest.fixture(autouse=True)
+    def _no_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
+
+    def stock(self) -> None:
+        alice = User.objects.get(username="alice")
+        Channel.objects.create(user=alice, name="Phone", service="ntfy", url="x", kinds=["requests"])
+
+
+class TestChannelMessages(ListCase):
+    read_scope, reader, fixtures, max_queries = "webhooks:read", "alice", ("team",), 4
+    filters = {"status=pending": 1, "status=sent": 0}
+
+    @property
+    def path(self) -> str:  # type: ignore[override]
+        return f"notice-channels/{Channel.objects.get().pk}/messages"
+
+    def stock(self) -> None:
+        alice = User.objects.get(username="alice")
+        channel = Channel.objects.create(
+            user=alice, name="Phone", service="ntfy", url="x", kinds=["requests"]
+        )
+        Message.objects.create(channel=channel, kind="test", title="A test", created_at=timezone.now())
 
 
 class TestNotices(ListCase):

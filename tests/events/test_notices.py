@@ -222,3 +222,23 @@ def test_programs_read_and_mark_their_users_notices(alice, bob, with_token):
     tell(alice, title="Another")
     assert client.post("/api/v1/notifications/read").json() == {"read": 1}
     assert Notification.objects.get(user=bob).read_at is None
+
+
+# --- folding ------------------------------------------------------------------------------------
+
+
+def test_repeated_ones_are_folded_into_the_first_while_it_is_unread(alice, bob, mailing, clock):
+    fold = dt.timedelta(minutes=15)
+    for number in range(20):
+        tell(alice, title=f"paper-{number} has failed", url=f"/{number}/", fold=fold)
+        clock.shift(6)
+    tell(bob, fold=fold)
+    (notice,) = Notification.objects.filter(user=alice)
+    assert (notice.title, notice.repeats) == ("paper-0 has failed", 19)
+    assert mail.send_due() == 2  # alice's one, and bob's
+    services.mark_read(actor=alice)
+    tell(alice, title="paper-21 has failed", fold=fold)
+    clock.shift(fold.total_seconds() + 1)
+    tell(alice, title="paper-22 has failed", fold=fold)
+    titles = list(Notification.objects.filter(user=alice).order_by("pk").values_list("title", "repeats"))
+    assert titles == [("paper-0 has failed", 19), ("paper-21 has failed", 0), ("paper-22 has failed", 0)]

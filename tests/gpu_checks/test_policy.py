@@ -291,7 +291,7 @@ def test_a_simulated_pool_goes_through_cordon_and_recovery_to_its_return(
         assert run.report["verdict"] not in ("pass", "degraded")
         assert "imulated" in run.summary
     notices = Notification.objects.filter(user=olga)
-    assert notices.count() == 5
+    assert notices.count() == 6
     assert all("imulated" in note.title for note in notices)
 
     # Work goes on, on what is good.

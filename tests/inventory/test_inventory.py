@@ -376,3 +376,36 @@ def test_devices_that_cannot_be_seen_are_out_of_use_and_not_gone(catalog):
     assert Event.objects.filter(kind="device.unseen").count() == 1
     services.apply_inventory(pool=pool, inventory=inventory_of(node_info(gpus=2, accelerator_state="ok")))
     assert all(row.healthy for row in Device.objects.all())
+
+
+# --- who is told --------------------------------------------------------------------------------
+
+
+def told(user) -> dict[str, tuple[str, int]]:
+    from portal.events.models import Notification
+
+    return {each.kind: (each.title, each.repeats) for each in Notification.objects.filter(user=user)}
+
+
+def test_operators_are_told_of_nodes_and_pools_that_are_away_and_members_are_not(pool, olga, alice):
+    nodes = list(pool.nodes.order_by("name"))
+    services.apply_inventory(pool=pool, inventory=inventory_of())
+    failure = Failure("backend_unavailable", "It does not answer.", retryable=True, blame="backend")
+    for _ in range(3):
+        services.apply_inventory_failure(pool=pool, failure=failure)
+    found = told(olga)
+    assert found["pool.unreachable"] == (f"Simulated: The pool {pool.name} cannot be reached", 0)
+    title, repeats = found["node.offline"]
+    assert title.endswith(f"of {pool.name} is offline")
+    assert repeats == len(nodes) - 1, "one notice, which counts the others"
+    assert told(alice) == {}
+
+
+def test_operators_are_told_once_of_all_gpus_that_have_failed(catalog, olga):
+    pool = local_pool_with(node_info("node-1", gpus=2), node_info("node-2", gpus=2))
+    infos = [node_info(name, gpus=2) for name in ("node-1", "node-2")]
+    ill = [
+        replace(info, devices=tuple(replace(each, healthy=False) for each in info.devices)) for info in infos
+    ]
+    services.apply_inventory(pool=pool, inventory=inventory_of(*ill))
+    assert told(olga) == {"device.ill": ("4 GPUs of node-1 and node-2 are out of service", 0)}

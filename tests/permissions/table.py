@@ -69,6 +69,9 @@ POST   account/tokens/<uuid:token_id>/revoke/               302 404 404 404 302 
 GET    audit/                                               302 403 403 403 403 403 200 403 200 -
 GET    audit/export/<slug:form>/                            302 403 403 403 403 403 200 403 200 -
 
+# --- REST: audit streams ---
+GET    api/v1/audit-streams                                 401 403 403 403 403 403 200 403   200 audit:read
+
 # --- pages: teams ---
 GET    teams/                                               302 200 200 200 200 200 200 200   -
 POST   teams/                                               302 403 403 403 403 403 403 302   -
@@ -96,6 +99,20 @@ GET    webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 
 POST   webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 302 404 302   -
 GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 404 302   -
 POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 404 302   -
+
+# --- pages: channels; the one named here is bob's, and is known to nobody else ---
+GET    account/channels/                                    302 200 200 200 200 200 200 200   -
+POST   account/channels/                                    302 302 302 302 302 302 302 302   -
+GET    teams/<slug:slug>/channels/                          302 404 403 403 403 200 403 200   -
+POST   teams/<slug:slug>/channels/                          302 404 403 403 403 302 403 302   -
+GET    channels/<uuid:channel_id>/                          302 404 404 404 200 404 404 404   -
+POST   channels/<uuid:channel_id>/                          302 404 404 404 302 404 404 404   -
+GET    channels/<uuid:channel_id>/test/                     302 404 404 404 302 404 404 404   -
+POST   channels/<uuid:channel_id>/test/                     302 404 404 404 302 404 404 404   -
+GET    channels/<uuid:channel_id>/switch/                   302 404 404 404 302 404 404 404   -
+POST   channels/<uuid:channel_id>/switch/                   302 404 404 404 302 404 404 404   -
+GET    channels/<uuid:channel_id>/delete/                   302 404 404 404 200 404 404 404   -
+POST   channels/<uuid:channel_id>/delete/                   302 404 404 404 302 404 404 404   -
 
 # --- pages: pools ---
 GET    pools/                                               302 200 200 200 200 200 200 200   -
@@ -178,6 +195,15 @@ POST   api/v1/webhooks/<uuid:webhook_id>/rotate-secret      401 404 403 403 403 
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 200 404 200   webhooks:read
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 404 200   webhooks:read
 POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 403 202 404 202   webhooks:write
+
+# --- REST: channels of notices; the one named here is bob's, and is known to nobody else ---
+GET    api/v1/notice-channels                               401 200 200 200 200 200 200 200   webhooks:read
+POST   api/v1/notice-channels                               401 201 201 201 201 201 201 201   webhooks:write
+GET    api/v1/notice-channels/<uuid:channel_id>             401 404 404 404 200 404 404 404   webhooks:read
+PATCH  api/v1/notice-channels/<uuid:channel_id>             401 404 404 404 200 404 404 404   webhooks:write
+DELETE api/v1/notice-channels/<uuid:channel_id>             401 404 404 404 204 404 404 404   webhooks:write
+POST   api/v1/notice-channels/<uuid:channel_id>/test        401 404 404 404 202 404 404 404   webhooks:write
+GET    api/v1/notice-channels/<uuid:channel_id>/messages    401 404 404 404 200 404 404 404   webhooks:read
 
 # --- people: the one named here is dan ---
 GET    sign-in/forgotten/                                   404 404 404 404 404 404 404 404   -

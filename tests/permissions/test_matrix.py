@@ -27,6 +27,7 @@ from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
 HOOK = {"name": "Bot", "url": "https://example.org/", "types": ["workspace.failed"]}
+CHANNEL = {"name": "Chat", "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -127,6 +128,14 @@ def hooked(owner: Any) -> dict[str, Any]:
     return {"<uuid:webhook_id>": made.pk, "<uuid:delivery_id>": sent.pk}
 
 
+def listening(user: Any) -> dict[str, Any]:
+    """A channel of the user's."""
+    from portal.channels import services
+
+    made = services.create(actor=user, team=None, **CHANNEL, kinds=["workspaces"])
+    return {"<uuid:channel_id>": made.pk}
+
+
 def invited() -> dict[str, Any]:
     """A guest's link."""
     from portal.accounts import links
@@ -173,6 +182,7 @@ class Stage:
             ).pk,
             **invited(),
             **hooked(people["alice"]),
+            **listening(people["bob"]),
             "<username:username>": "dan",
             "<slug:form>": "csv",
             "<slug:idp>": linked(people["dan"]),
@@ -225,6 +235,11 @@ class Stage:
             **{("POST", route): HOOK for route in ("webhooks/", "teams/<slug:slug>/webhooks/")},
             **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},
             ("POST", "webhooks/<uuid:webhook_id>/"): HOOK,
+            ("POST", "account/channels/"): {**CHANNEL, "types": ["workspaces"]},
+            ("POST", "teams/<slug:slug>/channels/"): {**CHANNEL, "types": ["workspace.failed"]},
+            ("POST", "channels/<uuid:channel_id>/"): {"name": "Another", "types": ["workspaces"]},
+            ("POST", "api/v1/notice-channels"): {**CHANNEL, "kinds": ["workspaces"]},
+            ("PATCH", "api/v1/notice-channels/<uuid:channel_id>"): {"enabled": True},
             ("PATCH", "api/v1/webhooks/<uuid:webhook_id>"): {"name": "Another"},
             ("POST", "teams/<slug:slug>/"): {"username": "erin", "role": "member"},
             ("POST", "teams/<slug:slug>/members/<str:username>/role/"): {"role": "owner"},
@@ -285,6 +300,7 @@ class Stage:
 
 @pytest.fixture
 def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch, providers) -> Stage:
+    from portal.channels import sending
     from portal.workspaces import dispatch
     from portal.workspaces.gateway import tickets
     from tests.factories import local_pool_with, node_info
@@ -296,6 +312,7 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch, pro
     run_until_ready(sent, workspace)
     token, _ = make_token(bob)
     notify([bob], "test", "Something that bobs are told")
+    monkeypatch.setattr(sending, "look_at", lambda _url: sending.Outcome(ok=True, service="Slack"))
     monkeypatch.setattr(tickets, "issue", lambda *_, **__: "ticket")
     monkeypatch.setattr(dispatch, "read_logs", lambda *_, **__: "a log line\n")
     people = {"charlie": charlie, "dan": dan, "bob": bob, "alice": alice, "olga": olga}

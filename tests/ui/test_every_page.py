@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from portal.channels.models import Channel
 from portal.inventory.models import Device, Node
 from portal.webhooks import services as webhooks
 from tests.factories import WorkspaceFactory
@@ -131,6 +132,23 @@ class TestConfirmIdentity(PageCase):
 
 class TestResetMfa(TestUser):
     url = "/users/bob/reset-mfa/"
+
+
+class TestOwnChannels(PageCase):
+    url = "/account/channels/"
+
+
+class TestTeamChannels(PageCase):
+    url = "/teams/vision/channels/"
+
+
+class TestChannel(PageCase):
+    partials = ("log",)
+
+    @pytest.fixture(autouse=True)
+    def _channel(self, _stocked: None, alice: object) -> None:
+        made = Channel.objects.create(user=alice, name="Phone", service="ntfy", url="x", kinds=["requests"])
+        self.url = f"/channels/{made.pk}/"
 
 
 class TestTokens(PageCase):

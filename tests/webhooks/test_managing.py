@@ -25,7 +25,7 @@ BODY = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.
 
 
 def test_a_kind_has_one_type_and_types_have_subjects_that_pages_know():
-    from portal.webhooks.forms import SUBJECTS
+    from portal.events.type_choices import SUBJECTS
 
     kinds = [kind for each in TYPES.values() for kind in each.kinds]
     assert len(kinds) == len(set(kinds)) == len(TYPE_OF_KIND)

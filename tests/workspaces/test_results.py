@@ -455,3 +455,39 @@ def test_who_waited_long_is_told_when_it_is_ready_and_nobody_else(make, alice, l
     told = Notification.objects.get(kind="workspace.ready")
     assert (told.user, told.title) == (alice, "late is ready")
     assert "waited 10 min" in told.body
+
+
+def told(user, kind: str) -> list[tuple[str, str, int]]:
+    from portal.events.models import Notification
+
+    found = Notification.objects.filter(user=user, kind=kind).order_by("pk")
+    return [(notice.title, notice.body, notice.repeats) for notice in found]
+
+
+def test_who_owns_what_could_not_be_started_is_told_once(make, alice, local_pool, sent):
+    for name in ("one", "two", "three"):
+        workspace = make(alice, name=name)
+        results.apply_result(
+            failed(taken(sent, Op.START), "no_image", message="No such image.", retryable=False)
+        )
+        workspace.refresh_from_db()
+        assert workspace.state == State.TERMINATING
+        assert answer(sent, Op.DELETE, "absent")
+    ((title, body, repeats),) = told(alice, "workspace.failed")
+    assert (title, repeats) == ("one could not be started", 2)
+    assert "No such image." in body
+
+
+def test_who_owns_what_has_disappeared_or_ended_is_told(running, sent, clock, alice):
+    observe(running, sent, clock)
+    assert answer(sent, Op.OBSERVE, "absent")
+    ((title, _body, _repeats),) = told(running.owner, "workspace.lost")
+    assert title == f"{running.name} has disappeared"
+
+
+def test_who_stops_or_deletes_is_told_nothing(running, sent, alice):
+    from portal.events.models import Notification
+
+    services.delete(actor=alice, workspace_id=running.pk)
+    assert answer(sent, Op.DELETE, "absent")
+    assert not Notification.objects.exists()

@@ -248,6 +248,23 @@ class IdentityCode(StrEnum):
     USERNAME_TOO_LONG = "username_too_long"
 
 
+class ChannelCode(StrEnum):
+    """Refusals about channels of notices."""
+
+    CHOOSE_KINDS = "channel_choose_kinds"
+    ENDED = "channel_ended"
+    NAMELESS = "channel_nameless"
+    NOT_CHECKED = "channel_not_checked"
+    NOT_VALID = "channel_not_valid"
+    NO_SUCH_CHANNEL = "no_such_channel"
+    ON_ITS_WAY = "channel_on_its_way"
+    TOO_MANY = "too_many_channels"
+    UNKNOWN_KINDS = "channel_unknown_kinds"
+    URL_NONE = "channel_url_none"
+    URL_PARAMETER = "channel_url_parameter"
+    URL_SERVICE = "channel_url_service"
+
+
 class InventoryCode(StrEnum):
     """Refusals about pools, nodes and devices."""
 
@@ -460,7 +477,7 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode,
+    WebhookCode, ChannelCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

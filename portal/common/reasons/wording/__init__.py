@@ -18,7 +18,8 @@ from portal.common.reasons.reason import Reason
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "accounts", "admission", "catalog", "checks", "common", "events", "identity", "inventory", "ledger",
+    "accounts", "admission", "catalog", "channels", "checks", "common", "events", "identity", "inventory",
+    "ledger",
     "mfa", "placement", "preemption", "quotas", "requests", "reservations", "waiting", "webhooks",
     "workspaces",
 )  # fmt: skip

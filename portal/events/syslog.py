@@ -1,0 +1,111 @@
+"""Messages of RFC 5424 over TLS (RFC 5425), TCP (RFC 6587, octet counting) and UDP (RFC 5426).
+
+Syslog has no answer. Over TCP and TLS a batch counts as taken when the server has read to the end of the
+connection and closed it, with every byte acknowledged; a server that drops it before gets all of it again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import socket
+import ssl
+import struct
+import termios
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from django.conf import settings
+
+PRIORITY = 13 * 8 + 6
+"""Facility `log audit`, severity `informational`."""
+APP_NAME = "berth"
+MAX_DATAGRAM = 60_000
+
+
+class NotTaken(Exception):
+    """The server has not taken it: `code` is `timeout`, `tls`, `connection` or `dropped`."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def message(*, at: datetime, host: str, message_id: str, text: str) -> bytes:
+    """One message. `text` is ASCII, as JSON without other characters is."""
+    when = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    header = f"<{PRIORITY}>1 {when} {_name(host, 255)} {APP_NAME} - {_name(message_id, 32)} -"
+    return f"{header} {text}".encode("ascii", "backslashreplace")
+
+
+def send(url: str, messages: Sequence[bytes], *, timeout_s: float) -> None:
+    """Send all of them in order. Raises `NotTaken`."""
+    parts = urlsplit(url)
+    where = (parts.hostname or "", parts.port or 0)
+    if parts.scheme == "udp":
+        _send_datagrams(where, messages, timeout_s)
+        return
+    framed = b"".join(b"%d %s" % (len(each), each) for each in messages)
+    connected = False
+    try:
+        with closing(socket.create_connection(where, timeout=timeout_s)) as plain:
+            connected = True
+            if parts.scheme == "tls":
+                with closing(_context().wrap_socket(plain, server_hostname=where[0])) as secured:
+                    secured.sendall(framed)
+                    _finish_tls(secured)
+            else:
+                plain.sendall(framed)
+                plain.shutdown(socket.SHUT_WR)
+                _read_to_the_end(plain)
+                if _unacknowledged(plain):
+                    raise NotTaken("dropped")
+    except TimeoutError as error:
+        raise NotTaken("timeout") from error
+    except ssl.SSLError as error:
+        raise NotTaken("tls") from error
+    except OSError as error:
+        raise NotTaken("dropped" if connected else "connection") from error
+
+
+def _send_datagrams(where: tuple[str, int], messages: Sequence[bytes], timeout_s: float) -> None:
+    """Each as one datagram, of which nobody knows whether it arrives."""
+    try:
+        family, kind, protocol, _canonical, address = socket.getaddrinfo(*where, type=socket.SOCK_DGRAM)[0]
+        with closing(socket.socket(family, kind, protocol)) as opened:
+            opened.settimeout(timeout_s)
+            for each in messages:
+                opened.sendto(each[:MAX_DATAGRAM], address)
+    except OSError as error:
+        raise NotTaken("connection") from error
+
+
+def _context() -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=settings.BERTH_OUTGOING_CA_FILE or None)
+
+
+def _finish_tls(secured: ssl.SSLSocket) -> None:
+    """Say that this is the end, and wait for the server's own. One that only closes has read it too."""
+    try:
+        secured.unwrap()
+    except ssl.SSLError as error:
+        if not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+            raise
+
+
+def _read_to_the_end(opened: socket.socket) -> None:
+    while opened.recv(4096):
+        # A syslog server says nothing; one that does is read until it closes.
+        continue
+
+
+def _unacknowledged(opened: socket.socket) -> int:
+    """Bytes that the other side's system has not acknowledged."""
+    answer = fcntl.ioctl(opened.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+    return int(struct.unpack("i", answer)[0])
+
+
+def _name(text: str, limit: int) -> str:
+    return re.sub(r"[^!-~]", "", text)[:limit] or "-"

@@ -1,0 +1,62 @@
+"""What those who run the pools are told of nodes, pools and devices. Repeated ones are folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from django.db.models import Q
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from portal.accounts.models import User
+from portal.common.reasons.wording import names_joined
+from portal.events import services as events
+from portal.inventory.models import Node, Pool
+
+FOLD = timedelta(minutes=15)
+MAX_NAMED = 3
+"""Nodes that a title names; more are the pool's."""
+
+
+def node_offline(pool: Pool, node: Node) -> None:
+    """A node is not found any more."""
+    title = _("%(node)s of %(pool)s is offline") % {"node": node.name, "pool": pool.name}
+    body = _(
+        "What runs there is looked after as soon as the node is back, or ends when it is seen to be gone."
+    )
+    _tell(pool, "node.offline", title, body, f"/gpus/nodes/{node.pk}/")
+
+
+def pool_unreachable(pool: Pool, message: str) -> None:
+    """A pool's driver cannot take stock."""
+    title = _("The pool %(pool)s cannot be reached") % {"pool": pool.name}
+    _tell(pool, "pool.unreachable", title, message, f"/pools/{pool.slug}/")
+
+
+def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> None:
+    """Devices have failed (`ill`), are not reported (`unseen`) or are gone (`disappeared`), by node."""
+    if not counts:
+        return
+    count = sum(each for _node, each in counts)
+    nodes = names_joined([node.name for node, _count in counts[:MAX_NAMED]])
+    where = nodes if len(counts) <= MAX_NAMED else pool.name
+    title = ngettext(
+        "%(count)d GPU of %(where)s is out of service",
+        "%(count)d GPUs of %(where)s are out of service",
+        count,
+    ) % {"count": count, "where": where}
+    body = {
+        "ill": _("The driver reports that they are not fit for work."),
+        "unseen": _("The driver does not answer for them."),
+        "disappeared": _("They are not there any more."),
+    }[kind]
+    url = f"/gpus/nodes/{counts[0][0].pk}/" if len(counts) == 1 else f"/pools/{pool.slug}/"
+    _tell(pool, f"device.{kind}", title, body, url)
+
+
+def _tell(pool: Pool, kind: str, title: str, body: str, url: str) -> None:
+    operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+    if pool.simulated:
+        title = _("Simulated: %(title)s") % {"title": title}
+    events.notify(operators, kind, title, body, url, fold=FOLD)
