@@ -67,7 +67,7 @@ def _types() -> Iterable[EventType]:
         "quota_request.decided",
         (K.QUOTA_REQUEST_APPROVED, K.QUOTA_REQUEST_DENIED),
         team,
-        _("A request for more was approved or denied; `action` says which."),
+        _("A request for more was approved or denied."),
     )
     yield EventType(
         "quota_request.withdrawn", (K.QUOTA_REQUEST_WITHDRAWN,), team, _("A request for more was withdrawn.")
@@ -85,7 +85,7 @@ def _types() -> Iterable[EventType]:
         "budget.warned",
         (K.LEDGER_WARNED_80, K.LEDGER_WARNED_100),
         team,
-        _("The team has used 80 or 100 % of its GPU-hours; `action` says which."),
+        _("The team has used 80 or 100 % of its GPU-hours."),
     )
     for word, kind, summary in (
         ("requested", K.RESERVATION_REQUESTED, _("Somebody asked for a reservation.")),
@@ -125,19 +125,19 @@ def _types() -> Iterable[EventType]:
             K.DEVICE_REPLACED, K.DEVICE_CORDONED, K.DEVICE_UNCORDONED, K.DEVICE_DRAINED,
         ),
         operators,
-        _("A GPU went out of service or came back; `action` says how."),
+        _("A GPU went out of service or came back."),
     )  # fmt: skip
     yield EventType(
         "node.state_changed",
         (K.NODE_ONLINE, K.NODE_OFFLINE, K.NODE_CORDONED, K.NODE_UNCORDONED, K.NODE_DRAINED, K.NODE_APPEARED),
         operators,
-        _("A node appeared, went out of service or came back; `action` says how."),
+        _("A node appeared, went out of service or came back."),
     )
     yield EventType(
         "pool.state_changed",
         (K.POOL_ONLINE, K.POOL_UNREACHABLE, K.POOL_UNKNOWN, K.POOL_CREATED),
         operators,
-        _("A pool was added, is reached or cannot be reached; `action` says which."),
+        _("A pool was added, is reached or cannot be reached."),
     )
     for word, summary in (
         ("invited", _("Somebody was invited.")),

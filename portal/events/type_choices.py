@@ -35,4 +35,8 @@ def groups(offered: Iterable[EventType], chosen: Collection[str]) -> list[dict[s
         on = each.name in chosen
         group["types"].append({"name": each.name, "summary": each.summary, "id": f"type-{number}", "on": on})
         group["count"] += on
-    return list(found.values())
+    rows = list(found.values())
+    for row in rows:
+        # Where nothing is chosen yet, the first shows what there is to choose.
+        row["open"] = bool(row["count"]) or (not chosen and row is rows[0])
+    return rows
