@@ -37,7 +37,7 @@ class Person:
         self.page.fill("#id_username", self.name)
         self.page.fill("#id_password", PASSWORD)
         self.shot("sign-in")
-        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("button", name="Sign in", exact=True).click()
         self.page.wait_for_url(f"{self.berth.url}/")
 
     def start_new(self, template: str) -> None:

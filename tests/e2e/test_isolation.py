@@ -284,7 +284,7 @@ def signed_in(browser: Browser, berth: Berth) -> Iterator[Callable[[str], Page]]
         page.goto("/")
         page.fill("#id_username", name)
         page.fill("#id_password", PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Sign in", exact=True).click()
         page.wait_for_url(f"{berth.url}/")
         return page
 

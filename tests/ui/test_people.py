@@ -53,7 +53,7 @@ def test_from_invitation_to_deactivation(visit: Any, ada: User, alice: User, tea
     page.get_by_text("gina is deactivated.").wait_for()
     looked_at(page, "deactivated")
     guest.reload()
-    guest.get_by_role("button", name="Sign in").wait_for()
+    guest.get_by_role("button", name="Sign in", exact=True).wait_for()
     page.goto("/audit/?action=session.")
     looked_at(page, "audit")
     page.emulate_media(color_scheme="dark")
