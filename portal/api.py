@@ -6,6 +6,7 @@ from django.urls import include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from portal.accounts import api as accounts
+from portal.accounts import token_api as tokens
 from portal.accounts import user_api as users
 from portal.catalog import api as catalog
 from portal.channels import api as channels
@@ -22,6 +23,8 @@ from portal.quotas.api import limits, site
 from portal.reservations import api as reservations
 from portal.scheduling import api as scheduling
 from portal.scheduling import drain_api as drains
+from portal.service_accounts import api as service_accounts
+from portal.service_accounts import rule_api as trust_rules
 from portal.webhooks import api as webhooks
 from portal.workspaces import api as workspaces
 
@@ -45,8 +48,11 @@ v1 = [
     *workspaces.urlpatterns,
     *catalog.urlpatterns,
     *accounts.urlpatterns,
+    *tokens.urlpatterns,
     *users.urlpatterns,
     *identity.urlpatterns,
+    *service_accounts.urlpatterns,
+    *trust_rules.urlpatterns,
     *inventory.urlpatterns,
     *samples.urlpatterns,
     *drains.urlpatterns,

@@ -23,6 +23,7 @@ app.autodiscover_tasks(
         "portal.accounts",
         "portal.webhooks",
         "portal.channels",
+        "portal.service_accounts",
         "portal.inventory",
         "portal.workspaces",
         "portal.gpu_checks",

@@ -99,6 +99,7 @@ INSTALLED_APPS = [
     "portal.webhooks",
     "portal.identity",
     "portal.channels",
+    "portal.service_accounts",
     "portal.inventory",
     "portal.catalog",
     "portal.workspaces",
@@ -234,6 +235,12 @@ BERTH_OIDC = {
     for name, value in env.ENVIRON.items()
     if name.startswith("BERTH_OIDC_") and value
 }
+# Issuers of OpenID Connect whose tokens are exchanged for those of service accounts, as their rules say; and
+# whether one on this very machine may be asked without TLS, which is for tests.
+BERTH_TOKEN_EXCHANGE_ISSUERS = env.list("BERTH_TOKEN_EXCHANGE_ISSUERS", default=[])
+BERTH_TOKEN_EXCHANGE_LOOPBACK = env.bool("BERTH_TOKEN_EXCHANGE_LOOPBACK", default=False)
+# No API token works longer than so many days after it was made; 0: as long as it was made for.
+BERTH_TOKEN_MAX_DAYS = max(0, env.int("BERTH_TOKEN_MAX_DAYS", default=0))
 AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
 # Failed sign-ins from one address in a quarter of an hour, whatever the names; many may share an address.
@@ -318,6 +325,8 @@ SPECTACULAR_SETTINGS = {
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_NAME_OVERRIDES": {
         "AccountStatusEnum": "portal.accounts.models.AccountStatus",
+        "IssuedTokenTypeEnum": "portal.service_accounts.exchange.grant.TOKEN_TYPES",
+        "AccountKindEnum": "portal.accounts.models.AccountKind",
         "SiteRoleEnum": "portal.accounts.models.SiteRole",
         "QuotaRequestKindEnum": "portal.quota_requests.models.RequestKind",
         "QuotaRequestStatusEnum": "portal.quota_requests.models.RequestStatus",

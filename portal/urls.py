@@ -26,5 +26,6 @@ urlpatterns = [
     path("", include("portal.scheduling.urls")),
     path("", include("portal.channels.urls")),
     path("", include("portal.webhooks.urls")),
+    path("", include("portal.service_accounts.urls")),
     path("", include("portal.workspaces.urls")),
 ]

@@ -8,7 +8,7 @@ import factory
 from django.utils import timezone
 
 from portal.accounts.models import ApiToken, Membership, Role, Team, User
-from portal.accounts.services import create_token
+from portal.accounts.tokens import create_token
 from portal.catalog.models import Flavor, Template
 from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope

@@ -32,6 +32,7 @@ def main() -> None:
 def _people() -> dict[str, str]:
     """Users and their team; a token for each that may do all that its user may."""
     from portal.accounts import services
+    from portal.accounts import tokens as account_tokens
     from portal.accounts.models import Team, User
     from portal.common.actors import SYSTEM
 
@@ -40,7 +41,7 @@ def _people() -> dict[str, str]:
         user = User.objects.filter(username=name).first()
         if user is None:
             user = User.objects.create_user(name, email="", password=PASSWORD)
-        tokens[name] = services.create_token(actor=SYSTEM, user=user, name="tests").secret
+        tokens[name] = account_tokens.create_token(actor=SYSTEM, user=user, name="tests").secret
     team = Team.objects.filter(slug=TEAM).first() or services.create_team(actor=SYSTEM, slug=TEAM, name="Lab")
     for name, role in PEOPLE.items():
         services.set_member(actor=SYSTEM, team=team, username=name, role=role)

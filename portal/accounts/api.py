@@ -1,9 +1,8 @@
-"""Who I am, teams, members and tokens over REST."""
+"""Who I am, teams and members over REST."""
 
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from django.db.models import QuerySet
 from django.urls import register_converter, reverse
@@ -11,17 +10,13 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.response import Response
 
 from portal.accounts import schema, selectors, services  # noqa: F401  (schema registers itself)
-from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import ApiToken, Membership, Team, User
 from portal.accounts.serializers import (
     MemberSerializer,
     MemberSetSerializer,
     MeSerializer,
-    NewTokenSerializer,
     TeamCreateSerializer,
     TeamSerializer,
-    TokenCreateSerializer,
-    TokenSerializer,
 )
 from portal.common.api import (
     ApiView,
@@ -55,7 +50,6 @@ class UsernameConverter:
 
 register_converter(UsernameConverter, "username")
 TEAM_SCOPES = {"GET": Scope.TEAMS_READ, "*": Scope.TEAMS_WRITE}
-TOKEN_SCOPES = {"GET": Scope.TOKENS_READ, "*": Scope.TOKENS_WRITE}
 USERNAME = OpenApiParameter("username", str, OpenApiParameter.PATH, description="The user's name.")
 
 
@@ -70,6 +64,7 @@ class Me(ApiView):
         token = request.auth if isinstance(request.auth, ApiToken) else None
         data = {
             "username": user.username,
+            "kind": user.kind.value,
             "email": user.email,
             "is_operator": user.operates,
             "is_approver": user.is_approver,
@@ -170,49 +165,7 @@ class MemberViewSet(ListViewSet):
         return Response(status=204)
 
 
-@documented(list="List your tokens", retrieve="Read one of your tokens")
-class TokenViewSet(ReadViewSet):
-    queryset = ApiToken.objects.none()
-    serializer_class = TokenSerializer
-    scopes = TOKEN_SCOPES
-    ordering = ("-created_at", "-id")
-    missing = AccountCode.NO_SUCH_TOKEN
-    lookup_url_kwarg = "token_id"
-    lookup_value_converter = "uuid"
-
-    def get_queryset(self) -> QuerySet[ApiToken]:
-        return selectors.tokens_of(self.request.user)
-
-    @operation(
-        "Create a token",
-        description="The answer holds the secret, this once. A token cannot make one that may do more.",
-        request=TokenCreateSerializer,
-        responses={201: NewTokenSerializer},
-        errors=[400, 415],
-    )
-    def create(self, request: UserRequest) -> Response:
-        require_fresh(request)
-        given = body_of(request, TokenCreateSerializer)
-        parent = request.auth if isinstance(request.auth, ApiToken) else None
-        made = services.create_token(
-            actor=request.user,
-            user=request.user,
-            name=given["name"],
-            scopes=given.get("scopes") or (parent.scopes if parent else services.widest(request.user)),
-            expires_at=given.get("expires_at"),
-            made_with=parent,
-        )
-        data = NewTokenSerializer(made.token, context={"secret": made.secret}).data
-        return Response(data, status=201, headers={"Cache-Control": "no-store"})
-
-    @operation("Revoke a token", description="At once.", responses={204: None}, errors=[404])
-    def destroy(self, request: UserRequest, token_id: UUID) -> Response:
-        services.revoke_token(actor=request.user, token_id=token_id)
-        return Response(status=204)
-
-
 router = Router()
 router.register("teams", TeamViewSet)
 router.register("teams/<slug:slug>/members", MemberViewSet)
-router.register("tokens", TokenViewSet, basename="token")
 urlpatterns = [*routes("me", Me, "me"), *router.urls]

@@ -27,13 +27,13 @@ from portal.events.kinds import AuditKind
 
 @transaction.atomic
 def deactivate(*, actor: User | SystemActor, user: User, reason: str = "") -> User:
-    """Switch an account off. Administrators only; twice is success.
+    """Switch an account off: administrators, and of a service account its team's owners. Twice is success.
 
     Sessions, links, tokens, tickets, delegations and open connections end, workspaces stop with their files
     kept, waiting requests are withdrawn, and ownership of teams passes on (`heirs_of`). Raises
     `StateConflict` for the last administrator who can sign in.
     """
-    policies.require_administrator(actor)
+    policies.require_manage_account(actor, user)
     user = locked(user)
     if not user.is_active:
         return user
@@ -64,9 +64,9 @@ def deactivate(*, actor: User | SystemActor, user: User, reason: str = "") -> Us
 def reactivate(*, actor: User | SystemActor, user: User) -> User:
     """Give an account back, with its password and its places in teams; nothing else of what ended.
 
-    Administrators only; twice is success. Raises `StateConflict` for one that has been deleted.
+    For who may deactivate it; twice is success. Raises `StateConflict` for one that has been deleted.
     """
-    policies.require_administrator(actor)
+    policies.require_manage_account(actor, user)
     user = locked(user)
     if user.deleted_at is not None:
         raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
@@ -102,13 +102,14 @@ def revoke_tokens(user: User) -> int:
 def heirs_of(actor: User | SystemActor, user: User) -> list[tuple[Membership, User | None]]:
     """The user's ownerships, each with who becomes owner in their place; None where there is another owner.
 
-    It is the member who has been in the team for longest, but for viewers, else whoever deactivates.
+    It is the member who has been in the team for longest, but for viewers and service accounts,
+    else whoever deactivates.
     """
     found: list[tuple[Membership, User | None]] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
     for membership in owned.order_by("team__slug"):
         others = Membership.objects.filter(team=membership.team, user__is_active=True).exclude(
-            Q(user=user) | Q(role=Role.VIEWER)
+            Q(user=user) | Q(role=Role.VIEWER) | Q(user__owning_team__isnull=False)
         )
         if others.filter(role=Role.OWNER).exists():
             found.append((membership, None))

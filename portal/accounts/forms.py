@@ -1,25 +1,14 @@
-"""Forms of sign-in, teams and tokens. They parse; the rules are in the services."""
+"""Forms of sign-in and teams. They parse; the rules are in the services."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import Role
-from portal.common.scopes import READING, Scope
-
-EXPIRIES = [
-    ("7", _("In 7 days")),
-    ("30", _("In 30 days")),
-    ("90", _("In 90 days")),
-    ("365", _("In a year")),
-    ("", _("Never")),
-]
 
 
 class SignInForm(AuthenticationForm):
@@ -130,38 +119,6 @@ class MemberForm(forms.Form):
         ),
     )
     role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER)
-
-
-class TokenForm(forms.Form):
-    """A new API token."""
-
-    name = forms.CharField(
-        label=_("What is it for?"),
-        max_length=80,
-        widget=forms.TextInput(
-            attrs={"autocomplete": "off", "placeholder": _("For example: nightly training")}
-        ),
-    )
-    expires = forms.ChoiceField(label=_("Expires"), choices=EXPIRIES, initial="90", required=False)
-    scopes = forms.MultipleChoiceField(
-        choices=Scope.choices,
-        initial=[Scope.ALL],
-        widget=forms.CheckboxSelectMultiple,
-        error_messages={"required": _("Choose at least one.")},
-    )
-
-    def __init__(self, *args: Any, reading: bool = False, **kwargs: Any) -> None:
-        """`reading`: only scopes that read are offered, all of them chosen."""
-        super().__init__(*args, **kwargs)
-        if reading:
-            scopes: Any = self.fields["scopes"]
-            scopes.choices = [choice for choice in Scope.choices if choice[0] in READING]
-            scopes.initial = [value for value, _label in scopes.choices]
-
-    def expires_at(self) -> datetime | None:
-        """The moment that was chosen, or None for never."""
-        days = self.cleaned_data["expires"]
-        return timezone.now() + timedelta(days=int(days)) if days else None
 
 
 def add_problems(form: forms.Form, problems: dict[str, list[str]], message: str) -> None:

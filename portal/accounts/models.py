@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from django.conf import settings
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import AbstractUser
 from django.contrib.auth.models import UserManager as DjangoUserManager
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
@@ -28,6 +30,13 @@ class AccountStatus(models.TextChoices):
     ACTIVE = "active", _("Active")
     DEACTIVATED = "deactivated", _("Deactivated")
     DELETED = "deleted", _("Deleted")
+
+
+class AccountKind(models.TextChoices):
+    """Who is behind an account."""
+
+    PERSON = "person", _("Person")
+    SERVICE = "service", _("Service account")
 
 
 class SiteRole(models.TextChoices):
@@ -60,13 +69,32 @@ class UserQuerySet(models.QuerySet["User"]):
         present = self.existing()
         match status:
             case AccountStatus.INVITED:
-                return present.filter(is_active=True, linked=False).exclude(HAS_PASSWORD)
+                return present.people().filter(is_active=True, linked=False).exclude(HAS_PASSWORD)
             case AccountStatus.ACTIVE:
-                return present.filter(HAS_PASSWORD | Q(linked=True), is_active=True)
+                signs_in = HAS_PASSWORD | Q(linked=True) | Q(owning_team__isnull=False)
+                return present.filter(signs_in, is_active=True)
             case AccountStatus.DEACTIVATED:
                 return present.filter(is_active=False)
             case AccountStatus.DELETED:
                 return self.exclude(deleted_at=None)
+            case _:
+                return self.none()
+
+    def people(self) -> UserQuerySet:
+        """All but service accounts."""
+        return self.filter(owning_team=None)
+
+    def service_accounts(self) -> UserQuerySet:
+        """Accounts that belong to a team and are used by programs."""
+        return self.filter(owning_team__isnull=False)
+
+    def of_kind(self, kind: str) -> UserQuerySet:
+        """People, or service accounts; nobody for a kind that there is not."""
+        match kind:
+            case AccountKind.PERSON:
+                return self.people()
+            case AccountKind.SERVICE:
+                return self.service_accounts()
             case _:
                 return self.none()
 
@@ -76,12 +104,20 @@ class UserQuerySet(models.QuerySet["User"]):
         return self.filter(**{column: True}) if column else self.none()
 
 
+SERVICE_PREFIX = "svc-"
+"""How the name of every service account begins, and no other: it is known by it wherever it is named."""
+
+
 class UserManager(DjangoUserManager["User"].from_queryset(UserQuerySet)):  # type: ignore[misc]
     """Django's, with the queries of `UserQuerySet`."""
 
 
 class User(AbstractUser):
-    """A person or a service account. Signs in by name; the name is also a folder of the home volume.
+    """A person or a service account. The name is also a folder of the home volume.
+
+    A person signs in by name. A service account has an `owning_team`, has a name that begins with
+    `SERVICE_PREFIX`, is a member of that team and of no other, and never signs in: programs prove themselves
+    by its tokens (docs/adr/0022-service-accounts.md).
 
     The row of a deleted account stays: the record names it, and nobody else may get the name and with it
     the home folders. `session_salt` is part of what each session and each link is checked against: another
@@ -101,6 +137,16 @@ class User(AbstractUser):
     is_operator = models.BooleanField(default=False, help_text=_("Runs the pools."))
     is_approver = models.BooleanField(default=False, help_text=_("Decides quota requests."))
     is_auditor = models.BooleanField(default=False, help_text=_("Reads everything, changes nothing."))
+    owning_team = models.ForeignKey(
+        "Team",
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.PROTECT,
+        related_name="service_accounts",
+        help_text=_("The team that a service account belongs to."),
+    )
+    description = models.CharField(max_length=200, blank=True, editable=False)
     mail_notices = models.BooleanField(default=True, help_text=_("Notices come by e-mail too."))
     email_confirmed = models.BooleanField(default=False, editable=False)
     linked = models.BooleanField(default=False, editable=False)
@@ -124,7 +170,30 @@ class User(AbstractUser):
                 name="user_auditor_holds_no_other_role",
                 condition=Q(is_auditor=False) | Q(is_superuser=False, is_operator=False, is_approver=False),
             ),
+            models.CheckConstraint(
+                name="user_service_account_holds_no_role",
+                condition=Q(owning_team=None)
+                | Q(is_superuser=False, is_operator=False, is_approver=False, is_auditor=False, email=""),
+            ),
         ]
+
+    def clean(self) -> None:
+        """A new person has no name that a service account would be taken for. Raises `ValidationError`."""
+        super().clean()
+        if self._state.adding and self.username.startswith(SERVICE_PREFIX) is not self.is_service:
+            raise ValidationError(
+                {"username": _("Names that begin with “svc-” are those of service accounts.")}
+            )
+
+    @property
+    def is_service(self) -> bool:
+        """Whether this is a team's service account and no person."""
+        return self.owning_team_id is not None
+
+    @property
+    def kind(self) -> AccountKind:
+        """Who is behind the account."""
+        return AccountKind.SERVICE if self.is_service else AccountKind.PERSON
 
     @property
     def operates(self) -> bool:
@@ -158,8 +227,8 @@ class User(AbstractUser):
             return AccountStatus.DELETED
         if not self.is_active:
             return AccountStatus.DEACTIVATED
-        signs_in = self.has_usable_password() or self.linked
-        return AccountStatus.ACTIVE if signs_in else AccountStatus.INVITED
+        joined = self.is_service or self.has_usable_password() or self.linked
+        return AccountStatus.ACTIVE if joined else AccountStatus.INVITED
 
     @property
     def must_set_up_mfa(self) -> bool:
@@ -226,8 +295,36 @@ class Membership(models.Model):
         return f"{self.user} in {self.team}"
 
 
+class ApiTokenQuerySet(models.QuerySet["ApiToken"]):
+    def unrevoked(self) -> ApiTokenQuerySet:
+        """Those that nobody has revoked; some may have expired."""
+        return self.filter(revoked_at=None)
+
+    def ending_by(self, moment: datetime) -> ApiTokenQuerySet:
+        """Those whose time is over at that moment."""
+        over = Q(expires_at__lte=moment)
+        if settings.BERTH_TOKEN_MAX_DAYS:
+            over |= Q(created_at__lte=moment - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
+        return self.filter(over)
+
+    def working(self, now: datetime) -> ApiTokenQuerySet:
+        """Those that are accepted now."""
+        found = self.unrevoked().filter(Q(expires_at=None) | Q(expires_at__gt=now), user__is_active=True)
+        if settings.BERTH_TOKEN_MAX_DAYS:
+            found = found.filter(created_at__gt=now - timedelta(days=settings.BERTH_TOKEN_MAX_DAYS))
+        return found
+
+
+class ApiTokenManager(models.Manager["ApiToken"].from_queryset(ApiTokenQuerySet)):  # type: ignore[misc]
+    """Django's, with the queries of `ApiTokenQuerySet`."""
+
+
 class ApiToken(models.Model):
-    """A secret for programs. Only its SHA-256 is kept: the secret has 256 random bits of its own."""
+    """A secret for programs. Only its SHA-256 is kept: the secret has 256 random bits of its own.
+
+    `created_by` made it: its user, for a service account whoever manages it, and nobody where it came of a
+    token exchange. `replaces` is the token that it was rotated from.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
@@ -239,12 +336,29 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    created_by = models.ForeignKey(
+        User, null=True, blank=True, on_delete=models.SET_NULL, related_name="tokens_made"
+    )
+    replaces = models.OneToOneField(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="replaced_by"
+    )
+
+    objects: ClassVar[ApiTokenManager] = ApiTokenManager()
 
     class Meta:
         ordering = ["-created_at"]
+        indexes = [models.Index(fields=["-created_at", "id"], name="token_newest")]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When it ends by itself: its expiry, or sooner where `BERTH_TOKEN_MAX_DAYS` says so; None: never."""
+        if not settings.BERTH_TOKEN_MAX_DAYS:
+            return self.expires_at
+        at_most = self.created_at + timedelta(days=settings.BERTH_TOKEN_MAX_DAYS)
+        return min(self.expires_at, at_most) if self.expires_at is not None else at_most
 
 
 class UserSession(models.Model):

@@ -54,6 +54,44 @@ def require_administrator(actor: User | SystemActor) -> None:
         raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
 
 
+def may_manage_account(actor: User | SystemActor, user: User) -> bool:
+    """Switch an account off and on, delete it: administrators; a service account, its team's owners too."""
+    if isinstance(actor, SystemActor) or actor.administers:
+        return True
+    return user.owning_team is not None and may_manage_team(actor, user.owning_team)
+
+
+def require_manage_account(actor: User | SystemActor, user: User) -> None:
+    if may_manage_account(actor, user):
+        return
+    if user.owning_team is not None:
+        raise NotAllowed(Reason(AccountCode.ONLY_TEAM_OWNERS, {"team": user.owning_team.name}))
+    raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+
+
+def may_manage_tokens_of(actor: User | SystemActor, user: User) -> bool:
+    """Make and rotate tokens: one's own, and those of service accounts of the teams that one manages."""
+    if isinstance(actor, SystemActor) or actor.pk == user.pk:
+        return True
+    return user.owning_team is not None and may_manage_team(actor, user.owning_team)
+
+
+def may_revoke_tokens_of(actor: User | SystemActor, user: User) -> bool:
+    """Whoever makes them, and operators whosoever's they are."""
+    return may_manage_tokens_of(actor, user) or (not isinstance(actor, SystemActor) and actor.operates)
+
+
+def require_person(user: User) -> None:
+    """Raise `StateConflict` for a service account, which has no password, address, role or other team."""
+    if user.is_service:
+        raise StateConflict(Reason(AccountCode.IS_SERVICE_ACCOUNT, {"username": user.username}))
+
+
+def require_see_all(actor: User | SystemActor) -> None:
+    if not isinstance(actor, SystemActor) and not actor.sees_all:
+        raise NotAllowed(Reason(AccountCode.ONLY_OPERATORS))
+
+
 def require_see_people(actor: User | SystemActor) -> None:
     """Accounts and the audit log are read by administrators and auditors."""
     if not isinstance(actor, SystemActor) and not actor.sees_people:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Count, Prefetch, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from portal.accounts import policies
-from portal.accounts.models import ApiToken, Membership, Role, Team, User, UserQuerySet
+from portal.accounts.models import ApiToken, ApiTokenQuerySet, Membership, Role, Team, User, UserQuerySet
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
@@ -61,9 +62,35 @@ def workspace_names(team: Team, username: str) -> list[str]:
     return list(member.workspaces.live().filter(team=team).order_by("name").values_list("name", flat=True))
 
 
-def tokens_of(actor: User) -> QuerySet[ApiToken]:
+def tokens_of(actor: User) -> ApiTokenQuerySet:
     """The actor's tokens that have not been revoked, newest first; expired ones too, to explain a 401."""
-    return ApiToken.objects.filter(user=actor, revoked_at=None).order_by("-created_at")
+    return _tokens().unrevoked().filter(user=actor)
+
+
+def tokens_for(actor: User, *, revoked: bool = False) -> ApiTokenQuerySet:
+    """Tokens that the actor may see, newest first; revoked ones only if asked for.
+
+    They are one's own, those of service accounts of teams that one owns, and all for who sees all.
+    """
+    found = _tokens() if revoked else _tokens().unrevoked()
+    if actor.sees_all:
+        return found
+    owned = Membership.objects.filter(user=actor, role=Role.OWNER).values("team")
+    return found.filter(Q(user=actor) | Q(user__owning_team__in=owned))
+
+
+def tokens_unused_since(tokens: ApiTokenQuerySet, moment: datetime) -> ApiTokenQuerySet:
+    """Those made before that moment and not used since."""
+    unused = Q(last_used_at=None) | Q(last_used_at__lt=moment)
+    return tokens.filter(unused, created_at__lt=moment)
+
+
+def _tokens() -> ApiTokenQuerySet:
+    """Newest first; `rotated` says whether there is one that replaces it."""
+    newer = ApiToken.objects.filter(replaces=OuterRef("pk"))
+    rows = ApiToken.objects.select_related("user__owning_team", "created_by").annotate(rotated=Exists(newer))
+    found: ApiTokenQuerySet = rows.order_by("-created_at", "-id")
+    return found
 
 
 def memberships_of(actor: User) -> QuerySet[Membership]:
@@ -80,15 +107,15 @@ def still_valid(actor: User, token: ApiToken | None) -> bool:
     """Whether a request that goes on for long may go on: its user is active, its token has not ended."""
     if token is None:
         return User.objects.filter(pk=actor.pk, is_active=True).exists()
-    lasting = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
-    return ApiToken.objects.filter(lasting, pk=token.pk, revoked_at=None, user__is_active=True).exists()
+    return ApiToken.objects.working(timezone.now()).filter(pk=token.pk).exists()
 
 
 def users_for(actor: User) -> UserQuerySet:
     """All accounts that there are, with their places in teams; for administrators and auditors."""
     policies.require_see_people(actor)
     places = Membership.objects.select_related("team").order_by("team__slug")
-    return User.objects.existing().prefetch_related(Prefetch("memberships", places)).order_by("username")
+    found = User.objects.existing().select_related("owning_team")
+    return found.prefetch_related(Prefetch("memberships", places)).order_by("username")
 
 
 def user_by_name(actor: User, username: str) -> User:

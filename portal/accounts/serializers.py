@@ -8,7 +8,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.accounts.models import ApiToken, Membership, Role, SiteRole, Team
+from portal.accounts.models import AccountKind, ApiToken, Membership, Role, SiteRole, Team
+from portal.accounts.tokens import MAX_OVERLAP_HOURS
 from portal.common.api import StrictSerializer
 from portal.common.representation import stamp
 from portal.common.scopes import Scope
@@ -58,11 +59,24 @@ class MemberSetSerializer(StrictSerializer):
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token without its secret."""
 
+    user = serializers.CharField(source="user.username", help_text="Whose it is.")
+    kind = serializers.ChoiceField(AccountKind.choices, help_text="Whether that is a person.")
+    team = serializers.CharField(
+        allow_null=True, help_text="Of a service account: the team that it belongs to."
+    )
+    created_by = serializers.CharField(
+        allow_null=True, help_text="Who made it; null: a token exchange, or nobody now."
+    )
     scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
+    expires_at = serializers.DateTimeField(allow_null=True, help_text="When it ends by itself.")
+    replaces = serializers.UUIDField(allow_null=True, help_text="The token that it was rotated from.")
 
     class Meta:
         model = ApiToken
-        fields = ["id", "name", "prefix", "scopes", "created_at", "expires_at", "last_used_at"]
+        fields = [
+            *("id", "name", "prefix", "user", "kind", "team", "created_by", "scopes"),
+            *("created_at", "expires_at", "last_used_at", "replaces"),
+        ]
         read_only_fields = fields
 
     def to_representation(self, token: ApiToken) -> dict[str, Any]:
@@ -70,10 +84,15 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
             "id": str(token.pk),
             "name": token.name,
             "prefix": token.prefix,
+            "user": token.user.username,
+            "kind": token.user.kind.value,
+            "team": token.user.owning_team.slug if token.user.owning_team else None,
+            "created_by": token.created_by.username if token.created_by else None,
             "scopes": list(token.scopes),
             "created_at": stamp(token.created_at),
-            "expires_at": stamp(token.expires_at),
+            "expires_at": stamp(token.ends_at),
             "last_used_at": stamp(token.last_used_at),
+            "replaces": str(token.replaces_id) if token.replaces_id else None,
         }
 
 
@@ -104,6 +123,15 @@ class TokenCreateSerializer(StrictSerializer):
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
 
 
+class TokenRotateSerializer(StrictSerializer):
+    overlap_hours = serializers.IntegerField(
+        min_value=0,
+        max_value=MAX_OVERLAP_HOURS,
+        default=24,
+        help_text="For how long the old token works beside the new one.",
+    )
+
+
 class OwnTeamSerializer(serializers.Serializer[Any]):
     slug = serializers.CharField(source="team.slug")
     name = serializers.CharField(source="team.name")
@@ -114,6 +142,7 @@ class MeSerializer(serializers.Serializer[Any]):
     """Who asks, in which teams, and with which scopes."""
 
     username = serializers.CharField()
+    kind = serializers.ChoiceField(AccountKind.choices)
     email = serializers.CharField(allow_blank=True)
     is_operator = serializers.BooleanField()
     is_approver = serializers.BooleanField()
@@ -125,6 +154,7 @@ class MeSerializer(serializers.Serializer[Any]):
     def to_representation(self, seen: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "username": seen["username"],
+            "kind": seen["kind"],
             "email": seen["email"],
             "is_operator": seen["is_operator"],
             "is_approver": seen["is_approver"],

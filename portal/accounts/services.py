@@ -2,112 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from uuid import UUID
-
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.utils import timezone
 
-from portal.accounts import changes, policies
+from portal.accounts import policies
 from portal.accounts.domain_events import PlaceWithdrawn, TeamsChanged
-from portal.accounts.models import ApiToken, Membership, Role, Team, User
-from portal.accounts.token_lookup import TOKEN_PREFIX, digest_of
+from portal.accounts.models import Membership, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
-from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.errors import InvalidInput, NotFound, StateConflict
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
-from portal.common.scopes import READING, Scope
 from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-
-
-@dataclass(frozen=True, slots=True)
-class NewToken:
-    """A token just made. `secret` is shown once and never stored."""
-
-    token: ApiToken
-    secret: str = field(repr=False)
-
-
-@transaction.atomic
-def create_token(
-    *,
-    actor: User | SystemActor,
-    user: User,
-    name: str,
-    scopes: Sequence[str] = (Scope.ALL,),
-    expires_at: datetime | None = None,
-    made_with: ApiToken | None = None,
-) -> NewToken:
-    """Make a token of `user`'s; only the user or the system may. Raises `InvalidInput`.
-
-    `made_with` is the token that the request came with: what it makes can do no more and lives no
-    longer than itself, or `NotAllowed` is raised.
-    """
-    if not isinstance(actor, SystemActor) and actor.pk != user.pk:
-        raise NotAllowed(Reason(AccountCode.TOKEN_FOR_ANOTHER))
-    wanted = sorted(set(scopes))
-    unknown = [scope for scope in wanted if scope not in Scope.values]
-    if unknown or not wanted:
-        known = {"known": list(Scope.values)}
-        raise InvalidInput(
-            Reason(AccountCode.UNKNOWN_SCOPES, {"scopes": unknown, **known})
-            if unknown
-            else Reason(AccountCode.NO_SCOPES, known),
-            errors={"scopes": [Reason(AccountCode.CHOOSE_SCOPES, known)]},
-        )
-    if expires_at is not None and expires_at <= timezone.now():
-        raise InvalidInput(
-            Reason(AccountCode.EXPIRY_PAST),
-            errors={"expires_at": [Reason(AccountCode.EXPIRY_NOT_IN_FUTURE)]},
-        )
-    if user.is_auditor and not READING.issuperset(wanted):
-        reason = Reason(AccountCode.AUDITOR_TOKEN_WRITES, {"scopes": sorted(set(wanted) - READING)})
-        raise InvalidInput(reason, errors={"scopes": [reason]})
-    if made_with is not None:
-        _check_no_wider(made_with, wanted, expires_at)
-    name = name.strip()
-    if not name:
-        raise InvalidInput(
-            Reason(AccountCode.TOKEN_NAMELESS), errors={"name": [Reason(AccountCode.TOKEN_PURPOSE)]}
-        )
-    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    token = ApiToken(
-        user=user,
-        name=name[:80],
-        prefix=secret[: len(TOKEN_PREFIX) + 6],
-        digest=digest_of(secret),
-        scopes=wanted,
-        expires_at=expires_at,
-    )
-    token.save()
-    events.record(
-        actor=actor,
-        kind=AuditKind.TOKEN_CREATED,
-        message=f"made the token “{token.name}”",
-        data={"token": str(token.pk), "scopes": wanted},
-    )
-    return NewToken(token=token, secret=secret)
-
-
-def widest(user: User) -> list[str]:
-    """The scopes of a token that may do what its user may."""
-    return sorted(READING) if user.is_auditor else [Scope.ALL]
-
-
-def _check_no_wider(parent: ApiToken, scopes: Sequence[str], expires_at: datetime | None) -> None:
-    wider = [] if Scope.ALL in parent.scopes else sorted(set(scopes) - set(parent.scopes))
-    if wider:
-        raise NotAllowed(Reason(AccountCode.TOKEN_WIDER, {"scopes": wider}))
-    if parent.expires_at is not None and (expires_at is None or expires_at > parent.expires_at):
-        until = parent.expires_at.isoformat(timespec="seconds")
-        raise NotAllowed(Reason(AccountCode.TOKEN_OUTLIVES, {"until": until}))
 
 
 @transaction.atomic
@@ -123,22 +31,6 @@ def set_mail_notices(*, actor: User, wanted: bool) -> None:
 
 
 @transaction.atomic
-def revoke_token(*, actor: User, token_id: UUID) -> None:
-    """End one of the actor's tokens at once. Ending it twice is success."""
-    token = ApiToken.objects.filter(pk=token_id, user=actor).first()
-    if token is None:
-        raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
-    if ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()):
-        changes.announce()
-        events.record(
-            actor=actor,
-            kind=AuditKind.TOKEN_REVOKED,
-            message=f"revoked the token “{token.name}”",
-            data={"token": str(token.pk)},
-        )
-
-
-@transaction.atomic
 def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User | None = None) -> Team:
     """Make a team; operators only. Raises `InvalidInput`."""
     policies.require_operator(actor)
@@ -148,6 +40,7 @@ def create_team(*, actor: User | SystemActor, slug: str, name: str, owner: User 
     except ValidationError as error:
         raise InvalidInput(Reason(AccountCode.TEAM_NOT_VALID), errors=error.message_dict) from error
     if owner is not None:
+        policies.require_person(owner)
         policies.require_role_for(owner, Role.OWNER)
     team.save()
     if owner is not None:
@@ -176,6 +69,7 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
             Reason(AccountCode.NO_SUCH_USER, {"username": username}),
             errors={"username": [Reason(AccountCode.USER_UNKNOWN)]},
         )
+    policies.require_person(user)
     policies.require_role_for(user, role)
     Team.objects.select_for_update().get(pk=team.pk)
     membership = Membership.objects.filter(team=team, user=user).first()
@@ -212,6 +106,7 @@ def remove_member(*, actor: User | SystemActor, team: Team, username: str) -> No
     )
     if membership is None:
         raise NotFound(Reason(AccountCode.NOT_A_MEMBER, {"username": username, "team": team.name}))
+    policies.require_person(membership.user)
     if membership.role == Role.OWNER:
         _keep_an_owner(team, besides=membership.user)
     _require_no_workspaces(team, membership.user)

@@ -26,7 +26,7 @@ from portal.accounts.session_store import BEGAN_AT, PROVEN_AT
 from portal.common import origins
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
-from portal.common.errors import NotFound
+from portal.common.errors import NotAllowed, NotFound
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -52,7 +52,12 @@ def about(user: User) -> list[Target]:
 
 @transaction.atomic
 def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
-    """Begin a session of `user`, whose identity has been proven; `how` goes into the audit log."""
+    """Begin a session of `user`, whose identity has been proven; `how` goes into the audit log.
+
+    Raises `NotAllowed` for a service account.
+    """
+    if user.is_service:
+        raise NotAllowed(Reason(AccountCode.SERVICE_ACCOUNT_SIGNS_IN, {"username": user.username}))
     login(request, user, backend=BACKEND)
     request.session[BEGAN_AT] = request.session[PROVEN_AT] = time.time()
     _note(request, user)

@@ -40,7 +40,8 @@ def user_of_token(secret: str) -> tuple[User, ApiToken] | None:
     if token is None or token.revoked_at is not None or not token.user.is_active:
         return None
     now = timezone.now()
-    if token.expires_at and token.expires_at <= now:
+    ends_at = token.ends_at
+    if ends_at is not None and ends_at <= now:
         return None
     token_uses.note(token, now)
     return token.user, token

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from portal.accounts import user_views, views
+from portal.accounts import token_views, user_views, views
 from portal.accounts.mfa import sign_in_views as steps
 from portal.accounts.mfa import views as mfa
 
@@ -30,8 +30,9 @@ urlpatterns = [
     path("account/two-step/passkeys/<int:passkey_id>/", mfa.passkey, name="passkey"),
     path("account/two-step/passkeys/<int:passkey_id>/remove/", mfa.passkey_remove, name="passkey-remove"),
     path("account/notices/", views.notices, name="notices"),
-    path("account/tokens/", views.tokens, name="tokens"),
-    path("account/tokens/<uuid:token_id>/revoke/", views.token_revoke, name="token-revoke"),
+    path("account/tokens/", token_views.tokens, name="tokens"),
+    path("account/tokens/<uuid:token_id>/revoke/", token_views.token_revoke, name="token-revoke"),
+    path("tokens/", token_views.site_tokens, name="site-tokens"),
     path("users/", user_views.people, name="users"),
     path("users/<str:username>/", user_views.person, name="user"),
     path("users/<str:username>/team/", user_views.user_team, name="user-team"),

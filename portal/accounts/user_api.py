@@ -6,17 +6,16 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.urls import reverse
-from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.accounts import deactivation, policies, selectors, users
+from portal.accounts import deactivation, policies, selectors, users, workspaces_choice
 from portal.accounts.authentication import HasScope
 from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import require_fresh
-from portal.accounts.models import AccountStatus, SiteRole, User, UserQuerySet
+from portal.accounts.models import AccountKind, AccountStatus, SiteRole, User, UserQuerySet
 from portal.accounts.user_serializers import (
     EndedSerializer,
     EndSessionsSerializer,
@@ -38,9 +37,6 @@ from portal.common.api import (
     filters,
     operation,
 )
-from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import AccountCode
-from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events.models import Event
 
@@ -70,6 +66,9 @@ class UserFilter(filters.FilterSet):
         method="of_status",
         label="How the account stands.",
     )
+    kind = filters.ChoiceFilter(
+        choices=AccountKind.choices, method="of_kind", label="People or service accounts."
+    )
     role = filters.ChoiceFilter(choices=SiteRole.choices, method="of_role", label="Who has this role.")
     mfa = filters.BooleanFilter(
         field_name="mfa_since", lookup_expr="isnull", exclude=True, label="Who has a second factor, or not."
@@ -81,6 +80,9 @@ class UserFilter(filters.FilterSet):
 
     def of_status(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return found.with_status(value)
+
+    def of_kind(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return found.of_kind(value)
 
     def of_role(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return found.with_role(value)
@@ -161,16 +163,13 @@ class UserViewSet(ReadViewSet):
         description="Roles, teams, tokens and address go, home folders stay, and so does the name, which "
         "nobody else can get. Workspaces keep it from being deleted unless `workspaces=delete`.",
         responses={204: None},
-        parameters=[OpenApiParameter("workspaces", str, enum=["delete"], description="Delete them too.")],
+        parameters=[workspaces_choice.PARAMETER],
         errors=[400, 404, 409],
     )
     def destroy(self, request: UserRequest, username: str) -> Response:
         require_fresh(request)
-        choice = request.query_params.get("workspaces", "")
-        if choice not in {"", "delete"}:
-            reason = Reason(AccountCode.WORKSPACES_CHOICE)
-            raise InvalidInput(reason, errors={"workspaces": [reason]})
-        users.delete(actor=request.user, user=self.get_object(), delete_workspaces=choice == "delete")
+        delete_workspaces = workspaces_choice.asked_in(request)
+        users.delete(actor=request.user, user=self.get_object(), delete_workspaces=delete_workspaces)
         return Response(status=204)
 
     @operation(

@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.accounts.models import AccountStatus, Role, SiteRole, User
+from portal.accounts.models import AccountKind, AccountStatus, Role, SiteRole, User
 from portal.common.api import StrictSerializer
 from portal.events.models import Event
 
@@ -22,6 +22,8 @@ class PlaceSerializer(StrictSerializer):
 class UserSerializer(serializers.ModelSerializer[User]):
     """Somebody's account."""
 
+    kind = serializers.ChoiceField(AccountKind.choices)
+    description = serializers.CharField(help_text="What a service account is for.")
     status = serializers.ChoiceField(AccountStatus.choices)
     roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
     teams = serializers.SerializerMethodField()
@@ -33,6 +35,8 @@ class UserSerializer(serializers.ModelSerializer[User]):
         model = User
         fields = [
             "username",
+            "kind",
+            "description",
             "email",
             "status",
             "roles",

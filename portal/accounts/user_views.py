@@ -15,7 +15,7 @@ from portal.accounts import deactivation, policies, selectors, services, user_pr
 from portal.accounts.forms import add_problems, form_status
 from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import stepped_up
-from portal.accounts.models import AccountStatus, Role, SiteRole, Team, User
+from portal.accounts.models import AccountKind, AccountStatus, Role, SiteRole, Team, User
 from portal.accounts.user_forms import InviteForm, UserForm
 from portal.common.errors import PortalError
 from portal.common.texts import strip_nul
@@ -55,15 +55,20 @@ def people(request: SignedInRequest) -> HttpResponse:
         found = found.with_status(status)
     if role in SiteRole.values:
         found = found.with_role(role)
+    kind = request.GET.get("kind", "")
+    if kind in AccountKind.values:
+        found = found.of_kind(kind)
     context = {
         "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
         "looks": user_presenters.LOOKS,
         "q": q,
         "status": status,
         "statuses": STATUSES,
+        "kind": kind,
+        "kinds": AccountKind.choices,
         "role": role,
         "site_roles": SiteRole.choices,
-        "filtered": bool(q or status or role),
+        "filtered": bool(q or status or role or kind),
         "form": form,
         "link": link,
     }
@@ -76,6 +81,8 @@ def people(request: SignedInRequest) -> HttpResponse:
 def person(request: SignedInRequest, username: str) -> HttpResponse:
     """One account: what it may do, where it is signed in, what it did; and its changes."""
     user = selectors.user_by_name(request.user, username)
+    if user.owning_team is not None:
+        return redirect("service_accounts:account", user.owning_team.slug, username)
     form = None
     if request.method == "POST":
         policies.require_administrator(request.user)

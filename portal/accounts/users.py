@@ -115,6 +115,7 @@ def invite(
 def invite_again(*, actor: User | SystemActor, user: User) -> Link:
     """Another link for somebody who has not joined yet; those before it are worthless from now on."""
     policies.require_administrator(actor)
+    policies.require_person(user)
     user = deactivation.locked(user)
     _require_active(user)
     if user.status != AccountStatus.INVITED:
@@ -138,6 +139,7 @@ def reset_password(*, actor: User | SystemActor, user: User) -> Link:
     Tokens stay: programs go on. Raises `StateConflict` (deactivated; the last administrator).
     """
     policies.require_administrator(actor)
+    policies.require_person(user)
     user = deactivation.locked(user)
     _require_active(user)
     policies.require_another_administrator(user)
@@ -191,6 +193,7 @@ def change(
     that are charged to a team which the user shall leave).
     """
     policies.require_administrator(actor)
+    policies.require_person(user)
     user = deactivation.locked(user)
     if user.deleted_at is not None:
         raise StateConflict(Reason(AccountCode.USER_DELETED, {"username": user.username}))
@@ -254,7 +257,7 @@ def delete(*, actor: User | SystemActor, user: User, delete_workspaces: bool = F
     Home folders stay where they are. Workspaces that there are still are deleted with `delete_workspaces`,
     else they are named in a `StateConflict`, as is that nobody else could administer.
     """
-    policies.require_administrator(actor)
+    policies.require_manage_account(actor, user)
     user = deactivation.locked(user)
     if user.deleted_at is not None:
         return

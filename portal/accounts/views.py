@@ -1,4 +1,4 @@
-"""Sign-in, account, teams and tokens; templates/accounts/ says what each page expects."""
+"""Sign-in, account and teams; templates/accounts/ says what each page expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
@@ -41,16 +40,14 @@ from portal.accounts.forms import (
     NewPasswordForm,
     SignInForm,
     TeamForm,
-    TokenForm,
     add_problems,
     form_status,
 )
 from portal.accounts.mfa import attempts
-from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import Role
 from portal.common import origins
 from portal.common.errors import InvalidInput, PortalError, StateConflict
-from portal.common.htmx import local_path, public_url
+from portal.common.htmx import local_path
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -350,45 +347,3 @@ def _workspaces_url(username: str, *, leaving: bool) -> str:
     """The list of the member's workspaces, as who takes the member out sees it."""
     query = urlencode({"q": username} if leaving else {"q": username, "whose": "all"})
     return f"{reverse('home:home')}?{query}"
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-@never_cache
-@stepped_up
-def tokens(request: SignedInRequest) -> HttpResponse:
-    """One's API tokens. The secret of a new one is in this answer and nowhere else."""
-    reading = request.user.is_auditor
-    form = TokenForm(request.POST or None, reading=reading)
-    secret = ""
-    if request.method == "POST" and form.is_valid():
-        try:
-            made = services.create_token(
-                actor=request.user,
-                user=request.user,
-                name=form.cleaned_data["name"],
-                scopes=form.cleaned_data["scopes"],
-                expires_at=form.expires_at(),
-            )
-        except PortalError as error:
-            add_problems(form, error.field_errors, error.message)
-        else:
-            secret = made.secret
-            form = TokenForm(reading=reading)
-    context = {
-        "form": form,
-        "secret": secret,
-        "tokens": selectors.tokens_of(request.user),
-        "now": timezone.now(),
-        "public_url": public_url(),
-    }
-    return render(request, "accounts/tokens.html", context, status=form_status(form))
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-def token_revoke(request: SignedInRequest, token_id: UUID) -> HttpResponse:
-    """End a token at once. A GET, as after signing in anew, only shows the list."""
-    if request.method != "POST":
-        return redirect("accounts:tokens")
-    services.revoke_token(actor=request.user, token_id=token_id)
-    messages.success(request, _("The token is revoked. Programs that use it are refused from now on."))
-    return redirect("accounts:tokens")

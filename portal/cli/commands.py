@@ -25,7 +25,14 @@ Workspace = dict[str, Any]
 def login(arguments: argparse.Namespace) -> int:
     """Look whether the token works, then keep it."""
     url = config.check_url(arguments.url or os.environ.get("BERTH_URL") or config.DEFAULT_URL)
-    token = arguments.token or os.environ.get("BERTH_TOKEN") or _ask_token(url)
+    if arguments.ci:
+        from portal.cli import ci
+
+        token = ci.token(
+            url, os.environ, audience=arguments.audience, service_account=arguments.service_account
+        )
+    else:
+        token = arguments.token or os.environ.get("BERTH_TOKEN") or _ask_token(url)
     if not token:
         raise NotSignedIn("No token was given.", f"Make one at {url}/account/tokens/ and paste it.")
     if not token.isascii() or any(character.isspace() for character in token):

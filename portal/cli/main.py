@@ -119,6 +119,16 @@ def parser() -> argparse.ArgumentParser:
     login = command("login", "login", "Store the portal's address and a token that works there.")
     login.add_argument("url", nargs="?", default="", help=f"default: BERTH_URL, else {config.DEFAULT_URL}")
     login.add_argument("--token", default="", help="asked for when left out, or read from standard input")
+    login.add_argument("--ci", action="store_true", help="exchange the token of this job of GitHub or GitLab")
+    login.add_argument(
+        "--audience", default="", help="with --ci on GitHub: whom to ask it for (default: URL)"
+    )
+    login.add_argument(
+        "--service-account",
+        default="",
+        metavar="NAME",
+        help="with --ci, where rules of several let the job in",
+    )
 
     up = command("up", "up", "Create a workspace and start it.")
     up.add_argument("--template", default="", metavar="SLUG", help="default: the first one of the catalog")

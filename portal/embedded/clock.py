@@ -29,6 +29,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "stream-audit": {"task": "control.stream_audit", "schedule": 5.0},
     "seal-audit": {"task": "control.seal_audit", "schedule": 60.0},
     "store-token-uses": {"task": "control.store_token_uses", "schedule": 10.0},
+    "purge-exchanges": {"task": "control.purge_exchanges", "schedule": 300.0},
     "end-grants": {"task": "control.end_grants", "schedule": 60.0},
     "ledger-tick": {"task": "control.ledger_tick", "schedule": float(settings.BERTH_LEDGER_TICK_S)},
     "reservations-due": {"task": "control.reservations_due", "schedule": 15.0},

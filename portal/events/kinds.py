@@ -49,6 +49,13 @@ class AuditKind(StrEnum):
     TEAM_OWNER_PASSED = "team.owner_passed"
     TOKEN_CREATED = "token.created"  # noqa: S105
     TOKEN_REVOKED = "token.revoked"  # noqa: S105
+    TOKEN_ROTATED = "token.rotated"  # noqa: S105
+    TOKEN_EXCHANGED = "token.exchanged"  # noqa: S105
+    TOKEN_EXCHANGE_REFUSED = "token.exchange_refused"  # noqa: S105
+    TRUST_RULE_CREATED = "trust_rule.created"
+    TRUST_RULE_DELETED = "trust_rule.deleted"
+    SERVICE_ACCOUNT_CREATED = "service_account.created"
+    SERVICE_ACCOUNT_CHANGED = "service_account.changed"
 
     # Webhooks and channels.
     CHANNEL_CREATED = "channel.created"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from portal.accounts import service_accounts, tokens
 from portal.accounts.models import Delegation, Team, User
 from portal.channels import sending
 from portal.channels.models import Channel, Message
@@ -22,6 +23,7 @@ from portal.ledger.models import LedgerEntry
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
 from portal.reservations.models import Reservation
+from portal.service_accounts.models import TrustRule
 from portal.webhooks import services as webhooks
 from portal.webhooks.models import Endpoint
 from portal.workspaces.models import Workspace
@@ -92,6 +94,32 @@ class TestTokens(DetailCase, CreateCase):
     path, read_scope, write_scope = "tokens", "tokens:read", "tokens:write"
     reader = "bob"
     body, required, located = {"name": "ci"}, ("name",), False
+    filters = {"whose=mine": 1, "user=bob": 1, "user=alice": 0, "kind=service": 0, "unused_days=0": 1}
+
+
+class TestServiceAccounts(DetailCase, CreateCase):
+    path, read_scope, write_scope = "teams/vision/service-accounts", "teams:read", "teams:write"
+    reader, fixtures, key, max_queries = "alice", ("team",), "username", 5
+    body, required = {"name": "nightly"}, ("name",)
+
+    def stock(self) -> None:
+        for name in ("ci", "docs"):
+            service_accounts.create(actor=SYSTEM, team=vision(), name=name)
+
+
+class TestServiceTokens(CreateCase):
+    path, read_scope, write_scope = (
+        "teams/vision/service-accounts/svc-ci/tokens",
+        "tokens:read",
+        "tokens:write",
+    )
+    reader, fixtures, max_queries = "alice", ("team",), 7
+    body, required, located = {"name": "ci", "scopes": ["tokens:write"]}, ("name",), False
+
+    def stock(self) -> None:
+        account = service_accounts.create(actor=SYSTEM, team=vision(), name="ci")
+        for name in ("one", "two"):
+            tokens.create_token(actor=SYSTEM, user=account, name=name)
 
 
 HOOK = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
@@ -161,6 +189,31 @@ class TestChannelMessages(ListCase):
             user=alice, name="Phone", service="ntfy", url="x", kinds=["requests"]
         )
         Message.objects.create(channel=channel, kind="test", title="A test", created_at=timezone.now())
+
+
+class TestTrustRules(DetailCase, CreateCase):
+    path = "teams/vision/service-accounts/svc-ci/trust-rules"
+    read_scope, write_scope = "tokens:read", "tokens:write"
+    reader, fixtures, max_queries = "alice", ("team",), 7
+    body = {
+        "name": "deploy",
+        "issuer": "https://ci.example.org",
+        "audience": "berth",
+        "conditions": [{"claim": "repository", "value": "octo/app"}],
+        "scopes": ["tokens:write"],
+    }
+    required = ("name", "issuer", "audience", "conditions", "scopes")
+
+    @pytest.fixture(autouse=True)
+    def _allowed(self, settings: Any) -> None:
+        settings.BERTH_TOKEN_EXCHANGE_ISSUERS = ["https://ci.example.org"]
+
+    def stock(self) -> None:
+        account = service_accounts.create(actor=SYSTEM, team=vision(), name="ci")
+        for name in ("one", "two"):
+            TrustRule.objects.create(
+                account=account, name=name, issuer="x", audience="y", scopes=["all"], lifetime_s=60
+            )
 
 
 class TestNotices(ListCase):

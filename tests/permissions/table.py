@@ -63,7 +63,7 @@ POST   account/notices/                                     302 302 302 302 302 
 GET    account/tokens/                                      302 200 200 200 200 200 200 200   -
 POST   account/tokens/                                      302 200 200 200 200 200 400 200   -
 GET    account/tokens/<uuid:token_id>/revoke/               302 302 302 302 302 302 302 302   -
-POST   account/tokens/<uuid:token_id>/revoke/               302 404 404 404 302 404 404 404   -
+POST   account/tokens/<uuid:token_id>/revoke/               302 404 404 404 302 404 403 302   -
 
 # --- pages: audit log ---
 GET    audit/                                               302 403 403 403 403 403 200 403 200 -
@@ -113,6 +113,29 @@ GET    channels/<uuid:channel_id>/switch/                   302 404 404 404 302 
 POST   channels/<uuid:channel_id>/switch/                   302 404 404 404 302 404 404 404   -
 GET    channels/<uuid:channel_id>/delete/                   302 404 404 404 200 404 404 404   -
 POST   channels/<uuid:channel_id>/delete/                   302 404 404 404 302 404 404 404   -
+
+# --- pages: service accounts: the one named here is vision's ---
+GET    tokens/                                              302 403 403 403 403 403 200 200   -
+GET    teams/<slug:slug>/service-accounts/                  302 404 200 200 200 200 200 200   -
+POST   teams/<slug:slug>/service-accounts/                  302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/   302 404 200 200 200 200 200 200   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/   302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/tokens/ 302 404 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/tokens/ 302 404 403 403 403 200 403 200   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/tokens/<uuid:token_id>/rotate/ 302 404 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/tokens/<uuid:token_id>/rotate/ 302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/deactivate/ 302 404 403 403 403 200 403 200   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/deactivate/ 302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/reactivate/ 302 404 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/reactivate/ 302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/delete/ 302 404 403 403 403 200 403 200   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/delete/ 302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/rules/ 302 404 403 403 403 200 200 200   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/rules/ 302 404 403 403 403 302 403 302   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/rules/check/ 302 404 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/rules/check/ 302 404 403 403 403 200 200 200   -
+GET    teams/<slug:slug>/service-accounts/<str:username>/rules/<uuid:trust_id>/delete/ 302 404 302 302 302 302 302 302   -
+POST   teams/<slug:slug>/service-accounts/<str:username>/rules/<uuid:trust_id>/delete/ 302 404 403 403 403 302 403 302   -
 
 # --- pages: pools ---
 GET    pools/                                               302 200 200 200 200 200 200 200   -
@@ -178,8 +201,9 @@ PUT    api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 403 403 
 DELETE api/v1/teams/<slug:slug>/members/<username:username> 401 404 403 204 403 204 403 204   teams:write
 GET    api/v1/tokens                                        401 200 200 200 200 200 200 200   tokens:read
 POST   api/v1/tokens                                        401 201 201 201 201 201 400 201   tokens:write
-GET    api/v1/tokens/<uuid:token_id>                        401 404 404 404 200 404 404 404   tokens:read
-DELETE api/v1/tokens/<uuid:token_id>                        401 404 404 404 204 404 404 404   tokens:write
+GET    api/v1/tokens/<uuid:token_id>                        401 404 404 404 200 404 200 200   tokens:read
+DELETE api/v1/tokens/<uuid:token_id>                        401 404 404 404 204 404 403 204   tokens:write
+POST   api/v1/tokens/<uuid:token_id>/rotate                 401 404 404 404 201 404 403 403   tokens:write
 
 # --- REST: webhooks; the one named here is vision's ---
 GET    api/v1/webhook-event-types                           401 200 200 200 200 200 200 200   any
@@ -204,6 +228,23 @@ PATCH  api/v1/notice-channels/<uuid:channel_id>             401 404 404 404 200 
 DELETE api/v1/notice-channels/<uuid:channel_id>             401 404 404 404 204 404 404 404   webhooks:write
 POST   api/v1/notice-channels/<uuid:channel_id>/test        401 404 404 404 202 404 404 404   webhooks:write
 GET    api/v1/notice-channels/<uuid:channel_id>/messages    401 404 404 404 200 404 404 404   webhooks:read
+
+# --- REST: service accounts: the one named here is vision's ---
+GET    api/v1/teams/<slug:slug>/service-accounts            401 404 200 200 200 200 200 200   teams:read
+POST   api/v1/teams/<slug:slug>/service-accounts            401 404 403 403 403 201 403 201   teams:write
+GET    api/v1/teams/<slug:slug>/service-accounts/<username:username> 401 404 200 200 200 200 200 200   teams:read
+PATCH  api/v1/teams/<slug:slug>/service-accounts/<username:username> 401 404 403 403 403 200 403 200   teams:write
+DELETE api/v1/teams/<slug:slug>/service-accounts/<username:username> 401 404 403 403 403 204 403 204   teams:write
+POST   api/v1/teams/<slug:slug>/service-accounts/<username:username>/deactivate 401 404 403 403 403 200 403 200   teams:write
+POST   api/v1/teams/<slug:slug>/service-accounts/<username:username>/reactivate 401 404 403 403 403 200 403 200   teams:write
+GET    api/v1/teams/<slug:slug>/service-accounts/<username:username>/tokens 401 404 403 403 403 200 200 200   tokens:read
+POST   api/v1/teams/<slug:slug>/service-accounts/<username:username>/tokens 401 404 403 403 403 201 403 201   tokens:write
+GET    api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules 401 404 403 403 403 200 200 200   tokens:read
+POST   api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules 401 404 403 403 403 201 403 201   tokens:write
+POST   api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules/check 401 404 403 403 403 200 200 200   tokens:read
+GET    api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules/<uuid:trust_id> 401 404 403 403 403 200 200 200   tokens:read
+DELETE api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules/<uuid:trust_id> 401 404 403 403 403 204 403 204   tokens:write
+POST   api/v1/token-exchange                                400 400 400 400 400 400 400 400   any
 
 # --- people: the one named here is dan ---
 GET    sign-in/forgotten/                                   404 404 404 404 404 404 404 404   -
@@ -418,7 +459,7 @@ class Row:
 
     @property
     def writes(self) -> bool:
-        return self.method != "GET" and not self.scope.endswith(":read")
+        return self.method != "GET" and self.scope != "any" and not self.scope.endswith(":read")
 
     @property
     def in_api(self) -> bool:

@@ -15,11 +15,13 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
+from portal.accounts import service_accounts
 from portal.accounts.models import Role, Team, UserSession
 from portal.common.scopes import Scope
 from portal.events.models import Notification
 from portal.events.services import notify
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
+from portal.service_accounts.models import TrustRule
 from portal.workspaces.lifecycle import State
 from tests.factories import PASSWORD, MembershipFactory, UserFactory, make_token
 from tests.permissions.table import ROWS, WHO, Row
@@ -155,6 +157,23 @@ def linked(user: Any) -> str:
     return "corp"
 
 
+TRUST: dict[str, Any] = {
+    "name": "deploy",
+    "issuer": "https://ci.example.org",
+    "audience": "berth",
+    "conditions": [{"claim": "repository", "value": "octo/app"}],
+}
+SERVICE = "api/v1/teams/<slug:slug>/service-accounts"
+NO_SESSION = ("agent/", "api/v1/token-exchange")
+"""What a browser's session counts for nothing at."""
+MAKES_TOKENS = {
+    "POST api/v1/tokens",
+    "POST api/v1/tokens/<uuid:token_id>/rotate",
+    "POST api/v1/teams/<slug:slug>/service-accounts/<username:username>/tokens",
+    "POST api/v1/teams/<slug:slug>/service-accounts/<username:username>/trust-rules",
+}
+
+
 class Stage:
     """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
 
@@ -189,6 +208,8 @@ class Stage:
         }
 
     def url(self, route: str) -> str:
+        for one in ("<str:username>", "<username:username>"):
+            route = route.replace(f"service-accounts/{one}", "service-accounts/svc-ci")
         for name, value in self.values.items():
             route = route.replace(name, str(value))
         slugs = {"teams/": "vision", "pools/": self.pool.slug}
@@ -249,6 +270,24 @@ class Stage:
             ("POST", "api/v1/teams"): team,
             ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},
             ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
+            ("POST", f"{SERVICE}/<username:username>/tokens"): {"name": "t", "scopes": ["all"]},
+            ("POST", f"{SERVICE}/<username:username>/trust-rules"): TRUST | {"scopes": ["all"]},
+            ("POST", f"{SERVICE}/<username:username>/trust-rules/check"): {"claims": {}},
+            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/rules/"): {
+                **TRUST,
+                "conditions": "repository = octo/app",
+                "scopes": ["all"],
+                "lifetime": "600",
+            },
+            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/rules/check/"): {"claims": "{}"},
+            ("POST", SERVICE): {"name": "nightly"},
+            ("PATCH", f"{SERVICE}/<username:username>"): {"description": "Builds"},
+            ("POST", "teams/<slug:slug>/service-accounts/"): {"name": "nightly"},
+            ("POST", "teams/<slug:slug>/service-accounts/<str:username>/tokens/"): {
+                "name": "t",
+                "scopes": ["all"],
+                "expires": "7",
+            },
             ("POST", "quotas/limits/"): {"action": "site", "resource": "gpu:h100", "amount": "4"},
             ("POST", "quotas/teams/<slug:slug>/caps/"): {"resource": "gpu:h100", "amount": "1"},
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
@@ -299,7 +338,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch, providers) -> Stage:
+def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkeypatch, providers) -> Stage:
     from portal.channels import sending
     from portal.workspaces import dispatch
     from portal.workspaces.gateway import tickets
@@ -308,6 +347,11 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch, pro
     pool = local_pool_with(node_info(gpus=1))
     dan = MembershipFactory(team=team, user=UserFactory(username="dan")).user
     UserFactory(username="erin")
+    account = service_accounts.create(actor=alice, team=team, name="ci")
+    settings.BERTH_TOKEN_EXCHANGE_ISSUERS = [TRUST["issuer"]]
+    trusted = TrustRule.objects.create(
+        account=account, **TRUST | {"conditions": []}, scopes=["all"], lifetime_s=60
+    )
     workspace = make(bob, name="bobs")
     run_until_ready(sent, workspace)
     token, _ = make_token(bob)
@@ -319,7 +363,9 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, monkeypatch, pro
     people["ada"] = UserFactory(username="ada", is_superuser=True)
     people["una"] = UserFactory(username="una", is_auditor=True)
     people["vic"] = MembershipFactory(team=team, user=UserFactory(username="vic"), role=Role.VIEWER).user
-    return Stage(people, workspace, token, pool)
+    there = Stage(people, workspace, token, pool)
+    there.values["<uuid:trust_id>"] = trusted.pk
+    return there
 
 
 @contextmanager
@@ -423,7 +469,7 @@ def test_a_token_needs_its_scope(stage, rows):
         with taken_back():
             answered = stage.ask(stage.program(best, row.scope), row)
             # A token cannot make one that may do more than itself.
-            expected = {403} if str(row) == "POST api/v1/tokens" else row.outcomes[WHO.index(best)]
+            expected = {403} if str(row) in MAKES_TOKENS else row.outcomes[WHO.index(best)]
             assert answered.status_code in expected, row
 
 

@@ -37,7 +37,7 @@ def scene(
     visit: Visit, alice: User, team: Team, pool: Pool, make: Make, workspace_in: Make
 ) -> Iterator[dict[str, str]]:
     """A well-filled portal: every state, long names, warnings, a token; page names and their paths."""
-    from portal.accounts.services import create_token
+    from portal.accounts.tokens import create_token
 
     long_team = TeamFactory(slug="l" * 40, name=LONG_TEAM[:80])
     MembershipFactory(team=long_team, user=alice)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from portal.accounts import service_accounts, tokens
 from portal.channels.models import Channel
+from portal.common.actors import SYSTEM
 from portal.inventory.models import Device, Node
 from portal.webhooks import services as webhooks
 from tests.factories import WorkspaceFactory
@@ -54,6 +58,35 @@ class TestTeams(PageCase):
 
 class TestTeam(PageCase):
     url = "/teams/vision/"
+
+
+class TestServiceAccounts(PageCase):
+    url = "/teams/vision/service-accounts/"
+
+
+class TestServiceAccount(PageCase):
+    url = "/teams/vision/service-accounts/svc-ci/"
+
+    @pytest.fixture(autouse=True)
+    def _account(self, _stocked: None) -> None:
+        account = service_accounts.create(actor=SYSTEM, team=self.there["team"], name="ci")
+        tokens.create_token(actor=SYSTEM, user=account, name="nightly")
+
+
+class TestTrustRules(TestServiceAccount):
+    url = "/teams/vision/service-accounts/svc-ci/rules/"
+
+    @pytest.fixture(autouse=True)
+    def _allowed(self, settings: Any) -> None:
+        settings.BERTH_TOKEN_EXCHANGE_ISSUERS = ["https://ci.example.org"]
+
+
+class TestServiceAccountDelete(TestServiceAccount):
+    url = "/teams/vision/service-accounts/svc-ci/delete/"
+
+
+class TestSiteTokens(PageCase):
+    url, reader = "/tokens/", "olga"
 
 
 class TestPools(PageCase):

@@ -16,6 +16,7 @@ from portal.accounts.models import Role
 from portal.common.errors import PortalError
 from portal.common.typed_requests import SignedInRequest
 from portal.home.presenters import team as team_presenters
+from portal.service_accounts import presenters as service_accounts
 
 ROWS_PER_PAGE = 50
 
@@ -51,6 +52,7 @@ def team(request: SignedInRequest, slug: str) -> HttpResponse:
         "may_ask": policies.works_in(request.user, found),
         "form": form,
         "roles": Role.choices,
+        **service_accounts.for_team(request.user, found),
         **team_presenters.quota_of(request.user, found, page.object_list),
     }
     return render(request, "home/team.html", context, status=form_status(form))

@@ -198,6 +198,8 @@ def delegate(
         problems["delegate"] = [Reason(AccountCode.USER_UNKNOWN)]
     elif user.pk == actor.pk:
         problems["delegate"] = [Reason(RequestCode.DELEGATE_IS_SELF)]
+    elif user.is_service:
+        problems["delegate"] = [Reason(AccountCode.IS_SERVICE_ACCOUNT, {"username": user.username})]
     elif user.is_auditor:
         problems["delegate"] = [Reason(AccountCode.AUDITOR_ONLY_READS, {"username": user.username})]
     if ends_at <= begins:

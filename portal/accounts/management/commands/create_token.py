@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
-from portal.accounts import services
+from portal.accounts import tokens
 from portal.accounts.models import User
 from portal.common.actors import SYSTEM
 from portal.common.errors import PortalError
@@ -36,7 +36,7 @@ class Command(BaseCommand):
         if days < 0:
             raise CommandError("--days cannot be negative. Leave it out for a token that does not end.")
         try:
-            made = services.create_token(
+            made = tokens.create_token(
                 actor=SYSTEM,
                 user=user,
                 name=options["name"],

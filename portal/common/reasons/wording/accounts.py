@@ -31,6 +31,35 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.CHOOSE_A_ROLE: Text(_("Choose viewer, member or owner.")),
     AccountCode.CHOOSE_SCOPES: Text(_("Choose from %(known)s."), prepare=listed("known")),
     AccountCode.EXPIRY_NOT_IN_FUTURE: Text(_("Choose a day in the future.")),
+    AccountCode.DESCRIPTION_TOO_LONG: Text(
+        _("This is longer than %(most)s characters."), _("Say it in fewer words.")
+    ),
+    AccountCode.EXPIRY_TOO_LATE: Text(
+        ngettext_lazy(
+            "No token lives longer than %(days)d day here.",
+            "No token lives longer than %(days)d days here.",
+            "days",
+        ),
+        _("Choose an earlier expiry, and rotate the token before it ends."),
+    ),
+    AccountCode.IS_SERVICE_ACCOUNT: Text(
+        _("%(username)s is a service account: it has no password, no address, no role and no other team."),
+        _("Manage it on the page of its team."),
+    ),
+    AccountCode.OVERLAP_OUT_OF_RANGE: Text(_("The old token can stay for 0 to %(most)s hours.")),
+    AccountCode.SERVICE_ACCOUNT_SIGNS_IN: Text(
+        _("%(username)s is a service account, which signs in nowhere."), _("Use one of its API tokens.")
+    ),
+    AccountCode.TOKEN_ENDED: Text(_("The token “%(name)s” has ended."), _("Make a new one.")),
+    AccountCode.TOKEN_OF_ANOTHER: Text(
+        _("This token is one of %(username)s."), _("Ask its user, or an operator, to revoke it.")
+    ),
+    AccountCode.TOKEN_ROTATED: Text(
+        _("The token “%(name)s” has been rotated already."), _("Rotate the one that replaced it.")
+    ),
+    AccountCode.TOO_MANY_SERVICE_ACCOUNTS: Text(
+        _("%(team)s has %(most)s service accounts already."), _("Delete those that nothing uses.")
+    ),
     AccountCode.EXPIRY_PAST: Text(_("The expiry lies in the past."), _("Choose a later day.")),
     AccountCode.LAST_ADMINISTRATOR: Text(
         _("%(username)s is the last administrator who can sign in."),
@@ -63,6 +92,9 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.NO_SUCH_SESSION: Text(
         _("There is no such session of yours."), _("Look at the list of your sessions: it may have ended.")
     ),
+    AccountCode.NO_SUCH_SERVICE_ACCOUNT: Text(
+        _("%(team)s has no service account “%(username)s”."), _("Look at the list on the team's page.")
+    ),
     AccountCode.NO_SUCH_TEAM: Text(
         _("There is no team “%(slug)s” that you may see."), _("Choose one of your teams.")
     ),
@@ -85,7 +117,8 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AccountCode.TEAM_NOT_VALID: Text(_("The team cannot be made like this.")),
     AccountCode.TOKEN_FOR_ANOTHER: Text(
-        _("Tokens can only be made for yourself."), _("Sign in as that user.")
+        _("Tokens can only be made for yourself, and for service accounts of teams that you own."),
+        _("Sign in as that user."),
     ),
     AccountCode.TOKEN_NAMELESS: Text(_("A token needs a name.")),
     AccountCode.TOKEN_OUTLIVES: Text(

@@ -1,0 +1,153 @@
+"""What the claims of a token have to be, as pure functions: no database, no settings.
+
+A condition names a claim and a value. `exact` compares the whole text. In a `glob` `*` stands for any number
+of characters but “/”, `**` for any number of any, `?` for one that is not “/”; all else stands for itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+MAX_CONDITIONS = 12
+MAX_VALUE = 255
+CHECKED_ANYWAY = frozenset({"iss", "aud", "exp", "nbf", "iat", "jti"})
+"""Claims that every exchange checks by itself."""
+IDENTITY = (
+    *("sub", "repository", "repository_id", "repository_owner", "repository_owner_id"),
+    *("project_path", "project_id", "namespace_path", "namespace_id"),
+)
+"""Claims that say whose pipeline it is. Everybody can get a token of a public issuer."""
+_CLAIM = re.compile(r"[A-Za-z][A-Za-z0-9_.:/-]{0,63}\Z")
+
+
+class Match(StrEnum):
+    EXACT = "exact"
+    GLOB = "glob"
+
+
+class Problem(StrEnum):
+    """Why conditions cannot be used."""
+
+    CLAIM = "claim"
+    CHECKED_ANYWAY = "checked_anyway"
+    MATCH = "match"
+    VALUE = "value"
+    TOO_MANY = "too_many"
+    NO_IDENTITY = "no_identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on one claim."""
+
+    claim: str
+    match: str
+    value: str
+
+    def as_json(self) -> dict[str, str]:
+        return {"claim": self.claim, "match": self.match, "value": self.value}
+
+    def __str__(self) -> str:
+        return f"{self.claim} {'=' if self.match == Match.EXACT else '~'} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a condition; `seen` is the claim's text, None where there is none."""
+
+    condition: Condition
+    seen: str | None
+    holds: bool
+
+
+def from_json(stored: Iterable[Mapping[str, str]]) -> list[Condition]:
+    return [Condition(item["claim"], item["match"], item["value"]) for item in stored]
+
+
+def parse(text: str) -> tuple[list[Condition], list[int]]:
+    """Conditions typed one on a line, as `claim = value` or `claim ~ glob`; and the lines that are none."""
+    found, wrong = [], []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        typed = re.fullmatch(r"\s*([^\s=~]+)\s*([=~])\s*(.*\S)\s*", line)
+        if typed is None:
+            wrong.append(number)
+            continue
+        claim, sign, value = typed.groups()
+        found.append(Condition(claim, Match.EXACT if sign == "=" else Match.GLOB, value))
+    return found, wrong
+
+
+def problem_of(conditions: Sequence[Condition]) -> tuple[Problem, Condition | None] | None:
+    """The first thing that is wrong with them, and in which; None where they can be used."""
+    if len(conditions) > MAX_CONDITIONS:
+        return Problem.TOO_MANY, None
+    for condition in conditions:
+        if condition.claim in CHECKED_ANYWAY:
+            return Problem.CHECKED_ANYWAY, condition
+        if not _CLAIM.match(condition.claim):
+            return Problem.CLAIM, condition
+        if condition.match not in list(Match):
+            return Problem.MATCH, condition
+        if not 0 < len(condition.value) <= MAX_VALUE or not condition.value.isprintable():
+            return Problem.VALUE, condition
+    if not any(_identifies(condition) for condition in conditions):
+        return Problem.NO_IDENTITY, None
+    return None
+
+
+def check(conditions: Iterable[Condition], claims: Mapping[str, Any]) -> list[Outcome]:
+    """Each condition with what the claims say of it. A claim that is missing or no plain value holds none."""
+    found = []
+    for condition in conditions:
+        seen = text_of(claims.get(condition.claim))
+        found.append(Outcome(condition, seen, seen is not None and _meets(condition, seen)))
+    return found
+
+
+def text_of(value: Any) -> str | None:
+    """A claim as it is compared: text as it is, a truth value in lower case, a whole number in digits."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    return None
+
+
+def _identifies(condition: Condition) -> bool:
+    """Whether it says whose pipeline it is: what stands before the first “/” is not left open."""
+    if condition.claim not in IDENTITY:
+        return False
+    return condition.match == Match.EXACT or not re.search(r"[*?]", condition.value.partition("/")[0])
+
+
+def _meets(condition: Condition, seen: str) -> bool:
+    if condition.match == Match.EXACT:
+        return seen == condition.value
+    return _pattern(condition.value).fullmatch(seen) is not None
+
+
+@lru_cache(maxsize=512)
+def _pattern(glob: str) -> re.Pattern[str]:
+    parts = [_part(part) for part in re.split(r"(\*+|\?)", glob)]
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _part(part: str) -> str:
+    match part:
+        case "*":
+            return "[^/]*"
+        case "?":
+            return "[^/]"
+        case _ if part and set(part) == {"*"}:
+            return ".*"
+        case _:
+            return re.escape(part)

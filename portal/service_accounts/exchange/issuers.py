@@ -1,0 +1,179 @@
+"""The keys of issuers whose tokens are taken, by OpenID Connect discovery, kept for a while.
+
+Only issuers that the operator has named are ever asked (`BERTH_TOKEN_EXCHANGE_ISSUERS`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from django.conf import settings
+
+FRESH_S = 600.0
+"""For how long keys are used without asking again."""
+STALE_S = 86_400.0
+"""For how long known keys are used while their issuer does not answer."""
+RETRY_S = 30.0
+"""How long an issuer is left alone after it was asked, whatever it said."""
+STEP_S = 3.0
+TOTAL_S = 5.0
+MAX_BYTES = 256 * 1024
+MAX_KEYS = 50
+MIN_RSA_BITS = 2048
+
+log = logging.getLogger(__name__)
+
+
+class IssuerUnreachable(Exception):
+    """The issuer's keys cannot be had now; the message is for the log."""
+
+
+class UnknownKey(Exception):
+    """The issuer has no such key."""
+
+
+@dataclass(slots=True)
+class _Keys:
+    by_id: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    fetched_at: float = float("-inf")
+    tried_at: float = float("-inf")
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_known: dict[str, _Keys] = {}
+_known_lock = threading.Lock()
+
+
+def allowed() -> list[str]:
+    """The issuers that the operator has named, as tokens name them."""
+    return list(settings.BERTH_TOKEN_EXCHANGE_ISSUERS)
+
+
+def key_for(issuer: str, key_id: str, algorithm: str) -> Any:
+    """The public key with this id, for signatures by this algorithm.
+
+    A key that is not known is asked for, so that a new one is found, but no oftener than each `RETRY_S`.
+    Raises `UnknownKey` and `IssuerUnreachable`.
+    """
+    with _known_lock:
+        keys = _known.setdefault(issuer, _Keys())
+    now = time.monotonic()
+    if key_id not in keys.by_id or now - keys.fetched_at > FRESH_S:
+        with keys.lock:
+            if now - keys.tried_at > RETRY_S and not (keys.fetched_at > now and key_id in keys.by_id):
+                _refresh(issuer, keys)
+    if time.monotonic() - keys.fetched_at > STALE_S:
+        raise IssuerUnreachable(issuer)
+    found = keys.by_id.get(key_id)
+    if found is None:
+        if keys.tried_at > keys.fetched_at:
+            raise IssuerUnreachable(issuer)
+        raise UnknownKey(key_id)
+    return _public_key(found, algorithm)
+
+
+def forget() -> None:
+    """Ask anew at the next token."""
+    with _known_lock:
+        _known.clear()
+
+
+def check_url(url: str) -> str:
+    """The address, or `IssuerUnreachable`: https only, and http to this machine where that is set."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.hostname and not parts.username:
+        return url
+    allowed_here = settings.BERTH_TOKEN_EXCHANGE_LOOPBACK and _is_loopback(parts.hostname or "")
+    if parts.scheme == "http" and allowed_here:
+        return url
+    raise IssuerUnreachable(f"{url[:200]} is not asked: https is needed")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _refresh(issuer: str, keys: _Keys) -> None:
+    """Take in the issuer's keys as they are now; where that fails, those before stay."""
+    try:
+        described = _fetch(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+        if described.get("issuer") != issuer:
+            raise IssuerUnreachable(f"{issuer} describes itself as {str(described.get('issuer'))[:200]}")
+        listed = _fetch(str(described.get("jwks_uri", ""))).get("keys")
+        if not isinstance(listed, list):
+            raise IssuerUnreachable(f"{issuer} lists no keys")
+        found: dict[str, Mapping[str, Any]] = {
+            key["kid"]: key
+            for key in listed[:MAX_KEYS]
+            if isinstance(key, dict) and isinstance(key.get("kid"), str) and key.get("use", "sig") == "sig"
+        }
+    except IssuerUnreachable as error:
+        keys.tried_at = time.monotonic()
+        log.warning("keys not read: %s", error)
+        return
+    keys.by_id = found
+    keys.fetched_at = keys.tried_at = time.monotonic()
+
+
+def _fetch(url: str) -> dict[str, Any]:
+    """A JSON object from there, in `TOTAL_S` and `MAX_BYTES`; redirects are not followed."""
+    check_url(url)
+    deadline = time.monotonic() + TOTAL_S
+    body = bytearray()
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    try:
+        with (
+            httpx.Client(timeout=STEP_S, follow_redirects=False) as client,
+            client.stream("GET", url, headers=headers) as response,
+        ):
+            encoding = response.headers.get("Content-Encoding", "identity")
+            if response.status_code != 200 or encoding != "identity":
+                raise IssuerUnreachable(f"{url} answered {response.status_code}")
+            for chunk in response.iter_raw():
+                body += chunk
+                if len(body) > MAX_BYTES:
+                    raise IssuerUnreachable(f"{url} answers more than {MAX_BYTES} bytes")
+                if time.monotonic() > deadline:
+                    raise IssuerUnreachable(f"{url} took longer than {TOTAL_S} s")
+        found = json.loads(bytes(body))
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, RecursionError) as error:
+        raise IssuerUnreachable(f"{url}: {error}") from error
+    if not isinstance(found, dict):
+        raise IssuerUnreachable(f"{url} answered no JSON object")
+    return found
+
+
+_BY_TYPE = {
+    "RSA": frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"}),
+    "EC": frozenset({"ES256", "ES384", "ES512"}),
+    "OKP": frozenset({"EdDSA"}),
+}
+ALGORITHMS = frozenset().union(*_BY_TYPE.values())
+"""Signatures by a private key only: with a shared secret, who can check could sign."""
+
+
+def _public_key(found: Mapping[str, Any], algorithm: str) -> Any:
+    """The key, if it is one for the algorithm. Raises `UnknownKey`."""
+    if algorithm not in _BY_TYPE.get(str(found.get("kty")), ()) or found.get("alg", algorithm) != algorithm:
+        raise UnknownKey(f"{found.get('kid')} is not for {algorithm}")
+    try:
+        key = jwt.PyJWK.from_dict(dict(found), algorithm=algorithm).key
+    except jwt.PyJWTError as error:
+        raise UnknownKey(str(error)) from error
+    if isinstance(key, RSAPublicKey) and key.key_size < MIN_RSA_BITS:
+        raise UnknownKey(f"{found.get('kid')} is too short")
+    return key

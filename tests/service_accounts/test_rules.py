@@ -1,0 +1,248 @@
+"""Trust rules: who makes them, which conditions there can be, and what a preview says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jwt
+import pytest
+
+from portal.accounts import service_accounts
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.events.models import Event
+from portal.service_accounts import rules
+from portal.service_accounts.exchange import conditions
+from portal.service_accounts.exchange.conditions import Condition, Problem
+from portal.service_accounts.models import TrustRule
+from tests.factories import make_token
+from tests.service_accounts.conftest import CONDITIONS
+
+pytestmark = pytest.mark.django_db
+PATH = "teams/vision/service-accounts/svc-ci/trust-rules"
+PAGE = "/teams/vision/service-accounts/svc-ci/rules/"
+
+
+def wanted(there: Any, **changed: Any) -> dict[str, Any]:
+    return {
+        "name": "deploy",
+        "issuer": there.url,
+        "audience": "berth",
+        "conditions": [{"claim": "repository_id", "match": "exact", "value": "1"}],
+        "scopes": ["workspaces:read"],
+        **changed,
+    }
+
+
+# --- conditions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("glob", "yes", "no"),
+    [
+        ("refs/heads/*", ["refs/heads/main"], ["refs/heads/a/b", "refs/tags/x", "xrefs/heads/main"]),
+        ("refs/**", ["refs/heads/a/b", "refs/"], ["ref", "refs"]),
+        ("v?.*", ["v1.2", "v1."], ["v10.2", "v/.1", "xv1.2"]),
+        ("a.b+c(d)[e]", ["a.b+c(d)[e]"], ["axb+c(d)[e]", "a.bbc(d)[e]"]),
+        ("*", ["", "abc"], ["a/b"]),
+        ("release-*-*", ["release-1-2"], ["release-1"]),
+    ],
+)
+def test_globs(glob, yes, no):
+    held = lambda text: conditions.check([Condition("ref", "glob", glob)], {"ref": text})[0].holds  # noqa: E731
+    assert all(held(text) for text in yes)
+    assert not any(held(text) for text in no)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("main", "main"), (True, "true"), (False, "false"), (12, "12"), (None, None), ([1], None)],
+)
+def test_claims_as_they_are_compared(value, text):
+    outcome = conditions.check([Condition("x", "exact", "12")], {"x": value})[0]
+    assert outcome.seen == text
+    assert outcome.holds is (text == "12")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([], Problem.NO_IDENTITY),
+        ([Condition("ref", "exact", "refs/heads/main")], Problem.NO_IDENTITY),
+        ([Condition("repository", "glob", "*/app")], Problem.NO_IDENTITY),
+        ([Condition("repository", "glob", "octo*/app")], Problem.NO_IDENTITY),
+        ([Condition("repository", "glob", "**")], Problem.NO_IDENTITY),
+        ([Condition("sub", "glob", "repo:octo?x/**")], Problem.NO_IDENTITY),
+        ([Condition("repository", "glob", "octo/*")], None),
+        ([Condition("sub", "glob", "repo:octo/app:*")], None),
+        ([Condition("project_id", "exact", "7")], None),
+        ([Condition("aud", "exact", "x")], Problem.CHECKED_ANYWAY),
+        ([Condition("a b", "exact", "x")], Problem.CLAIM),
+        ([Condition("sub", "regex", "x")], Problem.MATCH),
+        ([Condition("sub", "exact", "")], Problem.VALUE),
+        ([Condition("sub", "exact", "a\nb")], Problem.VALUE),
+        ([Condition("sub", "exact", "x" * 256)], Problem.VALUE),
+        ([Condition("sub", "exact", "x")] * 13, Problem.TOO_MANY),
+    ],
+)
+def test_conditions_that_cannot_be(given, problem):
+    found = conditions.problem_of(given)
+    assert (found[0] if found else None) is problem
+
+
+def test_conditions_as_they_are_typed():
+    text = " repository = octo/app \n\nref ~ refs/heads/*\nnonsense\nx ="
+    found, wrong = conditions.parse(text)
+    assert found == [Condition("repository", "exact", "octo/app"), Condition("ref", "glob", "refs/heads/*")]
+    assert wrong == [4, 5]
+
+
+# --- who, and what --------------------------------------------------------------------------------
+
+
+def test_an_owner_makes_and_deletes_one_over_rest(api, alice, ci, issuer):
+    made = api(alice).post(PATH, wanted(issuer))
+    assert made.status_code == 201, made.content
+    row = api(alice).get(made["Location"]).json()
+    assert row["conditions"] == [{"claim": "repository_id", "match": "exact", "value": "1"}]
+    assert (row["lifetime_s"], row["created_by"]) == (600, "alice")
+    assert api(alice).get(PATH).json()["results"] == [row]
+    assert api(alice).delete(f"{PATH}/{row['id']}").status_code == 204
+    assert set(Event.objects.values_list("kind", flat=True)) >= {"trust_rule.created", "trust_rule.deleted"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"issuer": "https://evil.example.org"}, "issuer"),
+        ({"audience": ""}, "audience"),
+        ({"name": " "}, "name"),
+        ({"conditions": []}, "conditions"),
+        ({"conditions": [{"claim": "ref", "value": "x"}]}, "conditions"),
+        ({"conditions": [{"claim": "sub", "match": "regex", "value": "x"}]}, "conditions"),
+        ({"scopes": []}, "scopes"),
+        ({"scopes": ["nonsense"]}, "scopes"),
+        ({"lifetime_s": 59}, "lifetime_s"),
+        ({"lifetime_s": 3601}, "lifetime_s"),
+    ],
+)
+def test_what_is_wrong_is_named(api, alice, ci, issuer, changed, field):
+    refused = api(alice).post(PATH, wanted(issuer, **changed))
+    assert refused.status_code == 400
+    assert list(refused.json()["errors"]) == [field]
+    assert not TrustRule.objects.exists()
+
+
+def test_a_token_makes_no_rule_that_may_more_than_itself(ci, alice, issuer):
+    narrow = make_token(alice, "tokens:write")[0]
+    given = {
+        "actor": alice,
+        "account": ci,
+        "name": "x",
+        "issuer": issuer.url,
+        "audience": "berth",
+        "conditions": CONDITIONS,
+        "lifetime_s": 60,
+        "made_with": narrow,
+    }
+    with pytest.raises(NotAllowed):
+        rules.create(**given, scopes=["all"])
+    assert rules.create(**given, scopes=["tokens:write"]).scopes == ["tokens:write"]
+
+
+def test_members_and_other_owners_make_none(api, ci, issuer, bob, charlie, team, alice):
+    other = service_accounts.create(actor=alice, team=team, name="docs")
+    for actor, status in ((bob, 403), (charlie, 404)):
+        assert api(actor).post(PATH, wanted(issuer)).status_code == status
+        assert api(actor).get(PATH).status_code == status
+    rule = rules.create(
+        actor=alice,
+        account=other,
+        name="x",
+        issuer=issuer.url,
+        audience="berth",
+        conditions=CONDITIONS,
+        scopes=["teams:read"],
+        lifetime_s=60,
+    )
+    # Another account's rule is not there under this one.
+    assert api(alice).delete(f"{PATH}/{rule.pk}").status_code == 404
+    assert TrustRule.objects.filter(pk=rule.pk).exists()
+
+
+def test_an_account_has_no_end_of_rules(rule, alice, issuer, monkeypatch):
+    monkeypatch.setattr(rules, "MAX_RULES", 1)
+    with pytest.raises(StateConflict):
+        rules.create(
+            actor=alice,
+            account=rule.account,
+            name="x",
+            issuer=issuer.url,
+            audience="berth",
+            conditions=CONDITIONS,
+            scopes=["teams:read"],
+            lifetime_s=60,
+        )
+
+
+def test_an_issuer_that_is_no_longer_allowed_makes_no_rule(ci, alice, issuer, settings):
+    settings.BERTH_TOKEN_EXCHANGE_ISSUERS = []
+    with pytest.raises(InvalidInput):
+        rules.create(
+            actor=alice,
+            account=ci,
+            name="x",
+            issuer=issuer.url,
+            audience="berth",
+            conditions=CONDITIONS,
+            scopes=["teams:read"],
+            lifetime_s=60,
+        )
+
+
+# --- previews -------------------------------------------------------------------------------------
+
+
+def test_a_preview_says_which_condition_fails(api, alice, rule, issuer):
+    seen = api(alice).post(f"{PATH}/check", {"claims": issuer.claims(ref="refs/tags/v1", environment=None)})
+    assert seen.status_code == 200
+    assert [(row["matches"], row["issuer"], row["audience"]) for row in seen.json()] == [(False, True, True)]
+    failed = {row["claim"]: row["seen"] for row in seen.json()[0]["conditions"] if not row["holds"]}
+    assert failed == {"ref": "refs/tags/v1", "environment": None}
+    assert api(alice).post(f"{PATH}/check", {"claims": issuer.claims()}).json()[0]["matches"] is True
+    assert not Event.objects.filter(kind__startswith="token.exchange").exists()
+
+
+def test_the_page_makes_previews_and_deletes(as_user, alice, ci, issuer):
+    client = as_user(alice)
+    assert "No rule yet" in client.get(PAGE).content.decode()
+    assert "repository = OWNER/NAME" in client.get(f"{PAGE}?preset=github").content.decode()
+    form = {
+        "name": "deploy",
+        "issuer": issuer.url,
+        "audience": "https://berth.example.org",
+        "conditions": "repository = octo/app\nref ~ refs/heads/*",
+        "lifetime": "600",
+        "scopes": ["workspaces:read"],
+    }
+    wrong = client.post(PAGE, {**form, "conditions": "ref = x\nwhat"})
+    assert wrong.status_code == 400 and "Line 2 is no condition" in wrong.content.decode()
+    open_ = client.post(PAGE, {**form, "conditions": "ref = x"})
+    assert open_.status_code == 400 and "whose pipeline" in open_.content.decode()
+    assert client.post(PAGE, form).status_code == 302
+    page = client.post(
+        f"{PAGE}check/", {"claims": json.dumps(issuer.claims(ref="refs/tags/v1"))}
+    ).content.decode()
+    assert "refuses" in page and "it is refs/tags/v1" in page
+    page = client.post(f"{PAGE}check/", {"claims": issuer.sign()}).content.decode()
+    assert "lets it in" in page
+    for nonsense in ("x", "[1]", "{", jwt.encode({}, "x" * 32)[:20], '{"a": ' * 9000):
+        assert client.post(f"{PAGE}check/", {"claims": nonsense}).status_code == 400, nonsense[:20]
+    rule = TrustRule.objects.get()
+    assert client.post(f"{PAGE}{rule.pk}/delete/").status_code == 302
+    assert not TrustRule.objects.exists()
+
+
+def test_without_issuers_the_page_says_whom_to_ask(as_user, alice, ci, settings):
+    settings.BERTH_TOKEN_EXCHANGE_ISSUERS = []
+    assert "BERTH_TOKEN_EXCHANGE_ISSUERS" in as_user(alice).get(PAGE).content.decode()
