@@ -478,7 +478,9 @@ SIGNED = "sign-in/oidc/<slug:idp>/signed-out/"
 
 
 @by_part(
-    row for row in ROWS if row.method != "GET" and not row.route.startswith(NO_SESSION) and row.route != SIGNED
+    row
+    for row in ROWS
+    if row.method != "GET" and not row.route.startswith(NO_SESSION) and row.route != SIGNED
 )
 def test_a_browser_needs_the_csrf_token_to_change_anything(stage, rows):
     for row in rows:

@@ -520,7 +520,7 @@ class RequestCode(StrEnum):
 
 
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
-    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
+    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, ExchangeCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
     WebhookCode, ChannelCode,
 )  # fmt: skip
