@@ -138,7 +138,7 @@ class ExchangeCode(StrEnum):
     AUDIENCE_NEEDED = "audience_needed"
     BAD_SIGNATURE = "bad_signature"
     CLAIMS_NOT_UNDERSTOOD = "claims_not_understood"
-    CLAIM_MISSING = "claim_missing"
+    CLAIM_MISSING = "assertion_claim_missing"
     CONDITION_CHECKED_ANYWAY = "condition_checked_anyway"
     CONDITION_CLAIM = "condition_claim"
     CONDITION_LINE = "condition_line"
@@ -520,9 +520,9 @@ class RequestCode(StrEnum):
 
 
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
-    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, ExchangeCode, AccountCode, MfaCode, IdentityCode,
+    Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode,
+    WebhookCode, ChannelCode, ExchangeCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""
