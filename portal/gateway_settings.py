@@ -17,6 +17,9 @@ ROOT_URLCONF = "portal.stream_urls"
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "portal.common.middleware.RequestIdMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "portal.common.middleware.NoStoreMiddleware",
+    "portal.common.middleware.RefusalLogMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",

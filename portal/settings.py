@@ -116,8 +116,11 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "portal.common.middleware.RequestIdMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    # Before what answers with files, so that these carry the policy too.
     "csp.middleware.CSPMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.common.middleware.NoStoreMiddleware",
+    "portal.common.middleware.RefusalLogMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -181,6 +184,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "portal.accounts.context_words.ContextWordsValidator"},
     {"NAME": "portal.accounts.breached_passwords.BreachedPasswordValidator"},
 ]
 # Passwords that have leaked: a sorted file with the SHA-1 of each, or a service that is asked for a range.
@@ -259,6 +263,8 @@ SESSION_ENGINE = "portal.accounts.session_store"
 SESSION_COOKIE_AGE = int(BERTH_SESSION_MAX_HOURS * 3600)
 SESSION_COOKIE_NAME = "__Host-berth" if HTTPS else "berth"
 CSRF_COOKIE_NAME = "__Host-berth-csrf" if HTTPS else "berth-csrf"
+BERTH_THEME_COOKIE = "__Host-berth-theme" if HTTPS else "berth-theme"
+MESSAGE_STORAGE = "portal.common.message_storage.MessageStorage"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = True
@@ -266,6 +272,8 @@ CSRF_COOKIE_HTTPONLY = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+# Workspaces are below the portal's name, and it should have that name to itself.
+SECURE_HSTS_INCLUDE_SUBDOMAINS = True
 X_FRAME_OPTIONS = "DENY"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
@@ -278,6 +286,7 @@ CONTENT_SECURITY_POLICY = {
         "form-action": [SELF],
         "frame-ancestors": [NONE],
         "base-uri": [NONE],
+        "object-src": [NONE],
         "manifest-src": [SELF],
     },
 }
@@ -293,6 +302,7 @@ STATIC_ROOT = BERTH_HOME / "static"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = env.bool("BERTH_STATIC_FROM_SOURCE", default=False)
 WHITENOISE_AUTOREFRESH = DEBUG
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
@@ -424,6 +434,8 @@ LOGGING = {
     "root": {"handlers": ["console"], "level": LOG_LEVEL},
     "loggers": {
         "django.request": {"level": "ERROR"},
+        # It logs the path, which may be a link that signs in; RefusalLogMiddleware logs the route.
+        "django.security.csrf": {"level": "ERROR"},
         "axes": {"level": "WARNING"},
         "httpx": {"level": "WARNING"},
         "fido2": {"level": "WARNING"},

@@ -156,10 +156,15 @@ def theme(request: HttpRequest) -> HttpResponse:
     chosen = request.POST.get("theme", "")
     if chosen in THEMES:
         response.set_cookie(
-            "berth-theme", chosen, max_age=YEAR_S, samesite="Lax", secure=settings.HTTPS, httponly=False
+            settings.BERTH_THEME_COOKIE,
+            chosen,
+            max_age=YEAR_S,
+            samesite="Lax",
+            secure=settings.HTTPS,
+            httponly=False,
         )
     else:
-        response.delete_cookie("berth-theme", samesite="Lax")
+        response.delete_cookie(settings.BERTH_THEME_COOKIE, samesite="Lax")
     return response
 
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 
 def portal(request: HttpRequest) -> dict[str, Any]:
     """`theme` is `light`, `dark` or empty (the system's choice); `request_id` stands on error pages."""
-    theme = request.COOKIES.get("berth-theme", "")
+    theme = request.COOKIES.get(settings.BERTH_THEME_COOKIE, "")
     return {
         "theme": theme if theme in {"light", "dark"} else "",
         "request_id": getattr(request, "request_id", ""),

@@ -20,6 +20,8 @@ from portal.common.errors import PortalError
 from portal.common.problems import plain_response
 
 _ACCEPTABLE_ID = re.compile(r"^[A-Za-z0-9._-]{8,64}\Z")
+REFUSALS = frozenset({401, 403, 429})
+log = structlog.get_logger(__name__)
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
 
@@ -45,6 +47,43 @@ class RequestIdMiddleware:
         finally:
             origins.end()
         response["X-Request-Id"] = request_id
+        return response
+
+
+class NoStoreMiddleware:
+    """Nothing is kept in a cache unless its view says for how long: most answers are one person's own."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        if "Cache-Control" not in response:
+            response["Cache-Control"] = "no-store, private"
+        return response
+
+
+class RefusalLogMiddleware:
+    """Log who was refused what. The route is logged instead of the path, which may be a link that signs in."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        if response.status_code in REFUSALS:
+            match = request.resolver_match
+            # Whoever was not looked up for the answer is not looked up for the log.
+            user = getattr(request, "_cached_user", None)
+            log.warning(
+                "request refused",
+                status=response.status_code,
+                method=request.method,
+                route=match.route if match else "",
+                user=str(getattr(user, "pk", None) or ""),
+                token=origins.present().token,
+                address=origins.present().address,
+            )
         return response
 
 

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from portal.embedded import traefik
 from portal.embedded.environment import Instance, write_file
 
+YEAR_S = 31_536_000
+TRANSPORT_SECURITY = "transport-security"
+"""The middleware of the entry point: over https every answer, also a workspace's own, tells browsers to keep to it."""
+
 HEALTH_HOST = "health.berth.internal"
 """Traefik itself answers this host with 200: no other port is needed to see that it lives."""
 
@@ -112,6 +116,8 @@ def traefik_static(instance: Instance, *, gateway_secret: str) -> str:
             for name in ("Slash", "BackSlash", "Semicolon", "Percent", "QuestionMark", "Hash")
         },
     }
+    if instance.public_url.startswith("https://"):
+        web["http"]["middlewares"] = [f"{TRANSPORT_SECURITY}@file"]
     if instance.trusted_proxies:
         web["forwardedHeaders"]["trustedIPs"] = list(instance.trusted_proxies)
     return _json(config)
@@ -141,6 +147,10 @@ def traefik_routes(
     config["http"]["services"]["outage"] = {"loadBalancer": {"servers": [{"url": outage_url}]}}
     # The statuses of Traefik itself; the portal's own 503 has a page already.
     middlewares["portal-outage"] = {"errors": {"status": ["502", "504"], "service": "outage", "query": "/"}}
+    middlewares[TRANSPORT_SECURITY] = {
+        # TLS ends in front of Traefik, which would otherwise leave the header out.
+        "headers": {"stsSeconds": YEAR_S, "stsIncludeSubdomains": True, "forceSTSHeader": True}
+    }
     middlewares["portal-compress"] = {"compress": {"excludedContentTypes": ["text/event-stream"]}}
     return _json(config)
 

@@ -82,6 +82,7 @@ def answer(head: str) -> bytes:
         f"Content-Security-Policy: default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; "
         "frame-ancestors 'none'",
         "X-Content-Type-Options: nosniff",
+        "Referrer-Policy: same-origin",
         "Cache-Control: no-store",
         f"Retry-After: {RETRY_S}",
         "Connection: close",

@@ -14,8 +14,9 @@
     const theme = button.value;
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
-    const secure = location.protocol === "https:" ? "; Secure" : "";
-    document.cookie = "berth-theme=" + theme + "; Path=/; SameSite=Lax; Max-Age=" + (theme ? YEAR_S : 0) + secure;
+    const encrypted = location.protocol === "https:";
+    const cookie = (encrypted ? "__Host-" : "") + "berth-theme=" + theme + "; Path=/; SameSite=Lax; Max-Age=";
+    document.cookie = cookie + (theme ? YEAR_S : 0) + (encrypted ? "; Secure" : "");
     for (const other of document.querySelectorAll("[data-theme-choice]")) {
       other.setAttribute("aria-pressed", String(other.value === theme));
     }

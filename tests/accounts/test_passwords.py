@@ -1,0 +1,77 @@
+"""What a password may be: of any composition, as long as one likes, taken exactly as typed, and no name of the place."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.test import Client
+
+from portal.accounts import users
+from portal.accounts.context_words import context_words
+
+pytestmark = pytest.mark.django_db
+
+
+def path_of(url: str) -> str:
+    return "/" + url.split("/", 3)[3]
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "only lower case letters",
+        "8472 9981 0042 7736",
+        "  spaces at both ends  ",
+        "Ünïcödé — ☃ ☃ ☃ ☃",
+        "sixty-four and more: " + "Xy7 " * 30 + "end",
+    ],
+)
+def test_any_composition_is_taken_and_compared_exactly(ada, password):
+    link = users.invite(actor=ada, username="gina")
+    assert Client().post(path_of(link.url), {"password": password, "repeated": password}).status_code == 302
+
+    def signs_in(text: str) -> bool:
+        return Client().post("/sign-in/", {"username": "gina", "password": text}).status_code == 302
+
+    assert signs_in(password)
+    for other in {password.strip(), password.swapcase(), password[:64], password[:-1], password + " "} - {password}:
+        assert not signs_in(other), other
+
+
+@pytest.mark.parametrize(
+    "password", ["berth-2026", "Berth123!!!", "JupyterLab2026", "admin-admin-1", "gpu-oxford-1", "oxford.quantum", "n0de-quantum"]
+)
+def test_a_name_of_the_place_is_no_password(settings, password):
+    settings.BERTH_PUBLIC_URL = "https://gpu.oxford.quantum.example"
+    with pytest.raises(ValidationError) as refused:
+        validate_password(password)
+    assert "password_context_word" in {problem.code for problem in refused.value.error_list}
+
+
+@pytest.mark.parametrize("password", ["correct horse berth staple", "nothing of the kind", "workspace of seven cats"])
+def test_a_sentence_may_have_one_in_it(password):
+    validate_password(password)
+
+
+def test_short_parts_of_names_are_no_words(settings):
+    settings.BERTH_PUBLIC_URL, settings.BERTH_DOMAIN, settings.BERTH_NODE_NAME = "https://a.bc.org", "a.bc.org", "n1"
+    assert not context_words() & {"a", "bc", "org", "n1"}
+
+
+def test_fields_hide_what_is_typed_and_let_managers_fill_it_in(ada, as_user):
+    pages = {
+        "/sign-in/": Client(),
+        path_of(users.invite(actor=ada, username="gina").url): Client(),
+        "/account/": as_user(ada),
+    }
+    import re
+
+    for path, client in pages.items():
+        text = client.get(path).content.decode()
+        fields = [field for field in re.findall(r"<input[^>]*>", text) if re.search(r'name="[^"]*(password|repeated)', field)]
+        assert fields, path
+        for field in fields:
+            assert 'type="password"' in field
+            assert "maxlength" not in field and "onpaste" not in field
+            assert re.search(r'autocomplete="(current|new)-password"', field), field
