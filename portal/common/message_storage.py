@@ -1,4 +1,4 @@
-"""Where a message waits for the next page: in a cookie as Django's, under a name that no workspace can write."""
+"""Where a message waits for the next page: in a cookie as Django's, which no workspace can write."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class NoStoreMiddleware:
 
 
 class RefusalLogMiddleware:
-    """Log who was refused what. The route is logged instead of the path, which may be a link that signs in."""
+    """Log who was refused what: the route instead of the path, which may be a link that signs in."""
 
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response

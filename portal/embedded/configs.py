@@ -11,7 +11,7 @@ from portal.embedded.environment import Instance, write_file
 
 YEAR_S = 31_536_000
 TRANSPORT_SECURITY = "transport-security"
-"""The middleware of the entry point: over https every answer, also a workspace's own, tells browsers to keep to it."""
+"""Middleware of the entry point: over https every answer, a workspace's too, has browsers keep to it."""
 
 HEALTH_HOST = "health.berth.internal"
 """Traefik itself answers this host with 200: no other port is needed to see that it lives."""

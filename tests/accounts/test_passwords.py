@@ -1,4 +1,4 @@
-"""What a password may be: of any composition, as long as one likes, taken exactly as typed, and no name of the place."""
+"""What a password may be: of any composition, taken exactly as typed, and no name of the place."""
 
 from __future__ import annotations
 
@@ -35,12 +35,22 @@ def test_any_composition_is_taken_and_compared_exactly(ada, password):
         return Client().post("/sign-in/", {"username": "gina", "password": text}).status_code == 302
 
     assert signs_in(password)
-    for other in {password.strip(), password.swapcase(), password[:64], password[:-1], password + " "} - {password}:
+    for other in {password.strip(), password.swapcase(), password[:64], password[:-1], password + " "} - {
+        password
+    }:
         assert not signs_in(other), other
 
 
 @pytest.mark.parametrize(
-    "password", ["berth-2026", "Berth123!!!", "JupyterLab2026", "admin-admin-1", "gpu-oxford-1", "oxford.quantum", "n0de-quantum"]
+    "password",
+    [
+        "berth-2026",
+        "Berth123!!!",
+        "JupyterLab2026",
+        "admin-admin-1",
+        "gpu-oxford-1",
+        "oxford.quantum",
+    ],
 )
 def test_a_name_of_the_place_is_no_password(settings, password):
     settings.BERTH_PUBLIC_URL = "https://gpu.oxford.quantum.example"
@@ -49,13 +59,19 @@ def test_a_name_of_the_place_is_no_password(settings, password):
     assert "password_context_word" in {problem.code for problem in refused.value.error_list}
 
 
-@pytest.mark.parametrize("password", ["correct horse berth staple", "nothing of the kind", "workspace of seven cats"])
+@pytest.mark.parametrize(
+    "password", ["correct horse berth staple", "nothing of the kind", "workspace of seven cats"]
+)
 def test_a_sentence_may_have_one_in_it(password):
     validate_password(password)
 
 
 def test_short_parts_of_names_are_no_words(settings):
-    settings.BERTH_PUBLIC_URL, settings.BERTH_DOMAIN, settings.BERTH_NODE_NAME = "https://a.bc.org", "a.bc.org", "n1"
+    settings.BERTH_PUBLIC_URL, settings.BERTH_DOMAIN, settings.BERTH_NODE_NAME = (
+        "https://a.bc.org",
+        "a.bc.org",
+        "n1",
+    )
     assert not context_words() & {"a", "bc", "org", "n1"}
 
 
@@ -69,7 +85,11 @@ def test_fields_hide_what_is_typed_and_let_managers_fill_it_in(ada, as_user):
 
     for path, client in pages.items():
         text = client.get(path).content.decode()
-        fields = [field for field in re.findall(r"<input[^>]*>", text) if re.search(r'name="[^"]*(password|repeated)', field)]
+        fields = [
+            field
+            for field in re.findall(r"<input[^>]*>", text)
+            if re.search(r'name="[^"]*(password|repeated)', field)
+        ]
         assert fields, path
         for field in fields:
             assert 'type="password"' in field

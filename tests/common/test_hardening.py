@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
-from django.contrib import messages
 from django.test import Client, RequestFactory
 from django.urls import get_resolver
 
@@ -17,7 +19,16 @@ from tests.factories import PASSWORD, make_token
 from tests.permissions.test_matrix import patterns
 
 pytestmark = pytest.mark.django_db
-PATHS = ("/", "/sign-in/", "/gpus/", "/no/such/page", "/static/berth/berth.css", "/api/v1/me", "/api/v1/schema/")
+ROOT = Path(__file__).parents[2]
+PATHS = (
+    "/",
+    "/sign-in/",
+    "/gpus/",
+    "/no/such/page",
+    "/static/berth/berth.css",
+    "/api/v1/me",
+    "/api/v1/schema/",
+)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -31,7 +42,9 @@ def test_every_answer_has_its_headers(as_user, alice, path):
         answered.close()
         kind = answered.get("Content-Type", "text/html; charset=utf-8").replace('"', "")
         # JSON has no charset of its own: it is UTF-8 (RFC 8259).
-        assert "charset=utf-8" in kind or "json" in kind or kind.startswith("application/vnd.oai.openapi"), kind
+        assert "charset=utf-8" in kind or "json" in kind or kind.startswith("application/vnd.oai.openapi"), (
+            kind
+        )
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.startswith("/static/")])
@@ -42,7 +55,9 @@ def test_nothing_of_a_person_stays_in_a_cache(as_user, alice, path):
 def test_a_view_that_says_how_long_it_may_be_kept_is_heard(rf: RequestFactory):
     from django.http import HttpResponse
 
-    kept = NoStoreMiddleware(lambda _request: HttpResponse(headers={"Cache-Control": "max-age=60"}))(rf.get("/"))
+    kept = NoStoreMiddleware(lambda _request: HttpResponse(headers={"Cache-Control": "max-age=60"}))(
+        rf.get("/")
+    )
     assert kept["Cache-Control"] == "max-age=60"
 
 
@@ -54,9 +69,8 @@ def test_assets_are_kept(client):
 
 def test_over_https_the_name_and_all_below_it_stay_with_it(client, settings):
     settings.SECURE_HSTS_SECONDS = 31_536_000
-    from django.middleware.security import SecurityMiddleware
-
     from django.http import HttpResponse
+    from django.middleware.security import SecurityMiddleware
 
     request = RequestFactory().get("/", secure=True)
     answered = SecurityMiddleware(lambda _request: HttpResponse())(request)
@@ -71,10 +85,94 @@ def test_no_address_answers_trace(as_user, alice, catalog):
         for kind in ("uuid", "str", "slug", "int", "username", "resource"):
             while f"<{kind}:" in path:
                 before, _, rest = path.partition(f"<{kind}:")
-                path = before + {"uuid": some, "int": "1", "resource": "gpu:h100"}.get(kind, "x") + rest.partition(">")[2]
+                path = (
+                    before
+                    + {"uuid": some, "int": "1", "resource": "gpu:h100"}.get(kind, "x")
+                    + rest.partition(">")[2]
+                )
         answered = client.generic("TRACE", path, headers={"X-Probe": "echo-me"})
         assert answered.status_code in {302, 400, 401, 403, 404, 405}, route
         assert b"echo-me" not in answered.content
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/", "/static/berth/", "/static/../manage.py", "/.git/config", "/docs/"]
+)
+def test_nothing_is_listed_and_nothing_beside_the_assets_is_served(as_user, alice, path):
+    assert as_user(alice).get(path).status_code == 404
+
+
+def test_every_page_has_the_way_out(as_user, alice, team, pool):
+    for path in ("/", "/account/", "/gpus/", "/queue/", f"/teams/{team.slug}/"):
+        assert 'action="/sign-out/"' in as_user(alice).get(path).content.decode(), path
+
+
+# --- what is not in the source --------------------------------------------------------------------
+
+
+SOURCES = [path for folder in ("portal", "provisioning") for path in (ROOT / folder).rglob("*.py")]
+# A workspace's own program, in the sandbox of whoever it belongs to.
+OWN_PROGRAMS = ROOT / "provisioning" / "agent" / "apps"
+BARRED_CALLS = {
+    "eval",
+    "exec",
+    "mark_safe",
+    "os.system",
+    "os.popen",
+    "pickle.loads",
+    "marshal.loads",
+    "yaml.load",
+}
+BARRED_IMPORTS = {"pickle", "marshal", "shelve", "xml", "lxml", "defusedxml", "yaml"}
+
+
+def called(node: ast.Call) -> str:
+    match node.func:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=base), attr=name):
+            return f"{base}.{name}"
+    return ""
+
+
+def test_no_input_becomes_code_markup_or_a_command_line():
+    assert len(SOURCES) > 100
+    found = []
+    for path in SOURCES:
+        if path.is_relative_to(OWN_PROGRAMS):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                shell = any(
+                    word.arg == "shell"
+                    and not (isinstance(word.value, ast.Constant) and word.value.value is False)
+                    for word in node.keywords
+                )
+                if called(node) in BARRED_CALLS or shell or called(node).endswith(".from_string"):
+                    found.append(f"{path}:{node.lineno}")
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+            found += [f"{path}:{node.lineno}" for name in names if name.partition(".")[0] in BARRED_IMPORTS]
+    assert not found
+
+
+def test_templates_and_scripts_show_text_as_text():
+    for path in (ROOT / "templates").rglob("*.html"):
+        text = path.read_text()
+        assert not re.search(r"\|\s*(safe|safeseq)\b|autoescape\s+off", text), path
+    scripts = sorted((ROOT / "static" / "berth").glob("*.js"))
+    assert scripts
+    for path in scripts:
+        text = path.read_text()
+        barred = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|postMessage"
+        assert not re.search(barred, text), path
+        assert not re.search(r"localStorage|sessionStorage|indexedDB", text), path
+    assert '"historyCacheSize":0' in (ROOT / "templates" / "document.html").read_text()
 
 
 # --- cookies --------------------------------------------------------------------------------------
@@ -82,12 +180,16 @@ def test_no_address_answers_trace(as_user, alice, catalog):
 
 def test_each_cookie_is_for_its_purpose_alone(alice, settings):
     browser = Client()
-    browser.post("/theme/", {"theme": "dark"})
-    browser.post("/sign-in/", {"username": "alice", "password": PASSWORD})
-    browser.post("/account/notices/", {"mail": "on"})
-    assert set(browser.cookies) == {"berth", "berth-csrf", "berth-theme", "berth-messages"} & set(browser.cookies)
-    assert {"berth", "berth-theme", "berth-messages"} <= set(browser.cookies)
-    for name, cookie in browser.cookies.items():
+    set_by = [
+        browser.post("/theme/", {"theme": "dark"}),
+        browser.get("/sign-in/"),
+        browser.post("/sign-in/", {"username": "alice", "password": PASSWORD}),
+        browser.post("/account/notices/", {"mail": "on"}),
+    ]
+    cookies = {name: cookie for answered in set_by for name, cookie in answered.cookies.items()}
+    assert {"berth", "berth-csrf", "berth-theme", "berth-messages"} <= set(cookies)
+    for name, cookie in cookies.items():
+        assert name == "berth" or name.startswith("berth-"), name
         assert (cookie["samesite"], cookie["domain"], cookie["path"]) == ("Lax", "", "/"), name
         # The theme is what a script of ours writes.
         assert bool(cookie["httponly"]) == (name != "berth-theme"), name
@@ -106,8 +208,13 @@ def test_over_https_no_workspace_can_plant_a_cookie_of_the_portals():
         "print(s.SESSION_COOKIE_NAME, s.CSRF_COOKIE_NAME, s.BERTH_THEME_COOKIE, m.cookie_name)\n"
         "print(s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_SECONDS)"
     )
-    environ = os.environ | {"DJANGO_SETTINGS_MODULE": "portal.settings", "BERTH_PUBLIC_URL": "https://berth.example.org"}
-    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True).stdout
+    environ = os.environ | {
+        "DJANGO_SETTINGS_MODULE": "portal.settings",
+        "BERTH_PUBLIC_URL": "https://berth.example.org",
+    }
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    ).stdout
     names, flags = said.splitlines()[-2:]
     assert all(name.startswith("__Host-") for name in names.split())
     assert flags == "True True 31536000"
@@ -115,16 +222,21 @@ def test_over_https_no_workspace_can_plant_a_cookie_of_the_portals():
 
 def test_a_message_that_was_tampered_with_is_none(rf: RequestFactory):
     request = rf.get("/")
-    request.COOKIES[PortalCookieStorage.cookie_name] = 'forged:[["__json_message",0,25,"Send me your password"]]'
+    request.COOKIES[PortalCookieStorage.cookie_name] = (
+        'forged:[["__json_message",0,25,"Send me your password"]]'
+    )
     assert list(PortalCookieStorage(request)) == []
-    assert messages.INFO == 20
 
 
 # --- the log --------------------------------------------------------------------------------------
 
 
 def refusals(caplog) -> list[dict]:
-    return [record.msg for record in caplog.records if isinstance(record.msg, dict) and record.msg["event"] == "request refused"]
+    return [
+        record.msg
+        for record in caplog.records
+        if isinstance(record.msg, dict) and record.msg["event"] == "request refused"
+    ]
 
 
 def test_who_was_refused_what_is_logged(as_user, with_token, alice, bob, caplog):
@@ -153,7 +265,9 @@ def test_a_link_that_signs_in_is_in_no_log(ada, caplog):
 
 
 def test_what_somebody_typed_makes_no_line_of_its_own():
-    record = logging.makeLogRecord({"msg": "name\n{\"event\": \"signed in\"}\r\x1b[2Jx", "levelno": logging.WARNING})
+    record = logging.makeLogRecord(
+        {"msg": 'name\n{"event": "signed in"}\r\x1b[2Jx', "levelno": logging.WARNING}
+    )
     line = logs.formatter().format(record)
     assert len(line.splitlines()) == 1
     assert "\x1b" not in line

@@ -4,6 +4,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,21 @@ def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
     web = json.loads(configs.traefik_static(behind, gateway_secret="s"))["entryPoints"]["web"]
     assert web["address"] == "[::]:8000"
     assert web["forwardedHeaders"] == {"insecure": False, "trustedIPs": ["10.0.0.7", "10.1.0.0/16"]}
+
+
+def test_over_https_every_answer_tells_browsers_to_keep_to_it(fixed: Instance) -> None:
+    def entry(public_url: str) -> dict[str, Any]:
+        text = configs.traefik_static(replace(fixed, public_url=public_url), gateway_secret="s")
+        http: dict[str, Any] = json.loads(text)["entryPoints"]["web"]["http"]
+        return http
+
+    assert entry("https://gpu.example.org")["middlewares"] == ["transport-security@file"]
+    assert "middlewares" not in entry("http://localhost:8000")
+    urls = dict.fromkeys(("web_url", "gateway_url", "outage_url"), "http://127.0.0.1:1")
+    routes = json.loads(configs.traefik_routes(domain="gpu.example.org", gateway_secret="s", **urls))
+    assert routes["http"]["middlewares"]["transport-security"] == {
+        "headers": {"stsSeconds": 31_536_000, "stsIncludeSubdomains": True, "forceSTSHeader": True}
+    }
 
 
 def test_the_routes_of_the_portal() -> None:

@@ -287,8 +287,10 @@ class Gateway:
             case Refusal.NOT_SIGNED_IN:
                 return self._sign_in(refused.name, client)
             case Refusal.FOREIGN_ORIGIN:
+                log.warning("entry to %s refused: another origin asked", refused.name)
                 notice = pages.foreign_origin_notice(self._page_url(refused.name))
             case Refusal.FORBIDDEN:
+                log.warning("entry to %s refused: not among those who may enter", refused.name)
                 notice = pages.forbidden_notice(f"{self._portal}/")
         return notice.response(html=client.navigation)
 
