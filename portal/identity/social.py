@@ -52,8 +52,10 @@ class SocialAdapter(DefaultSocialAccountAdapter):
         raise ImmediateHttpResponse(flow.failed(request, known, reason))
 
     def get_requests_session(self) -> requests.Session:
-        """As allauth's, with the time that a provider may take to answer."""
+        """As allauth's, with the time that a provider may take to answer, and without following redirects."""
         session = requests.Session()
+        # A redirect raises `TooManyRedirects`, a `RequestException` like every other failure.
+        session.max_redirects = 0
         session.request = partial(session.request, timeout=TIMEOUT_S)  # type: ignore[method-assign]
         return session
 

@@ -1,0 +1,21 @@
+"""What the portal itself asks of a provider goes where the configuration leads, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+from allauth.socialaccount.adapter import get_adapter
+
+from portal.identity import oidc
+from tests.receivers import receiver, status
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_provider_does_not_lead_the_portal_elsewhere(code):
+    with receiver() as inside, receiver(status(code, Location=f"{inside.url}/admin")) as provider:
+        with pytest.raises(requests.TooManyRedirects):
+            oidc._fetched(f"{provider.url}/.well-known/openid-configuration")
+        with get_adapter().get_requests_session() as session, pytest.raises(requests.RequestException):
+            session.post(f"{provider.url}/token", data={"client_secret": "hush"})
+        assert len(provider.requests) == 2
+        assert inside.requests == []
