@@ -19,7 +19,7 @@ phase = @mkdir -p $(RESULTS); echo "== $(1)"; $(PYTEST) --junitxml=$(RESULTS)/$(
 # $(call marked,MARK): the files in which something carries the mark; only these are collected.
 marked = $(shell grep -rl --include='test_*.py' 'mark.$(1)' tests)
 
-.PHONY: help up down status test test-units test-servers lint types check bench clean environment environment-dev notebook \
+.PHONY: ldap help up down status test test-units test-servers lint types check bench clean environment environment-dev notebook \
 	notebook-if-possible
 
 help: ## Show this list
@@ -71,6 +71,9 @@ clean: ## Remove environments and caches; what is in var/ stays, but for its env
 		echo "  ! Berth runs. Stop it first: make down"; exit 1; fi
 	rm -rf $(VENV) $(BERTH_HOME)/environments .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis test-results
 	find portal provisioning tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+ldap: environment ## Install what sign-in by an LDAP directory needs (a compiler, libldap-dev, libsasl2-dev)
+	@$(RUN) -m pip install --quiet --no-deps --require-hashes --disable-pip-version-check -r requirements/ldap.lock
 
 environment:
 	@python=$$(scripts/python.sh $(PYTHON)) && "$$python" scripts/venv.py portal

@@ -6,9 +6,11 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
+from django.core.exceptions import ValidationError
 from django.utils.translation import gettext_lazy as _
 
 from portal.accounts.models import Role
+from portal.common.reasons.wording import sentence_of
 
 
 class SignInForm(AuthenticationForm):
@@ -18,6 +20,13 @@ class SignInForm(AuthenticationForm):
         "invalid_login": _("Name and password do not match. The password is case-sensitive."),
         "inactive": _("This account is deactivated. Ask an administrator."),
     }
+
+    def get_invalid_login_error(self) -> ValidationError:
+        """Django's, or why a directory that knows the password, or does not answer, lets nobody in."""
+        reason = getattr(self.request, "sign_in_reason", None)
+        if reason is None:
+            return super().get_invalid_login_error()
+        return ValidationError(sentence_of(reason), code="refused")
 
 
 class NewPasswordForm(forms.Form):

@@ -1,0 +1,211 @@
+"""Signing in with name and password of a directory: OpenLDAP in a process of its own."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.accounts.models import User
+from portal.events.models import Event
+from portal.identity.models import IdentityLink
+from tests.factories import PASSWORD as LOCAL
+from tests.identity import slapd
+from tests.identity.conftest import free_port, wait_for
+from tests.identity.slapd import PASSWORD
+
+ldap = pytest.importorskip("ldap", reason="python-ldap is not installed: make ldap")
+pytest.importorskip("django_auth_ldap", reason="django-auth-ldap is not installed: make ldap")
+pytestmark = [
+    pytest.mark.django_db,
+    pytest.mark.engine,
+    pytest.mark.skipif(not slapd.PROGRAM, reason="there is no slapd"),
+]
+RULES = """
+[[provider.rules]]
+group = "vision"
+team = "vision"
+"""
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int, Path]]:
+    folder = tmp_path_factory.mktemp("slapd")
+    port, tls_port = free_port(), free_port()
+    with slapd.start(folder, port, tls_port) as process:
+        try:
+            wait_for(lambda: listens(port) and listens(tls_port), process, "slapd")
+            yield port, tls_port, folder
+        finally:
+            process.kill()
+
+
+def settings_of(url: str, more: str = "", rules: str = RULES) -> str:
+    return f"""
+[[provider]]
+kind = "ldap"
+id = "directory"
+name = "Example Directory"
+url = "{url}"
+bind_dn = "{slapd.ADMIN}"
+bind_password = "env:DIRECTORY_SECRET"
+user_base = "ou=people,dc=example,dc=org"
+group_base = "ou=groups,dc=example,dc=org"
+timeout_s = 3
+{more}
+{rules}
+"""
+
+
+@pytest.fixture
+def directory(ports, configure, monkeypatch, team) -> Any:
+    """Configure the directory; called, with other settings."""
+    monkeypatch.setenv("DIRECTORY_SECRET", slapd.ADMIN_PASSWORD)
+
+    def change(more: str = "", url: str = f"ldap://127.0.0.1:{ports[0]}", rules: str = RULES) -> None:
+        configure(settings_of(url, more, rules))
+
+    change()
+    return change
+
+
+def sign_in(name: str, password: str = PASSWORD) -> tuple[Client, str]:
+    """A fresh browser that signs in: who it is then, and what the page says."""
+    browser = Client()
+    answer = browser.post("/sign-in/", {"username": name, "password": password})
+    return browser, answer.content.decode()
+
+
+def who(browser: Client) -> str:
+    answer = browser.get("/api/v1/me")
+    return str(answer.json()["username"]) if answer.status_code == 200 else ""
+
+
+def test_the_first_sign_in_makes_the_account_in_its_teams(directory):
+    assert who(sign_in("nora")[0]) == "nora"
+    nora = User.objects.get(username="nora")
+    assert (nora.first_name, nora.last_name, nora.email) == ("Nora", "Berg", "nora@example.org")
+    assert list(nora.memberships.values_list("team__slug", flat=True)) == ["vision"]
+    link = IdentityLink.objects.get(user=nora)
+    assert link.provider == "directory"
+    assert len(link.subject) == 36  # entryUUID
+    assert not nora.has_usable_password()
+
+
+def test_upper_case_and_spaces_are_the_same_person(directory):
+    for name in ("nora", "NORA", " nora "):
+        assert who(sign_in(name)[0]) == "nora"
+    assert User.objects.filter(username__icontains="nora").count() == 1
+
+
+@pytest.mark.parametrize("password", ["wrong", "", " ", "\x00", PASSWORD.upper()])
+def test_a_wrong_password_is_refused(directory, password):
+    browser, _ = sign_in("nora", password)
+    assert who(browser) == ""
+    assert not User.objects.filter(username="nora").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "*",
+        "n*",
+        "nora)(uid=*",
+        "*)(objectClass=*",
+        "nora)(|(uid=*",
+        "\\6eora",
+        "uid=nora,ou=people,dc=example,dc=org",
+    ],
+)
+def test_a_name_is_never_a_filter(directory, name):
+    assert who(sign_in(name)[0]) == ""
+    assert not User.objects.filter(username="nora").exists()
+
+
+def test_an_account_here_is_not_the_directorys_of_the_same_name(directory, bob):
+    browser, page = sign_in("bob")
+    assert who(browser) == ""
+    assert "belongs to an account that is not linked" in page
+    assert who(sign_in("bob", LOCAL)[0]) == "bob"
+
+
+def test_a_disabled_entry_stays_out(directory):
+    directory('user_filter = "(&(uid=%(user)s)(!(employeeType=disabled)))"')
+    assert who(sign_in("otto")[0]) == ""
+    directory('require = [{ claim = "employeeType", equals = "staff" }]')
+    browser, page = sign_in("otto")
+    assert who(browser) == ""
+    assert "employeeType" in page
+    assert who(sign_in("nora")[0]) == "nora"
+
+
+def test_a_group_that_is_asked_for(directory):
+    directory('require = [{ group = "vision" }]')
+    assert who(sign_in("nora")[0]) == "nora"
+    assert who(sign_in("bob")[0]) == ""
+
+
+@pytest.mark.parametrize("how", ["ldaps", "start_tls"])
+def test_encrypted_with_an_authority_of_ones_own(directory, ports, how):
+    ca = f'ca_file = "{ports[2] / "ca.pem"}"'
+    if how == "ldaps":
+        directory(ca, url=f"ldaps://127.0.0.1:{ports[1]}")
+    else:
+        directory(f"{ca}\nstart_tls = true")
+    assert who(sign_in("nora")[0]) == "nora"
+
+
+@pytest.mark.parametrize("how", ["ldaps", "start_tls"])
+def test_a_certificate_of_nobody_is_not_believed(directory, ports, how):
+    if how == "ldaps":
+        directory(url=f"ldaps://127.0.0.1:{ports[1]}")
+    else:
+        directory("start_tls = true")
+    browser, page = sign_in("nora")
+    assert who(browser) == ""
+    assert "does not answer" in page
+
+
+def test_a_dead_directory_says_so_and_passwords_here_work(directory, bob):
+    directory(url="ldap://127.0.0.1:1")
+    browser, page = sign_in("nora")
+    assert "Example Directory does not answer" in page
+    assert who(browser) == ""
+    assert who(sign_in("bob", LOCAL)[0]) == "bob"
+
+
+def test_a_directory_that_hangs_is_given_up(directory, bob):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        directory("", url=f"ldap://127.0.0.1:{silent.getsockname()[1]}")
+        _, page = sign_in("nora")
+    assert "does not answer" in page
+
+
+def test_a_service_account_that_may_not_search_is_no_wrong_password(directory, monkeypatch):
+    monkeypatch.setenv("DIRECTORY_SECRET", "wrong")
+    assert "does not answer" in sign_in("nora")[1]
+
+
+def test_groups_that_cannot_be_read_take_nothing_away(directory):
+    assert who(sign_in("nora")[0]) == "nora"
+    directory('group_filter = "(objectClass=groupOfNames"')
+    assert "does not answer" in sign_in("nora")[1]
+    assert User.objects.get(username="nora").memberships.count() == 1
+
+
+def test_the_password_is_nowhere(directory):
+    sign_in("nora")
+    sign_in("otto", "typed-wrong-password")
+    for entry in Event.objects.all():
+        text = f"{entry.message} {entry.data} {entry.why}"
+        assert PASSWORD not in text
+        assert "typed-wrong-password" not in text
