@@ -200,7 +200,10 @@ class Saml(Provider, frozen=True, kw_only=True, tag="saml"):
         return {"certificate": self.certificate}
 
     def problems(self) -> list[str]:
-        return super().problems() + _bad_url("sso_url", self.sso_url)
+        found = super().problems() + _bad_url("sso_url", self.sso_url)
+        if not found and "BEGIN CERTIFICATE" not in read_secret(self.certificate):
+            found.append("certificate: it is no certificate in PEM form.")
+        return found
 
 
 class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):

@@ -66,7 +66,12 @@ def settings_of(provider: Provider) -> list[tuple[str, str]]:
                 (_("Sign-out"), _("here and there") if provider.sign_out_everywhere else _("here only")),
             ]
         case Saml():
-            rows += [(_("Entity ID"), provider.entity_id), (_("Certificate"), provider.certificate)]
+            rows += [
+                (_("Entity ID"), provider.entity_id),
+                (_("Certificate"), provider.certificate),
+                (_("Redirect address"), f"{public_url()}/sign-in/saml/{provider.id}/acs/"),
+                (_("Our metadata"), f"{public_url()}/sign-in/saml/{provider.id}/metadata/"),
+            ]
         case Ldap():
             rows += [
                 (_("Encryption"), "StartTLS" if provider.start_tls else provider.url.partition(":")[0]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import ModuleType
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -50,6 +51,9 @@ def _away(request: HttpRequest, found: Provider, *, wanted: str = "", test: bool
         match found:
             case Oidc():
                 return oidc.begin(request, found, wanted=wanted, test=test)
+            case Saml():
+                answer: HttpResponse = _protocol().begin(request, found, wanted=wanted, test=test)
+                return answer
             case _:
                 raise Http404
     except RequestException as error:
@@ -129,6 +133,51 @@ def tested(request: SignedInRequest, idp: str) -> HttpResponse:
         "claims": presenters.claims_text(result["claims"]),
     }
     return render(request, "identity/tested.html", context)
+
+
+@login_not_required
+@csrf_exempt
+@require_POST
+@never_cache
+def saml_acs(request: HttpRequest, idp: str) -> HttpResponse:
+    """A SAML provider's page posts its response here: the assertion consumer service."""
+    answer: HttpResponse = _protocol().take(request, _saml(idp))
+    return answer
+
+
+@login_not_required
+@require_GET
+@never_cache
+def saml_finish(request: HttpRequest, idp: str) -> HttpResponse:
+    """The browser comes for what was posted, with its session."""
+    answer: HttpResponse = _protocol().finish(request, _saml(idp))
+    return answer
+
+
+@login_not_required
+@require_GET
+def saml_metadata(request: HttpRequest, idp: str) -> HttpResponse:
+    """What a SAML provider has to know of the portal; nothing of it is secret."""
+    return HttpResponse(
+        _protocol().metadata(request, _saml(idp)), content_type="application/samlmetadata+xml"
+    )
+
+
+def _protocol() -> ModuleType:
+    # Here: it loads two libraries of C that only those with such a provider need.
+    from portal.identity import saml
+
+    return saml
+
+
+def _saml(idp: str) -> Saml:
+    try:
+        found = registry.named(idp)
+    except NotFound as error:
+        raise Http404 from error
+    if not isinstance(found, Saml):
+        raise Http404
+    return found
 
 
 def _enabled(idp: str) -> Provider:

@@ -52,6 +52,7 @@ def with_line(line: str, *, to: str = "provider") -> str:
 @pytest.fixture(autouse=True)
 def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORP_SECRET", "hush")
+    monkeypatch.setenv("CAMPUS_CERTIFICATE", "-----BEGIN CERTIFICATE-----")
 
 
 def test_a_file_is_read(tmp_path):
@@ -72,7 +73,7 @@ id = "campus"
 name = "Campus"
 entity_id = "https://idp.example.org"
 sso_url = "https://idp.example.org/sso"
-certificate = "env:CORP_SECRET"
+certificate = "env:CAMPUS_CERTIFICATE"
 
 [[provider]]
 kind = "ldap"

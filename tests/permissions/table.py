@@ -290,6 +290,9 @@ GET    sign-in/by/<slug:idp>/                               503 503 503 503 503 
 GET    sign-in/oidc/<slug:idp>/callback/                    400 400 400 400 400 400 400 400 400 -
 POST   sign-in/oidc/<slug:idp>/signed-out/                  503 503 503 503 503 503 503 503 503 -
 GET    sign-in/oidc/<slug:idp>/left/                        302 302 302 302 302 302 302 302 302 -
+POST   sign-in/saml/<slug:idp>/acs/                         404 404 404 404 404 404 404 404 404 -
+GET    sign-in/saml/<slug:idp>/finish/                      404 404 404 404 404 404 404 404 404 -
+GET    sign-in/saml/<slug:idp>/metadata/                    404 404 404 404 404 404 404 404 404 -
 GET    sign-in-providers/<slug:idp>/test/                   302 403 403 403 403 403 403 403 503 -
 GET    sign-in-providers/<slug:idp>/tested/                 302 403 403 403 403 403 403 403 302 -
 

@@ -1,0 +1,277 @@
+"""Signing in by SAML: what is signed and answers a request of this browser, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.accounts.models import User
+from portal.events.models import Event
+from portal.identity.models import IdentityLink
+from tests.identity.saml_idp import ENTITY, SSO, Idp, encoded, request_in
+
+pytestmark = pytest.mark.django_db
+OURS = "http://localhost:8000/sign-in/saml/campus/metadata/"
+
+
+@pytest.fixture(scope="module")
+def idp() -> Idp:
+    return Idp()
+
+
+def settings_of(more: str = "") -> str:
+    return f"""
+[[provider]]
+kind = "saml"
+id = "campus"
+name = "Campus"
+entity_id = "{ENTITY}"
+sso_url = "{SSO}"
+certificate = "env:CAMPUS_CERTIFICATE"
+claims = {{ subject = "NameID", username = "uid", email = "mail" }}
+trust_email = true
+{more}
+
+[[provider.rules]]
+group = "vision"
+team = "vision"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _provider(idp, configure, monkeypatch, settings, team):
+    settings.BERTH_PUBLIC_URL = "http://localhost:8000"
+    monkeypatch.setenv("CAMPUS_CERTIFICATE", idp.certificate)
+    configure(settings_of())
+
+
+class Attempt:
+    """A sign-in that was begun in `browser`: the request's id, and where the answer goes."""
+
+    def __init__(self, browser: Client, wanted: str = "") -> None:
+        self.browser = browser
+        away = browser.get("/sign-in/by/campus/", {"next": wanted} if wanted else {})
+        assert away.status_code == 302, away.content
+        assert away["Location"].startswith(SSO)
+        request = request_in(away["Location"])
+        self.id = request.get("ID") or ""
+        self.acs = request.get("AssertionConsumerServiceURL") or ""
+
+    def good(self, idp: Idp, **told: Any) -> str:
+        """What an honest provider answers."""
+        told = {"recipient": self.acs, "audience": OURS, **told}
+        return idp.response(idp.signed(idp.assertion(self.id, **told)), self.id, self.acs)
+
+
+def bring(browser: Client, xml: str) -> Any:
+    """Post the response as the provider's page does, then come for it; what the browser is answered."""
+    posted = Client(enforce_csrf_checks=True)
+    kept = posted.post("/sign-in/saml/campus/acs/", {"SAMLResponse": encoded(xml)})
+    if kept.status_code != 302:
+        return kept
+    for name, cookie in kept.cookies.items():
+        browser.cookies[name] = cookie.value
+    return browser.get(kept["Location"])
+
+
+def who(browser: Client) -> str:
+    answer = browser.get("/api/v1/me")
+    return str(answer.json()["username"]) if answer.status_code == 200 else ""
+
+
+def refused(browser: Client, xml: str) -> str:
+    """The page that refuses; nobody is signed in and nothing is made."""
+    answer = bring(browser, xml)
+    assert answer.status_code in (400, 403, 502), answer.status_code
+    assert who(browser) == ""
+    assert not User.objects.filter(username="nora").exists()
+    return str(answer.content.decode())
+
+
+def test_a_good_response_signs_in_and_leads_where_one_wanted_to(idp, client):
+    assert "Sign in with Campus" in client.get("/sign-in/").content.decode()
+    attempt = Attempt(client, "/teams/")
+    assert bring(client, attempt.good(idp))["Location"] == "/teams/"
+    assert who(client) == "nora"
+    nora = User.objects.get(username="nora")
+    assert (nora.email, list(nora.memberships.values_list("team__slug", flat=True))) == (
+        "nora@example.org",
+        ["vision"],
+    )
+    assert IdentityLink.objects.get().subject == "nora-42"
+    assert Event.objects.get(kind="session.signed_in").message == "signed in by campus"
+
+
+def test_a_group_change_takes_effect_at_the_next_sign_in(idp, client):
+    bring(client, Attempt(client).good(idp))
+    browser = Client()
+    bring(browser, Attempt(browser).good(idp, groups=()))
+    assert not User.objects.get(username="nora").memberships.exists()
+
+
+def test_the_next_certificate_may_stand_beside_the_present_one(idp, client, monkeypatch):
+    monkeypatch.setenv("CAMPUS_CERTIFICATE", Idp().certificate + idp.certificate)
+    bring(client, Attempt(client).good(idp))
+    assert who(client) == "nora"
+
+
+def test_how_somebody_signed_in_may_count_as_a_second_factor(idp, client, configure):
+    context = "urn:oasis:names:tc:SAML:2.0:ac:classes:TimeSyncToken"
+    configure(settings_of(f'mfa = [{{ claim = "AuthnContextClassRef", equals = "{context}" }}]'))
+    bring(client, Attempt(client).good(idp, context="TimeSyncToken"))
+    assert "second factor" in Event.objects.get(kind="session.signed_in").message
+
+
+def test_a_signature_of_somebody_else(client):
+    assert "not valid" in refused(client, Attempt(client).good(Idp()))
+
+
+def test_no_signature_at_all(idp, client):
+    attempt = Attempt(client)
+    bare = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS)
+    refused(client, idp.response(bare, attempt.id, attempt.acs))
+
+
+def test_a_signature_around_an_assertion_that_has_none(idp, client):
+    attempt = Attempt(client)
+    bare = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS)
+    refused(client, idp.signed(idp.response(bare, attempt.id, attempt.acs)))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"audience": "https://another.example.org"},
+        {"issuer": "https://evil.example.org"},
+        {"recipient": "https://another.example.org/acs"},
+        {"shift_s": "-3600"},
+        {"shift_s": "3600"},
+        {"answers": ""},
+        {"answers": 'InResponseTo="_another"'},
+    ],
+)
+def test_what_is_signed_and_not_meant_for_this(idp, client, told):
+    refused(client, Attempt(client).good(idp, **told))
+
+
+def test_a_change_after_signing(idp, client):
+    attempt = Attempt(client)
+    refused(client, attempt.good(idp).replace("<saml:AttributeValue>nora<", "<saml:AttributeValue>admin<"))
+
+
+def test_a_comment_does_not_cut_a_name(idp, client):
+    attempt = Attempt(client)
+    xml = attempt.good(idp, name_id="nora-42.evil").replace("nora-42.evil", "nora-42<!-- -->.evil")
+    bring(client, xml)
+    assert not IdentityLink.objects.filter(subject="nora-42").exists()
+
+
+def test_a_response_works_once_and_in_its_own_browser(idp, client):
+    attempt = Attempt(client)
+    xml = attempt.good(idp)
+    assert "not begun here" in refused(Client(), xml)
+    bring(client, xml)
+    assert who(client) == "nora"
+    client.post("/sign-out/")
+    assert "not begun here" in bring(client, xml).content.decode()
+    assert who(client) == ""
+
+
+def test_an_assertion_of_another_sign_in_in_a_new_response(idp, client):
+    """Somebody puts a signed assertion that was made for another into an answer to their own request."""
+    stolen = idp.signed(idp.assertion(Attempt(Client()).id, recipient=Attempt(Client()).acs, audience=OURS))
+    own = Attempt(client)
+    refused(client, idp.response(stolen, own.id, own.acs))
+
+
+def test_an_answer_to_nothing_is_not_taken(idp, client):
+    attempt = Attempt(client)
+    unasked = idp.signed(idp.assertion("", recipient=attempt.acs, audience=OURS))
+    assert "not begun here" in refused(client, idp.response(unasked, "", attempt.acs))
+
+
+@pytest.mark.parametrize("place", ["before", "after", "inside"])
+def test_signature_wrapping(idp, client, place):
+    """A forged assertion beside the signed one, under the same or another id."""
+    attempt = Attempt(client)
+    signed = idp.signed(idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS))
+    forged = idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS, name_id="admin-1").replace(
+        ">nora<", ">admin<"
+    )
+    both = {
+        "before": forged + signed,
+        "after": signed + forged,
+        "inside": forged.replace(
+            "</saml:Assertion>", f"<saml:Advice>{signed}</saml:Advice></saml:Assertion>"
+        ),
+    }[place]
+    refused(client, idp.response(both, attempt.id, attempt.acs))
+    assert not User.objects.filter(username="admin").exists()
+
+
+def test_the_signed_one_in_an_extension_of_a_forged_one_with_its_id(idp, client):
+    attempt = Attempt(client)
+    signed = idp.signed(idp.assertion(attempt.id, recipient=attempt.acs, audience=OURS, assertion_id="_same"))
+    forged = idp.assertion(
+        attempt.id, recipient=attempt.acs, audience=OURS, assertion_id="_same", name_id="admin-1"
+    )
+    xml = idp.response(forged, attempt.id, attempt.acs).replace(
+        "<samlp:Status>", f"<samlp:Extensions>{signed}</samlp:Extensions><samlp:Status>"
+    )
+    refused(client, xml)
+
+
+@pytest.mark.parametrize(
+    "doctype",
+    [
+        '<!DOCTYPE x [<!ENTITY nora SYSTEM "file:///etc/hostname">]>',
+        '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY nora "&a;&a;&a;&a;&a;&a;&a;&a;">]>',
+        '<!DOCTYPE x SYSTEM "http://127.0.0.1:1/x.dtd">',
+    ],
+)
+def test_document_types_and_entities_are_refused(idp, client, doctype):
+    attempt = Attempt(client)
+    page = refused(client, doctype + attempt.good(idp).replace(">nora<", ">&nora;<"))
+    assert "root:" not in page
+
+
+@pytest.mark.parametrize("given", ["", "x", "!!!", encoded("<x/>"), encoded("not xml"), "A" * 300_000])
+def test_what_is_no_response(client, given):
+    Attempt(client)
+    answer = Client().post("/sign-in/saml/campus/acs/", {"SAMLResponse": given})
+    if answer.status_code == 302:
+        client.cookies["saml-response"] = answer.cookies["saml-response"].value
+        answer = client.get(answer["Location"])
+    assert answer.status_code in (400, 502)
+    assert who(client) == ""
+
+
+def test_who_is_refused_there(idp, client):
+    attempt = Attempt(client)
+    refused(client, idp.response("", attempt.id, attempt.acs, status="Responder"))
+
+
+def test_a_name_that_changes_each_time_is_no_subject(idp, client):
+    transient = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
+    assert "another one at each sign-in" in refused(client, Attempt(client).good(idp, name_format=transient))
+
+
+def test_a_test_shows_what_is_said_and_changes_nothing(idp, as_user, ada):
+    browser = as_user(ada)
+    request = request_in(browser.get("/sign-in-providers/campus/test/")["Location"])
+    assert request.get("ForceAuthn") == "true"
+    attempt = Attempt.__new__(Attempt)
+    attempt.id, attempt.acs = request.get("ID"), request.get("AssertionConsumerServiceURL")
+    found = bring(browser, attempt.good(idp))
+    assert "The account nora would be made" in browser.get(found["Location"]).content.decode()
+    assert who(browser) == "ada"
+    assert not User.objects.filter(username="nora").exists()
+
+
+def test_the_metadata_say_who_and_where_we_are(client):
+    text = client.get("/sign-in/saml/campus/metadata/").content.decode()
+    assert f'entityID="{OURS}"' in text
+    assert 'Location="http://localhost:8000/sign-in/saml/campus/acs/"' in text
+    assert 'WantAssertionsSigned="true"' in text
