@@ -15,8 +15,10 @@ from portal.events import api as events
 from portal.events import audit_api as audit
 from portal.gpu_checks import api as gpu_checks
 from portal.identity import api as identity
+from portal.inbox import api as inbox
 from portal.inventory import api as inventory
 from portal.inventory import sample_api as samples
+from portal.join_requests import api as join_requests
 from portal.ledger import api as ledger
 from portal.quota_requests import api as quota_requests
 from portal.quotas.api import limits, site
@@ -53,6 +55,7 @@ v1 = [
     *identity.urlpatterns,
     *service_accounts.urlpatterns,
     *trust_rules.urlpatterns,
+    *join_requests.urlpatterns,
     *inventory.urlpatterns,
     *samples.urlpatterns,
     *drains.urlpatterns,
@@ -67,6 +70,7 @@ v1 = [
     *reservations.urlpatterns,
     *site.urlpatterns,
     *quota_requests.urlpatterns,
+    *inbox.urlpatterns,
     *routes("schema", Schema, "schema"),
     *routes("docs", Docs, "docs"),
 ]

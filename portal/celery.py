@@ -24,6 +24,7 @@ app.autodiscover_tasks(
         "portal.webhooks",
         "portal.channels",
         "portal.service_accounts",
+        "portal.join_requests",
         "portal.inventory",
         "portal.workspaces",
         "portal.gpu_checks",

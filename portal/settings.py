@@ -100,6 +100,7 @@ INSTALLED_APPS = [
     "portal.identity",
     "portal.channels",
     "portal.service_accounts",
+    "portal.join_requests",
     "portal.inventory",
     "portal.catalog",
     "portal.workspaces",
@@ -109,6 +110,7 @@ INSTALLED_APPS = [
     "portal.reservations",
     "portal.scheduling",
     "portal.quota_requests",
+    "portal.inbox",
     "portal.embedded",
     "portal",
 ]
@@ -246,6 +248,13 @@ BERTH_TOKEN_EXCHANGE_ISSUERS = env.list("BERTH_TOKEN_EXCHANGE_ISSUERS", default=
 BERTH_TOKEN_EXCHANGE_LOOPBACK = env.bool("BERTH_TOKEN_EXCHANGE_LOOPBACK", default=False)
 # No API token works longer than so many days after it was made; 0: as long as it was made for.
 BERTH_TOKEN_MAX_DAYS = max(0, env.int("BERTH_TOKEN_MAX_DAYS", default=0))
+# Whether everybody who is signed in is shown the teams with their owners, and may ask to join; for how many
+# days a request waits, and after how many a refused one may be made again.
+BERTH_LIST_TEAMS = env.bool("BERTH_LIST_TEAMS", default=True)
+BERTH_JOIN_REQUEST_DAYS = max(1, env.int("BERTH_JOIN_REQUEST_DAYS", default=14))
+BERTH_JOIN_AGAIN_DAYS = max(0, env.int("BERTH_JOIN_AGAIN_DAYS", default=7))
+# The short name of the team that every new account joins as a member; empty: none.
+BERTH_DEFAULT_TEAM = env.str("BERTH_DEFAULT_TEAM", default="")
 AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
 # Failed sign-ins from one address in a quarter of an hour, whatever the names; many may share an address.
@@ -339,6 +348,8 @@ SPECTACULAR_SETTINGS = {
         "IssuedTokenTypeEnum": "portal.service_accounts.exchange.grant.TOKEN_TYPES",
         "AccountKindEnum": "portal.accounts.models.AccountKind",
         "SiteRoleEnum": "portal.accounts.models.SiteRole",
+        "JoinStatusEnum": "portal.join_requests.models.JoinStatus",
+        "InboxItemKindEnum": "portal.inbox.items.ItemKind",
         "QuotaRequestKindEnum": "portal.quota_requests.models.RequestKind",
         "QuotaRequestStatusEnum": "portal.quota_requests.models.RequestStatus",
         "GpuCheckKindEnum": "portal.gpu_checks.models.CheckKind",

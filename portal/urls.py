@@ -19,6 +19,8 @@ urlpatterns = [
     path("", include("portal.events.urls")),
     path("", include("portal.fleet.urls")),
     path("", include("portal.gpu_checks.urls")),
+    path("", include("portal.inbox.urls")),
+    path("", include("portal.join_requests.urls")),
     path("", include("portal.ledger.urls")),
     path("", include("portal.quota_requests.urls")),
     path("", include("portal.quotas.urls")),

@@ -7,6 +7,7 @@ commit may not. `portal.common.domain_events` says how.
 from __future__ import annotations
 
 from portal.accounts.domain_events import (
+    MemberSet,
     PlaceWithdrawn,
     SignedOut,
     TeamsChanged,
@@ -20,6 +21,7 @@ from portal.common.domain_events import in_transaction, on_commit
 from portal.events.domain_events import NoticesWritten
 from portal.gpu_checks import lost_devices, preflight, results
 from portal.gpu_checks.domain_events import HandOutCheckEnded
+from portal.inbox import pushing
 from portal.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
@@ -28,6 +30,7 @@ from portal.inventory.domain_events import (
     NodesChanged,
     NodeUncordoned,
 )
+from portal.join_requests import services as join_requests
 from portal.quota_requests.services import requests
 from portal.quotas.domain_events import LimitsChanged
 from portal.reservations import services as reservations
@@ -59,11 +62,16 @@ def connect() -> None:
     on_commit(SignedOut, publishing.end_sessions)
     # Requests go before the workspaces that wait for them.
     in_transaction(
-        UserDeactivated, requests.withdraw_all_of, reservations.pass_on_all_of, workspaces.stop_all_of
+        UserDeactivated,
+        join_requests.withdraw_all_of,
+        requests.withdraw_all_of,
+        reservations.pass_on_all_of,
+        workspaces.stop_all_of,
     )
     on_commit(UserDeactivated, publishing.end_access)
     in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
     in_transaction(UserDeleted, workspaces.delete_all_of, delete_channels)
+    in_transaction(MemberSet, join_requests.member_set)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory
     in_transaction(InventoryApplied, catalog.offer_accelerators)
@@ -72,7 +80,9 @@ def connect() -> None:
     on_commit(DeviceUncordoned, drains.device_uncordoned)
     in_transaction(CapacityFreed, request_cycle)
     in_transaction(CapacityChanged, snapshot_feed.capacity_changed)
+    on_commit(CapacityChanged, pushing.capacity_changed)
     in_transaction(NodesChanged, snapshot_feed.nodes_changed)
+    on_commit(NodesChanged, pushing.capacity_changed)
     # workspaces
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)

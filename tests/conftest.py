@@ -15,6 +15,7 @@ from tests.browser import browser as browser  # a fixture of all folders: there 
 from tests.fixtures import ada as ada
 from tests.fixtures import configure as configure
 from tests.fixtures import eight as eight
+from tests.fixtures import fay as fay
 from tests.fixtures import petra as petra
 from tests.fixtures import providers as providers
 

@@ -25,6 +25,14 @@ def ada(db: None) -> User:
 
 
 @pytest.fixture
+def fay(db: None) -> User:
+    """In no team, with no role."""
+    from tests.factories import UserFactory
+
+    return UserFactory(username="fay")
+
+
+@pytest.fixture
 def petra(db: None) -> User:
     """Approver; in no team, and no operator."""
     from tests.factories import UserFactory

@@ -9,7 +9,7 @@ from django.urls import register_converter, reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.response import Response
 
-from portal.accounts import schema, selectors, services  # noqa: F401  (schema registers itself)
+from portal.accounts import policies, schema, selectors, services  # noqa: F401  (schema registers itself)
 from portal.accounts.models import ApiToken, Membership, Team, User
 from portal.accounts.serializers import (
     MemberSerializer,
@@ -104,6 +104,8 @@ class TeamViewSet(ReadViewSet):
     )
     def create(self, request: UserRequest) -> Response:
         given = body_of(request, TeamCreateSerializer)
+        # Before a name is looked up: whether somebody has it is nothing that all may know.
+        policies.require_operator(request.user)
         team = services.create_team(
             actor=request.user,
             slug=given["slug"],

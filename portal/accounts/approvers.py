@@ -47,6 +47,13 @@ def decides_only_for(actor: User) -> User | None:
     return next(iter(found.values())) if len(found) == 1 else None
 
 
+def is_only_superuser(actor: User) -> bool:
+    """The one administrator there is decides even what he asked for himself: there may be nobody else."""
+    if not (actor.is_active and actor.is_superuser):
+        return False
+    return not User.objects.filter(is_superuser=True, is_active=True).exclude(pk=actor.pk).exists()
+
+
 def may_decide_all(actor: User) -> bool:
     """Requests for quota and GPU-hours, of whichever team: approvers, administrators, delegates."""
     return is_approver(actor) or (actor.is_active and delegator_of(actor) is not None)

@@ -35,6 +35,16 @@ class UserDeleted(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class MemberSet(DomainEvent):
+    """A user is in a team from now on, or has another role in it."""
+
+    team: Team
+    user: User
+    role: str
+    actor: User | SystemActor
+
+
+@dataclass(frozen=True, slots=True)
 class TeamsChanged(DomainEvent):
     """There is another team than before, or one has another name."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from portal.accounts import policies
-from portal.accounts.domain_events import PlaceWithdrawn, TeamsChanged
+from portal.accounts.domain_events import MemberSet, PlaceWithdrawn, TeamsChanged
 from portal.accounts.models import Membership, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
@@ -72,6 +74,8 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
     policies.require_person(user)
     policies.require_role_for(user, role)
     Team.objects.select_for_update().get(pk=team.pk)
+    # Whoever owns the team may also take another role in it.
+    owned = isinstance(actor, User) and policies.is_owner(actor, team)
     membership = Membership.objects.filter(team=team, user=user).first()
     if membership is None:
         membership = Membership.objects.create(team=team, user=user, role=role)
@@ -86,10 +90,34 @@ def set_member(*, actor: User | SystemActor, team: Team, username: str, role: st
         membership.role = role
         membership.save(update_fields=["role"])
         message = f"made {user.username} {role} of {team.name}"
+    alone = isinstance(actor, User) and actor.pk == user.pk and not owned
+    if alone:
+        message += ", without its owners"
     events.record(
-        actor=actor, kind=AuditKind.TEAM_MEMBER_SET, team=team, message=message, data={"user": user.username}
+        actor=actor,
+        kind=AuditKind.TEAM_MEMBER_SET,
+        team=team,
+        message=message,
+        data={"user": user.username, "role": role, "without_owners": alone},
     )
+    if alone:
+        _tell_owners(team, user, role)
+    emit(MemberSet(team=team, user=user, role=role, actor=actor))
     return membership
+
+
+def _tell_owners(team: Team, user: User, role: str) -> None:
+    """That an operator has given themself a place in their team."""
+    owners = User.objects.filter(memberships__team=team, memberships__role=Role.OWNER).exclude(pk=user.pk)
+    events.notify(
+        owners,
+        "team.joined_without_owners",
+        _("%(username)s has joined %(team)s without asking you")
+        % {"username": user.username, "team": team.name},
+        _("%(username)s runs the pools and is now %(role)s of the team. You can take them out again.")
+        % {"username": user.username, "role": Role(role).label.lower()},
+        reverse("home:team", args=[team.slug]),
+    )
 
 
 @transaction.atomic

@@ -5,6 +5,7 @@ How an account is switched off is in `deactivation`; where somebody is signed in
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,7 +23,7 @@ from portal.accounts.domain_events import UserDeleted
 from portal.accounts.links import LinkKind
 from portal.accounts.mfa import services as mfa
 from portal.accounts.models import ROLE_FIELDS, AccountStatus, ApiToken, Role, SiteRole, Team, User
-from portal.common.actors import SystemActor
+from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict
 from portal.common.reasons.codes import AccountCode
@@ -31,6 +32,8 @@ from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import Notification
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,9 @@ def create(
         targets=sessions.about(user),
         data={"user": user.username, "roles": wanted, "teams": dict(teams or {})},
     )
+    default = _default_team()
+    if default is not None and default not in places:
+        services.set_member(actor=SYSTEM, team=default, username=user.username, role=Role.MEMBER)
     for team, role in places.items():
         services.set_member(actor=actor, team=team, username=user.username, role=role)
     return user
@@ -417,6 +423,15 @@ def _roles(roles: Sequence[str]) -> list[str]:
 def _set_roles(user: User, roles: Sequence[str]) -> None:
     for role, column in ROLE_FIELDS.items():
         setattr(user, column, role in roles)
+
+
+def _default_team() -> Team | None:
+    """The team that every new account joins (`BERTH_DEFAULT_TEAM`); None where there is none of this name."""
+    slug = settings.BERTH_DEFAULT_TEAM
+    found = Team.objects.filter(slug=slug).first() if slug else None
+    if slug and found is None:
+        log.warning("a new account joins no team: there is no team %r (BERTH_DEFAULT_TEAM)", slug)
+    return found
 
 
 def _teams(places: Places) -> dict[Team, str]:

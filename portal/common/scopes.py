@@ -21,6 +21,7 @@ class Scope(models.TextChoices):
     QUOTAS_READ = "quotas:read", _("See quotas, requests, budgets and reservations")
     QUOTAS_WRITE = "quotas:write", _("Ask for more, book, and change limits where you may")
     QUOTAS_DECIDE = "quotas:decide", _("Approve and deny requests")
+    INBOX_READ = "inbox:read", _("See what waits for you")
     NOTIFICATIONS_READ = "notices:read", _("See your notices")
     NOTIFICATIONS_WRITE = "notices:write", _("Mark notices as read")
     WEBHOOKS_READ = "webhooks:read", _("See webhooks and channels that you manage")

@@ -31,6 +31,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "store-token-uses": {"task": "control.store_token_uses", "schedule": 10.0},
     "purge-exchanges": {"task": "control.purge_exchanges", "schedule": 300.0},
     "end-grants": {"task": "control.end_grants", "schedule": 60.0},
+    "expire-join-requests": {"task": "control.expire_join_requests", "schedule": 60.0},
     "ledger-tick": {"task": "control.ledger_tick", "schedule": float(settings.BERTH_LEDGER_TICK_S)},
     "reservations-due": {"task": "control.reservations_due", "schedule": 15.0},
     "trim-snapshot-feed": {"task": "control.trim_snapshot_feed", "schedule": 60.0},

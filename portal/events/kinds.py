@@ -47,6 +47,11 @@ class AuditKind(StrEnum):
     TEAM_MEMBER_SET = "team.member_set"
     TEAM_MEMBER_REMOVED = "team.member_removed"
     TEAM_OWNER_PASSED = "team.owner_passed"
+    TEAM_JOIN_ASKED = "team.join_asked"
+    TEAM_JOIN_APPROVED = "team.join_approved"
+    TEAM_JOIN_REFUSED = "team.join_refused"
+    TEAM_JOIN_WITHDRAWN = "team.join_withdrawn"
+    TEAM_JOIN_EXPIRED = "team.join_expired"
     TOKEN_CREATED = "token.created"  # noqa: S105
     TOKEN_REVOKED = "token.revoked"  # noqa: S105
     TOKEN_ROTATED = "token.rotated"  # noqa: S105
@@ -158,6 +163,8 @@ class AuditKind(StrEnum):
     RESERVATION_DENIED = "reservation.denied"
     RESERVATION_CANCELLED = "reservation.cancelled"
     RESERVATION_CHANGED = "reservation.changed"
+    RESERVATION_PERMITTED = "reservation.permitted"
+    RESERVATION_PERMISSION_ENDED = "reservation.permission_ended"
     RESERVATION_BEGUN = "reservation.begun"
     RESERVATION_ENDED = "reservation.ended"
     RESERVATION_MISSED = "reservation.missed"

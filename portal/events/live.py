@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from functools import lru_cache
 from uuid import UUID
 
@@ -60,6 +60,17 @@ def publish_to(user_id: UUID, kind: str) -> None:
     """Tell whoever watches this user's channel that there is something new for them."""
     try:
         connection().publish(user_channel(user_id), kind)
+    except redis.RedisError as error:
+        log.warning("live hint not sent: %s", error)
+
+
+def publish_to_all(user_ids: Iterable[UUID], kind: str) -> None:
+    """Tell whoever watches the channel of one of these users that there is something new for them."""
+    try:
+        with connection().pipeline(transaction=False) as pipe:
+            for user_id in user_ids:
+                pipe.publish(user_channel(user_id), kind)
+            pipe.execute()
     except redis.RedisError as error:
         log.warning("live hint not sent: %s", error)
 

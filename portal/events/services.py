@@ -191,6 +191,13 @@ def _folded(users: Iterable[UUID], kind: str, since: datetime) -> set[UUID]:
     return set(found)
 
 
+def refresh_pages(users: Iterable[User]) -> None:
+    """Tell open pages of the users, once the transaction has held, that what waits for them has changed."""
+    ids = {user.pk for user in users}
+    if ids:
+        transaction.on_commit(partial(live.publish_to_all, ids, "inbox"))
+
+
 def mark_read(*, actor: User, notification_id: int | None = None) -> int:
     """Mark one of the actor's notices as read, or all of them; returns how many were unread."""
     unread = Notification.objects.filter(user=actor, read_at=None)

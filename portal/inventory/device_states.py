@@ -82,7 +82,7 @@ LOOKS: dict[DeviceState, StateLook] = {
 }
 
 _ACTIVE = AllocatedDevice.objects.filter(device=OuterRef("pk"), active=True)
-_FOUND_BAD = Q(healthy=False) | Q(cordoned=True, cordon_cause__in=(CordonCause.CHECK, CordonCause.SCRUB))
+FOUND_BAD = Q(healthy=False) | Q(cordoned=True, cordon_cause__in=(CordonCause.CHECK, CordonCause.SCRUB))
 
 
 def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
@@ -97,7 +97,7 @@ def with_state(devices: QuerySet[Device], now: datetime) -> QuerySet[Any]:
     parts = Device.objects.filter(parent_uuid=OuterRef("uuid"), node=OuterRef("node"), present=True)
     its_gpu = Device.objects.filter(uuid=OuterRef("parent_uuid"), node=OuterRef("node"), present=True)
     held = _ACTIVE.order_by().values("device").annotate(milli=Sum("milli")).values("milli")
-    trouble = Exists(its_gpu.filter(_FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
+    trouble = Exists(its_gpu.filter(FOUND_BAD | Q(cordoned=True) | Q(checking=True)))
     return devices.annotate(
         used_milli=Subquery(held, output_field=IntegerField()),
         partitioned=flag(~Q(kind=DeviceKind.MIG.value) & Q(Exists(parts))),
@@ -160,7 +160,7 @@ def _state(parts: QuerySet[Device], its_gpu: QuerySet[Device], now: datetime) ->
     unreachable = Q(node__pool__enabled=False) | Q(node__pool__state=PoolState.UNREACHABLE)
     return _ladder(
         (Q(present=False) | Q(node__online=False) | unreachable, DeviceState.OFFLINE),
-        (_FOUND_BAD | of_gpu(_FOUND_BAD), DeviceState.FAILED),
+        (FOUND_BAD | of_gpu(FOUND_BAD), DeviceState.FAILED),
         (Q(cordoned=True) | Q(node__cordoned=True) | of_gpu(Q(cordoned=True)), DeviceState.CORDONED),
         (Q(checking=True) | of_gpu(Q(checking=True)), DeviceState.CHECKING),
         default=Case(When(split, then=_state_of_parts(parts, now)), default=own, output_field=CharField()),
@@ -169,7 +169,7 @@ def _state(parts: QuerySet[Device], its_gpu: QuerySet[Device], now: datetime) ->
 
 def _state_of_parts(parts: QuerySet[Device], now: datetime) -> Case:
     """Of a split GPU without trouble of its own: what most limits who wants to know if there is room."""
-    out = _FOUND_BAD | Q(cordoned=True) | Q(checking=True)
+    out = FOUND_BAD | Q(cordoned=True) | Q(checking=True)
     unheld = ~Q(Exists(_ACTIVE))
 
     def some(where: Q) -> Q:
@@ -180,7 +180,7 @@ def _state_of_parts(parts: QuerySet[Device], now: datetime) -> Case:
         (~some(unheld) & ~some(_is_not_idle(now)), DeviceState.IDLE),
         (~some(unheld), DeviceState.ALLOCATED),
         (some(~out), DeviceState.FREE),
-        (some(_FOUND_BAD), DeviceState.FAILED),
+        (some(FOUND_BAD), DeviceState.FAILED),
         (some(Q(cordoned=True)), DeviceState.CORDONED),
         default=DeviceState.CHECKING,
     )

@@ -8,7 +8,13 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
-from portal.accounts.approvers import approvers, decides_only_for, delegations_at, may_decide_all
+from portal.accounts.approvers import (
+    approvers,
+    decides_only_for,
+    delegations_at,
+    is_only_superuser,
+    may_decide_all,
+)
 from portal.accounts.models import Role, Team, User
 from portal.accounts.policies import is_owner
 from portal.common.errors import NotAllowed
@@ -39,13 +45,6 @@ def decidable_by(actor: User) -> Q:
         owned = Team.objects.filter(memberships__user=actor, memberships__role=Role.OWNER)
         kinds |= Q(kind=RequestKind.MEMBER_CAP, team__in=owned)
     return kinds if is_only_superuser(actor) else kinds & ~Q(requester=actor)
-
-
-def is_only_superuser(actor: User) -> bool:
-    """The one administrator there is decides even what he asked for himself: there may be nobody else."""
-    if not (actor.is_active and actor.is_superuser):
-        return False
-    return not User.objects.filter(is_superuser=True, is_active=True).exclude(pk=actor.pk).exists()
 
 
 def decides_any(actor: User) -> bool:
@@ -96,6 +95,15 @@ def require_revoke(actor: User, grant: Grant) -> None:
                 RequestCode.ONLY_APPROVERS_REVOKE if grant.user_id is None else RequestCode.ONLY_OWNERS_REVOKE
             )
         )
+
+
+def deciders_of(request: QuotaRequest) -> Iterable[User]:
+    """All who may decide a request: those who are notified of it, and for caps also whoever operates."""
+    found = {user.pk: user for user in approvers_of(request)}
+    if request.kind == RequestKind.MEMBER_CAP:
+        operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+        found |= {user.pk: user for user in operators.exclude(pk=request.requester_id)}
+    return found.values()
 
 
 def approvers_of(request: QuotaRequest) -> Iterable[User]:

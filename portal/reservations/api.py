@@ -13,6 +13,7 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.common.api import (
+    ListViewSet,
     ReadViewSet,
     Router,
     StrictSerializer,
@@ -25,8 +26,8 @@ from portal.common.api import (
 from portal.common.scopes import Scope
 from portal.quotas import policies
 from portal.quotas.selectors import limits
-from portal.reservations import selectors, services, slots
-from portal.reservations.models import Reservation, ReservationStatus
+from portal.reservations import permissions, selectors, services, slots
+from portal.reservations.models import BookingPermission, Reservation, ReservationStatus
 
 SCOPES = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"*": Scope.QUOTAS_DECIDE}
@@ -111,7 +112,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Ask for a reservation",
-        description="Owners of the team ask; an approver's or operator's is booked at once.",
+        description="For owners of the team, approvers and operators. Booked at once by a permission only.",
         request=ReservationCreateSerializer,
         responses={201: ReservationSerializer},
         errors=[400, 404, 409, 415],
@@ -158,7 +159,7 @@ class ReservationViewSet(ReadViewSet):
 
     @operation(
         "Book what was asked for",
-        description="For approvers and operators.",
+        description="For approvers and operators, but for what they asked for or changed themselves.",
         request=None,
         responses={200: ReservationSerializer},
         errors=[404, 409],
@@ -180,6 +181,70 @@ class ReservationViewSet(ReadViewSet):
         return self.answer(services.deny(actor=request.user, reservation_id=reservation_id, **given))
 
 
+class BookingPermissionSerializer(serializers.ModelSerializer[BookingPermission]):
+    """Somebody books without approval: for a team, or (null) for every team that they are not in."""
+
+    user = serializers.CharField(source="user.username")
+    team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    granted_by = serializers.CharField(source="granted_by.username")
+
+    class Meta:
+        model = BookingPermission
+        fields = ["id", "user", "team", "granted_by", "created_at"]
+        read_only_fields = fields
+
+
+class PermitSerializer(StrictSerializer):
+    user = serializers.CharField(max_length=32, help_text="Name of somebody else.")
+    team = serializers.CharField(
+        max_length=40,
+        required=False,
+        help_text="Short name; without it, every team that the user is not in.",
+    )
+
+
+@documented(
+    list="List permissions to book without approval",
+    of="Your own; all for who decides or operates.",
+)
+class BookingPermissionViewSet(ListViewSet):
+    queryset = BookingPermission.objects.none()
+    serializer_class = BookingPermissionSerializer
+    scopes = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
+    ordering = ("created_at", "id")
+    lookup_url_kwarg = "permission_id"
+    lookup_value_converter = "uuid"
+
+    def get_queryset(self) -> QuerySet[BookingPermission]:
+        return permissions.permissions_for(self.request.user)
+
+    @operation(
+        "Let somebody book without approval",
+        description="For approvers, never for themselves. Giving it twice is success.",
+        request=PermitSerializer,
+        responses={201: BookingPermissionSerializer},
+        errors=[400, 404, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, PermitSerializer)
+        # Before names are looked up, which not everybody may learn.
+        permissions.require_grant(request.user)
+        team = limits.team_for(request.user, given["team"]) if "team" in given else None
+        made = permissions.permit(actor=request.user, username=given["user"], team=team)
+        return self.answer(made, status=201)
+
+    @operation(
+        "Take a permission back",
+        description="For approvers and who holds it. What is booked stays.",
+        responses={204: None},
+        errors=[404],
+    )
+    def destroy(self, request: UserRequest, permission_id: UUID) -> Response:
+        permissions.end(actor=request.user, permission_id=permission_id)
+        return Response(status=204)
+
+
 router = Router()
 router.register("reservations", ReservationViewSet)
+router.register("booking-permissions", BookingPermissionViewSet, basename="booking-permission")
 urlpatterns = router.urls

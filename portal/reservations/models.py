@@ -20,6 +20,36 @@ class ReservationStatus(models.TextChoices):
     CANCELLED = "cancelled", _("Cancelled")
 
 
+class BookingPermission(models.Model):
+    """Somebody's word that `user` books for `team` without asking. Nobody gives it to themself.
+
+    Without a team it holds for every team that the user is not in.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="booking_permissions"
+    )
+    team = models.ForeignKey(
+        "accounts.Team", null=True, blank=True, on_delete=models.CASCADE, related_name="booking_permissions"
+    )
+    granted_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["created_at", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["user", "team"], name="booking_permission_once"),
+            models.UniqueConstraint(
+                fields=["user"], condition=Q(team=None), name="booking_permission_for_all_once"
+            ),
+            models.CheckConstraint(condition=~Q(user=F("granted_by")), name="booking_permission_by_another"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user_id} for {self.team_id or 'every team'}"
+
+
 class Reservation(models.Model):
     """Capacity for a team from `starts_at` until just before `ends_at`.
 
@@ -39,6 +69,22 @@ class Reservation(models.Model):
     )
     decided_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    changed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text=_("Whose wish it is now: who changed last what waits for approval."),
+    )
+    permission = models.ForeignKey(
+        BookingPermission,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="+",
+        help_text=_("By which it was booked without approval."),
     )
     note = models.TextField(blank=True)
     reminded_at = models.DateTimeField(

@@ -21,6 +21,7 @@ from portal.quotas import policies, resources
 from portal.quotas.presenters.bars import in_order
 from portal.quotas.selectors import limits
 from portal.quotas.selectors.site import site_capacity
+from portal.reservations import policies as decisions
 from portal.reservations import slots
 from portal.reservations.models import Reservation, ReservationStatus
 from portal.reservations.slots import Booked, Clash
@@ -61,6 +62,12 @@ def reservation_by_id(actor: User, reservation_id: UUID) -> Reservation:
     if found is None:
         raise NotFound(Reason(ReservationCode.NO_SUCH_RESERVATION))
     return found
+
+
+def awaiting(actor: User) -> QuerySet[Reservation]:
+    """Those that wait for the actor's decision; the next to begin comes first."""
+    rows = Reservation.objects.select_related("team", "created_by")
+    return rows.filter(decisions.awaiting(actor)).order_by("starts_at", "pk")
 
 
 def known_teams(actor: User) -> set[UUID] | None:

@@ -1,4 +1,4 @@
-"""Reservations: capacity for a team and a time. Owners of a team ask, approvers and operators book.
+"""Reservations: capacity for a team and a time. Owners, approvers and operators ask, another decides.
 
 What is booked never exceeds what the site has of a resource, at any moment: each write that books holds
 the queue's row, so that of two at once for the last capacity one is refused, with the other named.
@@ -6,7 +6,7 @@ the queue's row, so that of two at once for the last capacity one is refused, wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -32,7 +32,8 @@ from portal.events.kinds import AuditKind
 from portal.inventory.models import PlacementLock
 from portal.quotas import policies, resources
 from portal.quotas.domain_events import LimitsChanged
-from portal.reservations import selectors
+from portal.reservations import permissions, selectors
+from portal.reservations import policies as decisions
 from portal.reservations.models import Reservation, ReservationStatus
 from portal.reservations.presenters import format_amounts
 
@@ -58,7 +59,7 @@ def request(
     ends_at: datetime,
     note: str = "",
 ) -> Reservation:
-    """Ask for capacity (base units by resource); an approver's or operator's is booked at once.
+    """Ask for capacity (base units by resource); booked at once on another approver's word (`permissions`).
 
     Raises `NotFound`, `NotAllowed`, `InvalidInput` (what, when) and `StateConflict` where others have
     booked too much of it; the conflict names them and, as `next_start`, the first time that is free.
@@ -67,23 +68,34 @@ def request(
     wanted = _clean(title, amounts, starts_at, ends_at, timezone.now())
     _lock_calendar()
     _require_room(wanted)
-    booked = policies.may_book(actor)
+    permission = decisions.permission_for(actor, team)
+    alone = permission is None and approvers.is_only_superuser(actor)
+    booked = permission is not None or alone
     made = Reservation.objects.create(
         team=team,
         **wanted,
         note=strip_nul(note).strip()[:2000],
         status=ReservationStatus.BOOKED if booked else ReservationStatus.REQUESTED,
         created_by=actor,
-        decided_by=actor if booked else None,
+        decided_by=actor if alone else None,
+        permission=permission,
     )
     words = _words(made)
-    _record(actor, made, "booked" if booked else "requested", f"{'books' if booked else 'asks for'} {words}")
+    if permission is not None:
+        by = permission.granted_by.username
+        allowed = {"permission": str(permission.pk), "permitted_by": by}
+        _record(actor, made, "booked", f"books {words}, as {by} permits", **allowed)
+    elif alone:
+        message = f"books {words} (there is no other administrator)"
+        _record(actor, made, "booked", message, own=True)
+    else:
+        _record(actor, made, "requested", f"asks for {words}")
     if booked:
         _notify(made, _("%(what)s is booked") % {"what": words}, actor)
         emit(LimitsChanged())
     else:
         events.notify(
-            _approvers(actor),
+            decisions.deciders_of(made),
             "reservation.requested",
             _("%(username)s asks for %(what)s") % {"username": actor.username, "what": words},
             made.note,
@@ -100,7 +112,7 @@ def approve(*, actor: User, reservation_id: UUID) -> Reservation:
     """
     _lock_calendar()
     found = _locked(actor, reservation_id)
-    policies.require_book(actor)
+    decisions.require_decide(actor, found)
     _require_open(found)
     if found.ends_at <= timezone.now():
         raise StateConflict(Reason(ReservationCode.TIME_OVER))
@@ -108,7 +120,8 @@ def approve(*, actor: User, reservation_id: UUID) -> Reservation:
     found.status, found.decided_by = ReservationStatus.BOOKED, actor
     found.save(update_fields=["status", "decided_by"])
     words = _words(found)
-    _record(actor, found, "booked", f"books {words}")
+    _record(actor, found, "booked", f"books {words}", **_how(actor, found))
+    _decided(found)
     _notify(found, _("%(username)s booked %(what)s") % {"username": actor.username, "what": words}, actor)
     emit(LimitsChanged())
     return found
@@ -118,7 +131,7 @@ def approve(*, actor: User, reservation_id: UUID) -> Reservation:
 def deny(*, actor: User, reservation_id: UUID, reason: str) -> Reservation:
     """Refuse what was asked for, with a reason. Approvers and operators."""
     found = _locked(actor, reservation_id)
-    policies.require_book(actor)
+    decisions.require_decide(actor, found)
     _require_open(found)
     reason = strip_nul(reason).strip()[:2000]
     if not reason:
@@ -126,7 +139,9 @@ def deny(*, actor: User, reservation_id: UUID, reason: str) -> Reservation:
         raise InvalidInput(missing, errors={"reason": [missing]})
     found.status, found.decided_by, found.note = ReservationStatus.CANCELLED, actor, reason
     found.save(update_fields=["status", "decided_by", "note"])
-    _record(actor, found, "denied", f"denies {found.team.name} “{found.title}”: {reason}")
+    message = f"denies {found.team.name} “{found.title}”: {reason}"
+    _record(actor, found, "denied", message, **_how(actor, found))
+    _decided(found)
     _notify(found, _("%(what)s is not booked") % {"what": _titled(found)}, actor, reason)
     return found
 
@@ -157,6 +172,8 @@ def cancel(*, actor: User, reservation_id: UUID) -> Reservation:
     )
     if booked:
         emit(LimitsChanged())
+    else:
+        _decided(found)
     return found
 
 
@@ -167,10 +184,12 @@ def pass_on_all_of(event: UserDeactivated) -> None:
     for row in theirs.filter(status=ReservationStatus.REQUESTED).select_for_update(of=("self",)):
         row.status = ReservationStatus.CANCELLED
         row.save(update_fields=["status"])
+        _decided(row)
         _record(event.actor, row, "cancelled", f"withdraws “{row.title}” of {row.team.name}, {_span(row)}")
     for row in theirs.filter(status=ReservationStatus.BOOKED).select_for_update(of=("self",)):
         row.created_by = owners_of(row.team).order_by("username").first()
         row.save(update_fields=["created_by"])
+    permissions.end_all_of(event.user, event.actor)
 
 
 @transaction.atomic
@@ -185,8 +204,9 @@ def change(
 ) -> Reservation:
     """Book or ask for something else in its place. Raises as `request` does.
 
-    An owner changes freely what waits for approval; of what is booked an owner only gives back: less of
-    it, or a shorter time inside it. What has begun keeps its start.
+    What waits for approval is changed freely, and is then the wish of who changed it. Of what is booked one
+    only gives back, less of it or a shorter time inside it, but for who books at once. What has begun keeps
+    its start.
     """
     _lock_calendar()
     found = _locked(actor, reservation_id)
@@ -209,18 +229,29 @@ def change(
     before = _fields(found)
     if before == wanted:
         return found
-    if found.status == ReservationStatus.BOOKED and not policies.may_book(actor) and not _less(wanted, found):
-        raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
+    booked = found.status == ReservationStatus.BOOKED
+    allowed: dict[str, Any] = {}
+    if booked and not _less(wanted, found):
+        if not decisions.books_at_once(actor, found.team):
+            raise NotAllowed(Reason(ReservationCode.ONLY_LESS))
+        if (permission := decisions.permission_for(actor, found.team)) is not None:
+            allowed = {"permission": str(permission.pk), "permitted_by": permission.granted_by.username}
     _require_room(wanted, but=found.pk)
     for name, value in wanted.items():
         setattr(found, name, value)
     found.reminded_at = None if found.starts_at > now else found.reminded_at
-    found.save(update_fields=[*wanted, "reminded_at"])
+    if not booked:
+        # Also those for whom it waited until now, and does not any more.
+        _decided(found)
+        found.changed_by = actor
+    found.save(update_fields=[*wanted, "reminded_at", "changed_by"])
     words = _words(found)
-    _record(actor, found, "changed", f"changes “{found.title}” to {words}", before=_plain(before))
+    _record(actor, found, "changed", f"changes “{found.title}” to {words}", before=_plain(before), **allowed)
     _notify(found, _("“%(title)s” is now %(what)s") % {"title": found.title, "what": words}, actor)
-    if found.status == ReservationStatus.BOOKED:
+    if booked:
         emit(LimitsChanged())
+    else:
+        _decided(found)
     return found
 
 
@@ -284,6 +315,7 @@ def _end(row: Reservation, now: datetime) -> None:
 def _miss(row: Reservation, _now: datetime) -> None:
     row.status, row.note = ReservationStatus.CANCELLED, _("Nobody decided it in time.")
     row.save(update_fields=["status", "note"])
+    _decided(row)
     _record(SYSTEM, row, "missed", f"closes “{row.title}” of {row.team.name}: nobody decided it in time")
     _notify(
         row,
@@ -423,12 +455,19 @@ def _record(actor: User | SystemActor, row: Reservation, word: str, message: str
     )
 
 
-def _approvers(actor: User) -> Iterable[User]:
-    found = {user.pk: user for user in approvers.approvers()}
-    for delegation in approvers.delegations_at(timezone.now()).select_related("delegate"):
-        found[delegation.delegate_id] = delegation.delegate
-    found.pop(actor.pk, None)
-    return found.values()
+def _how(actor: User, row: Reservation) -> dict[str, Any]:
+    """What the record says of a decision beside who made it: in whose place, and whether it is their own."""
+    found: dict[str, Any] = {}
+    if actor.pk in (row.created_by_id, row.changed_by_id):
+        found["own"] = True
+    if not (actor.operates or approvers.is_approver(actor)) and (lender := approvers.delegator_of(actor)):
+        found["in_place_of"] = lender.username
+    return found
+
+
+def _decided(row: Reservation) -> None:
+    """It waits for nobody any more, or for others: their open pages look again."""
+    events.refresh_pages(decisions.deciders_of(row))
 
 
 def _notify(row: Reservation, title: str, actor: User | SystemActor, body: str = "") -> None:

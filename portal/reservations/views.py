@@ -27,6 +27,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.quotas import policies, resources
 from portal.quotas.forms import parse_amount
 from portal.quotas.selectors import limits
+from portal.reservations import policies as decisions
 from portal.reservations import presenters, selectors, services, slots
 from portal.reservations.models import Reservation, ReservationStatus
 
@@ -72,13 +73,7 @@ def board(request: SignedInRequest) -> HttpResponse:
             (row, presenters.format_amounts(slots.plain(row.amounts)), known is None or row.team_id in known)
             for row in rows
         ],
-        "waiting": list(
-            selectors.reservations_for(user)
-            .filter(status=ReservationStatus.REQUESTED, ends_at__gt=timezone.now())
-            .order_by("starts_at")[:50]
-        )
-        if policies.may_book(user)
-        else [],
+        "waiting": list(selectors.awaiting(user)[:50]),
         "teams": [team for team in teams if policies.may_reserve(user, team)],
         "choices": [
             (name, format_resource(name), format_amount(name, amount))
@@ -88,7 +83,7 @@ def board(request: SignedInRequest) -> HttpResponse:
         "form": form,
         "error": error,
         "check": _check(form) if form["amount"] and form["starts"] else None,
-        "books": policies.may_book(user),
+        "sees_permissions": policies.sees_every_team(user),
     }
     return render(request, "reservations/calendar.html", context, status=error.status if error else 200)
 
@@ -168,7 +163,8 @@ def reservation(request: SignedInRequest, reservation_id: UUID) -> HttpResponse:
         "span": format_time_span(found.starts_at, found.ends_at),
         "over": over,
         "titled": policies.may_view_team(request.user, found.team),
-        "may_decide": open_ and policies.may_book(request.user),
+        "may_decide": open_ and decisions.may_decide(request.user, found),
+        "others_decide": open_ and policies.may_book(request.user),
         "may_cancel": not over
         and found.status != ReservationStatus.CANCELLED
         and policies.may_reserve(request.user, found.team),

@@ -18,17 +18,19 @@ from portal.events.services import notify, record
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.identity.models import IdentityLink, LinkedBy
 from portal.inventory.models import Device
+from portal.join_requests import services as join_requests
 from portal.ledger import services as ledger
 from portal.ledger.models import LedgerEntry
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
+from portal.reservations import permissions
 from portal.reservations.models import Reservation
 from portal.service_accounts.models import TrustRule
 from portal.webhooks import services as webhooks
 from portal.webhooks.models import Endpoint
 from portal.workspaces.models import Workspace
 from tests.api.cases import CreateCase, DetailCase, ListCase
-from tests.factories import WorkspaceFactory
+from tests.factories import UserFactory, WorkspaceFactory
 
 
 def vision() -> Team:
@@ -88,6 +90,32 @@ class TestIdentityLinks(ListCase):
     def stock(self) -> None:
         bob = User.objects.get(username="bob")
         IdentityLink.objects.create(provider="corp", user=bob, subject="bobs", how=LinkedBy.CREATED)
+
+
+class TestJoinRequests(DetailCase):
+    path, read_scope = "join-requests", "teams:read"
+    reader, fixtures = "alice", ("team",)
+    filters = {"team=vision": 2, "team=x": 0, "status=open": 2, "status=refused": 0, "requester=fay": 1}
+
+    def stock(self) -> None:
+        for name in ("fay", "gus"):
+            join_requests.ask(actor=UserFactory(username=name), slug="vision")
+
+
+class TestJoinableTeams(ListCase):
+    path, read_scope = "joinable-teams", "teams:read"
+    reader, fixtures, max_queries = "charlie", ("team", "charlie"), 5
+    filters = {"q=vis": 1, "q=alice": 1, "q=bob": 0}
+
+
+class TestInbox(ListCase):
+    path, read_scope = "inbox", "inbox:read"
+    reader, fixtures, max_queries = "alice", ("team",), 12
+    filters = {"kind=join": 2, "kind=quota": 0}
+
+    def stock(self) -> None:
+        for name in ("fay", "gus"):
+            join_requests.ask(actor=UserFactory(username=name), slug="vision")
 
 
 class TestTokens(DetailCase, CreateCase):
@@ -356,6 +384,14 @@ class TestReservations(DetailCase, CreateCase):
             starts_at=start,
             ends_at=start + timedelta(hours=1),
         )
+
+
+class TestBookingPermissions(ListCase):
+    path, read_scope, lacks = "booking-permissions", "quotas:read", ("DELETE",)
+    fixtures = ("olga", "petra")
+
+    def stock(self) -> None:
+        permissions.permit(actor=User.objects.get(username="petra"), username="olga")
 
 
 class TestQuotaRequests(DetailCase, CreateCase):

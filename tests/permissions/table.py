@@ -137,6 +137,23 @@ POST   teams/<slug:slug>/service-accounts/<str:username>/rules/check/ 302 404 40
 GET    teams/<slug:slug>/service-accounts/<str:username>/rules/<uuid:trust_id>/delete/ 302 404 302 302 302 302 302 302   -
 POST   teams/<slug:slug>/service-accounts/<str:username>/rules/<uuid:trust_id>/delete/ 302 404 403 403 403 302 403 302   -
 
+# --- joining a team: the request named here is iris's, to vision ---
+GET    join/                                                302 200 200 200 200 200 200 200   -
+GET    join/teams/<slug:slug>/                              302 200 200 200 200 200 409 200   -
+POST   join/teams/<slug:slug>/                              302 302 400 400 400 400 409 302   -
+GET    join/requests/<uuid:join_id>/                        302 404 404 404 404 200 200 200   -
+GET    join/requests/<uuid:join_id>/decide/                 302 404 404 404 404 302 302 302   -
+POST   join/requests/<uuid:join_id>/decide/                 302 404 404 404 404 302 302 302   -
+GET    join/requests/<uuid:join_id>/withdraw/               302 404 404 404 404 302 302 302   -
+POST   join/requests/<uuid:join_id>/withdraw/               302 404 404 404 404 302 302 302   -
+POST   api/v1/teams/<slug:slug>/join-requests               401 201 409 409 409 409 409 201   teams:write
+GET    api/v1/join-requests                                 401 200 200 200 200 200 200 200   teams:read
+GET    api/v1/join-requests/<uuid:join_id>                  401 404 404 404 404 200 200 200   teams:read
+POST   api/v1/join-requests/<uuid:join_id>/approve          401 404 404 404 404 200 403 200   teams:write
+POST   api/v1/join-requests/<uuid:join_id>/refuse           401 404 404 404 404 200 403 200   teams:write
+POST   api/v1/join-requests/<uuid:join_id>/withdraw         401 404 404 404 404 403 403 403   -
+GET    api/v1/joinable-teams                                401 200 200 200 200 200 200 200   teams:read
+
 # --- pages: pools ---
 GET    pools/                                               302 200 200 200 200 200 200 200   -
 GET    pools/<slug:slug>/                                   302 200 200 200 200 200 200 200   -
@@ -311,6 +328,11 @@ GET    api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 
 POST   api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 403 403 403 201 users:write
 DELETE api/v1/sign-in-providers/<slug:idp>/links/<username:username> 401 403 403 403 403 403 403 403 204 users:write
 
+# --- the inbox: everybody has his own ---
+GET    inbox/                                               302 200 200 200 200 200 200 200   -
+GET    inbox/badge/                                         302 200 200 200 200 200 200 200   -
+GET    api/v1/inbox                                         401 200 200 200 200 200 200 200   inbox:read
+
 # --- notices: everybody has his own; the one named here is bob's ---
 GET    notifications/                                       302 200 200 200 200 200 200 200   -
 GET    notifications/bell/                                  302 200 200 200 200 200 200 200   -
@@ -331,6 +353,10 @@ GET    calendar/                                            302 200 200 200 200 
 POST   calendar/                                            302 404 403 403 403 302 403 302   -
 GET    calendar/<uuid:reservation_id>/                      302 404 200 200 200 200 200 200   -
 POST   calendar/<uuid:reservation_id>/                      302 404 302 302 302 302 302 302   -
+GET    calendar/permissions/                                302 403 403 403 403 403 200 200   -
+POST   calendar/permissions/                                302 403 403 403 403 403 403 403 400 -
+GET    calendar/permissions/<uuid:permission_id>/end/       302 302 302 302 302 302 302 302   -
+POST   calendar/permissions/<uuid:permission_id>/end/       302 404 404 404 302 404 403 403 302 -
 GET    queue/                                               302 200 200 200 200 200 200 200   -
 GET    quotas/approvals/                                    302 200 200 200 200 200 200 200   -
 GET    quotas/requests/<uuid:request_id>/                   302 404 200 200 200 200 200 200   -
@@ -386,6 +412,9 @@ PUT    api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 
 DELETE api/v1/reservations/<uuid:reservation_id>            401 404 403 403 403 204 403 204   quotas:write
 POST   api/v1/reservations/<uuid:reservation_id>/approve    401 404 403 403 403 403 403 200   quotas:decide
 POST   api/v1/reservations/<uuid:reservation_id>/deny       401 404 403 403 403 403 403 200   quotas:decide
+GET    api/v1/booking-permissions                           401 200 200 200 200 200 200 200   quotas:read
+POST   api/v1/booking-permissions                           401 403 403 403 403 403 403 403 201 quotas:decide
+DELETE api/v1/booking-permissions/<uuid:permission_id>      401 404 404 404 204 404 403 403 204 quotas:decide
 GET    api/v1/queue                                         401 200 200 200 200 200 200 200   quotas:read
 GET    api/v1/quotas                                        401 200 200 200 200 200 200 200   quotas:read
 POST   api/v1/quotas                                        401 403 403 403 403 403 403 201   quotas:write

@@ -16,7 +16,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from portal.accounts import service_accounts
-from portal.accounts.models import Role, Team, UserSession
+from portal.accounts.models import Role, Team, User, UserSession
 from portal.common.scopes import Scope
 from portal.events.models import Notification
 from portal.events.services import notify
@@ -93,7 +93,7 @@ def limited() -> dict[str, Any]:
     from portal.common.actors import SYSTEM
     from portal.ledger import services
     from portal.quotas.models import Cohort, MemberCap, Quota, TeamShare
-    from portal.reservations.models import Reservation
+    from portal.reservations.models import BookingPermission, Reservation
 
     team = Team.objects.get(slug="vision")
     cohort = Cohort.objects.create(slug="research", name="Research")
@@ -109,7 +109,11 @@ def limited() -> dict[str, Any]:
         ends_at=now + timedelta(days=2),
     )
     services.set_ledger(actor=SYSTEM, team=team, granted=10**12)
+    percy = UserFactory(username="percy", is_approver=True)
+    bob = User.objects.get(username="bob")
+    permission = BookingPermission.objects.create(user=bob, granted_by=percy)
     return {
+        "<uuid:permission_id>": permission.pk,
         "<uuid:reservation_id>": booked.pk,
         "<uuid:quota_id>": quota.pk,
         "<uuid:cap_id>": cap.pk,
@@ -136,6 +140,13 @@ def listening(user: Any) -> dict[str, Any]:
 
     made = services.create(actor=user, team=None, **CHANNEL, kinds=["workspaces"])
     return {"<uuid:channel_id>": made.pk}
+
+
+def joining() -> dict[str, Any]:
+    """A request to join vision."""
+    from portal.join_requests import services
+
+    return {"<uuid:join_id>": services.ask(actor=UserFactory(username="iris"), slug="vision")[0].pk}
 
 
 def invited() -> dict[str, Any]:
@@ -202,6 +213,7 @@ class Stage:
             **invited(),
             **hooked(people["alice"]),
             **listening(people["bob"]),
+            **joining(),
             "<username:username>": "dan",
             "<slug:form>": "csv",
             "<slug:idp>": linked(people["dan"]),
@@ -291,6 +303,7 @@ class Stage:
             ("POST", "quotas/limits/"): {"action": "site", "resource": "gpu:h100", "amount": "4"},
             ("POST", "quotas/teams/<slug:slug>/caps/"): {"resource": "gpu:h100", "amount": "1"},
             ("POST", "quotas/teams/<slug:slug>/ledger/"): {"do": "credit", "hours": "1"},
+            ("POST", "api/v1/join-requests/<uuid:join_id>/refuse"): {"reason": "No"},
             ("PUT", "api/v1/ledgers/<slug:slug>"): {"granted": 1},
             ("POST", "api/v1/ledgers/<slug:slug>/credits"): {"amount": 1},
             ("POST", "calendar/"): {**booking, "team": "vision", "resource": "gpu:h100", "amount": "1"},
@@ -298,6 +311,7 @@ class Stage:
             ("POST", "api/v1/reservations"): {**wished, "team": "vision"},
             ("PUT", "api/v1/reservations/<uuid:reservation_id>"): wished,
             ("POST", "api/v1/reservations/<uuid:reservation_id>/deny"): {"reason": "No"},
+            ("POST", "api/v1/booking-permissions"): {"user": "dan"},
             ("POST", "api/v1/quotas"): quota,
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
             ("POST", "api/v1/member-caps"): cap,

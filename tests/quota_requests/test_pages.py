@@ -200,8 +200,8 @@ def test_a_decision_corrects_what_else_counts_on_the_page(bob, alice, petra, tea
     assert "2 wait for you" in page
     first, second = QuotaRequest.objects.order_by("created_at")
     for made, left, badge in (
-        (first, "1 waits for you, oldest first.", ">1<"),
-        (second, "Nothing waits", "><"),
+        (first, "1 waits for you, oldest first.", '><span class="badge plain wait">1<'),
+        (second, "Nothing waits", ">\n</span>"),
     ):
         part = client.post(f"/quotas/requests/{made.pk}/decide/", {"decision": "approve"}, headers=HTMX)
         body = part.content.decode()

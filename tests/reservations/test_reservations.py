@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from portal.common.errors import InvalidInput, NotAllowed, StateConflict
 from portal.events.models import Notification
-from portal.reservations import services
+from portal.reservations import permissions, services
 from portal.reservations.models import Reservation, ReservationStatus
 from tests.factories import TeamFactory
 
@@ -27,6 +27,13 @@ def times(start_h=24, hours=4):
 
 def ask(actor, team, gpus=4, title="Paper", **when):
     return services.request(actor=actor, team=team, title=title, amounts={H100: gpus * 1000}, **times(**when))
+
+
+@pytest.fixture
+def booker(olga, petra, team):
+    """olga, an operator whom petra lets book without approval."""
+    permissions.permit(actor=petra, username="olga")
+    return olga
 
 
 def test_an_owner_asks_and_an_approver_books(alice, petra, team, pool):
@@ -48,36 +55,36 @@ def test_members_do_not_ask_and_owners_do_not_book(bob, alice, team, pool):
         services.approve(actor=alice, reservation_id=row.pk)
 
 
-def test_no_more_is_booked_than_there_is_at_any_moment(olga, team, pool):
+def test_no_more_is_booked_than_there_is_at_any_moment(booker, team, pool):
     other = TeamFactory(name="Speech")
-    ask(olga, other, 6, start_h=26, hours=2)
-    ask(olga, team, 2, start_h=24, hours=4)
+    ask(booker, other, 6, start_h=26, hours=2)
+    ask(booker, team, 2, start_h=24, hours=4)
     with pytest.raises(StateConflict) as refused:
-        ask(olga, team, 1, start_h=24, hours=4)
+        ask(booker, team, 1, start_h=24, hours=4)
     assert "Speech" in refused.value.message
     assert refused.value.extra["next_start"]
-    assert ask(olga, team, 6, start_h=24, hours=2).status == ReservationStatus.BOOKED
+    assert ask(booker, team, 6, start_h=24, hours=2).status == ReservationStatus.BOOKED
 
 
 @pytest.mark.parametrize(
     "wrong",
     [{"gpus": 9}, {"gpus": 0}, {"title": " "}, {"start_h": -3}, {"hours": 0.1}, {"start_h": 9000}],
 )
-def test_what_makes_no_sense_is_refused(olga, team, pool, wrong):
+def test_what_makes_no_sense_is_refused(booker, team, pool, wrong):
     with pytest.raises(InvalidInput):
-        ask(olga, team, **wrong)
+        ask(booker, team, **wrong)
     assert not Reservation.objects.exists()
 
 
-def test_cancelling_frees_it_and_twice_is_success(alice, olga, team, pool):
-    row = ask(olga, team, 8)
+def test_cancelling_frees_it_and_twice_is_success(alice, booker, team, pool):
+    row = ask(booker, team, 8)
     services.cancel(actor=alice, reservation_id=row.pk)
     services.cancel(actor=alice, reservation_id=row.pk)
-    assert ask(olga, team, 8).status == ReservationStatus.BOOKED
+    assert ask(booker, team, 8).status == ReservationStatus.BOOKED
 
 
-def test_an_owner_gives_back_but_takes_no_more(alice, olga, team, pool):
-    row = ask(olga, team, 4)
+def test_an_owner_gives_back_but_takes_no_more(alice, booker, team, pool):
+    row = ask(booker, team, 4)
     span = {"starts_at": row.starts_at, "ends_at": row.ends_at}
     change = {"actor": alice, "reservation_id": row.pk, "title": "Paper", **span}
     with pytest.raises(NotAllowed):
@@ -86,9 +93,9 @@ def test_an_owner_gives_back_but_takes_no_more(alice, olga, team, pool):
 
 
 def test_the_team_is_reminded_and_beginning_and_end_are_acted_on_once(
-    alice, bob, olga, team, pool, clock, sent
+    alice, bob, booker, team, pool, clock, sent
 ):
-    ask(olga, team, start_h=1, hours=1)
+    ask(booker, team, start_h=1, hours=1)
     clock.shift(46 * 60)
     assert services.due() == 1
     assert {note.user for note in Notification.objects.filter(kind="reservation.soon")} == {alice, bob}
@@ -110,14 +117,14 @@ def test_what_nobody_decided_in_time_is_closed(alice, team, pool, clock):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_two_at_once_for_the_last_capacity_one_gets_it(olga, team, pool):
+def test_of_two_at_once_for_the_last_capacity_one_gets_it(booker, team, pool):
     together = threading.Barrier(2)
     outcomes = []
 
     def book():
         together.wait(10)
         try:
-            ask(olga, team, 5)
+            ask(booker, team, 5)
             outcomes.append("booked")
         except StateConflict:
             outcomes.append("refused")

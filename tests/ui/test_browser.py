@@ -336,7 +336,7 @@ def test_the_keyboard_reaches_the_content_first(visit: Visit, alice: User, team:
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.getAttribute('href')") == "/teams/vision/"
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "/join/"
 
 
 def test_a_token_can_be_copied(visit: Visit, alice: User) -> None:

@@ -10,6 +10,7 @@ from portal.accounts import service_accounts, tokens
 from portal.channels.models import Channel
 from portal.common.actors import SYSTEM
 from portal.inventory.models import Device, Node
+from portal.join_requests import services as join_requests
 from portal.webhooks import services as webhooks
 from tests.factories import WorkspaceFactory
 from tests.ui.cases import PageCase
@@ -87,6 +88,39 @@ class TestServiceAccountDelete(TestServiceAccount):
 
 class TestSiteTokens(PageCase):
     url, reader = "/tokens/", "olga"
+
+
+class TestHomeWithoutATeam(PageCase):
+    url, reader, fixtures, partials = "/", "fay", ("team", "fay"), ("no-team",)
+
+
+class TestJoin(PageCase):
+    url, reader, fixtures = "/join/", "fay", ("team", "fay")
+
+
+class TestAskToJoin(PageCase):
+    url, reader, fixtures = "/join/teams/vision/", "fay", ("team", "fay")
+
+
+class TestJoinRequest(PageCase):
+    fixtures, partials = ("team", "fay"), ("live",)
+
+    @pytest.fixture(autouse=True)
+    def _asked(self, _stocked: None, fay: object) -> None:
+        asked, _ = join_requests.ask(actor=fay, slug="vision", text="I train the detector")  # type: ignore[arg-type]
+        self.url = join_requests.url_of(asked)
+
+
+class TestBookingPermissions(PageCase):
+    url, reader, fixtures = "/calendar/permissions/", "petra", ("petra",)
+
+
+class TestInbox(PageCase):
+    url, fixtures, partials = "/inbox/", ("team", "fay"), ("live",)
+
+    @pytest.fixture(autouse=True)
+    def _asked(self, _stocked: None, fay: object) -> None:
+        join_requests.ask(actor=fay, slug="vision", text="I train the detector")  # type: ignore[arg-type]
 
 
 class TestPools(PageCase):

@@ -88,7 +88,7 @@ def test_the_theme_is_kept_and_rendered(alice: User, as_user: Browse) -> None:
 # --- Home ---------------------------------------------------------------------------------------
 
 
-def test_an_empty_home_teaches_the_next_step(alice: User, as_user: Browse) -> None:
+def test_an_empty_home_teaches_the_next_step(alice: User, team: Team, as_user: Browse) -> None:
     page = text_of(as_user(alice).get("/"))
     assert "No workspace yet" in page
     assert "No pool yet" in page

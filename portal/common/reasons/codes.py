@@ -310,6 +310,23 @@ class ChannelCode(StrEnum):
     URL_SERVICE = "channel_url_service"
 
 
+class JoinCode(StrEnum):
+    """Requests to be taken into a team."""
+
+    ALREADY_IN_TEAM = "already_in_team"
+    ASK_TO_JOIN_LATER = "ask_to_join_later"
+    JOIN_APPROVED_ALREADY = "join_approved_already"
+    JOIN_CLOSED_ALREADY = "join_closed_already"
+    JOIN_MESSAGE_TOO_LONG = "join_message_too_long"
+    JOIN_REFUSED_ALREADY = "join_refused_already"
+    NOBODY_JOINS_ALONE = "nobody_joins_alone"
+    NO_SUCH_JOIN_REQUEST = "no_such_join_request"
+    ONLY_REQUESTER_WITHDRAWS = "only_requester_withdraws"
+    REFUSAL_NEEDS_REASON = "refusal_needs_reason"
+    TOO_MANY_JOIN_REQUESTS = "too_many_join_requests"
+    TOO_MANY_JOIN_REQUESTS_A_DAY = "too_many_join_requests_a_day"
+
+
 class InventoryCode(StrEnum):
     """Refusals about pools, nodes and devices."""
 
@@ -452,6 +469,9 @@ class ReservationCode(StrEnum):
     ENDS_TOO_LATE = "ends_too_late"
     FITS = "reservation_fits"
     MORE_THAN_SITE_HAS = "more_than_site_has"
+    NOBODY_PERMITS_THEMSELF = "nobody_permits_themself"
+    NO_SUCH_PERMISSION = "no_such_permission"
+    ONLY_APPROVERS_PERMIT = "only_approvers_permit"
     NOTHING_TO_CANCEL = "nothing_to_cancel"
     NOT_RESERVABLE = "not_reservable"
     NO_SUCH_RESERVATION = "no_such_reservation"
@@ -522,7 +542,7 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

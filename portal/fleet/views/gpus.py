@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from portal.accounts.policies import require_operator
 from portal.common.errors import NotFound
-from portal.common.htmx import partial_of
+from portal.common.htmx import local_path, partial_of
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
@@ -95,7 +95,7 @@ def _cordon_device(request: SignedInRequest, found: Device) -> HttpResponse:
     else:
         cordons.cordon_device(actor=request.user, device_id=found.pk, reason=_reason(request))
         messages.success(request, _("%(name)s takes no new work. What runs on it goes on.") % {"name": name})
-    return redirect("fleet:device", found.pk)
+    return redirect(local_path(request.POST.get("next", ""), reverse("fleet:device", args=[found.pk])))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -110,7 +110,7 @@ def node(request: SignedInRequest, node_id: UUID) -> HttpResponse:
         if cordoned:
             done = _("%(name)s takes no new work. What runs there goes on.")
         messages.success(request, done % {"name": found.name})
-        return redirect("fleet:node", found.pk)
+        return redirect(local_path(request.POST.get("next", ""), reverse("fleet:node", args=[found.pk])))
     context = {"view": node_page.node_page(request.user, found, timezone.now()), "node": found}
     return render(request, partial_of(request, "fleet/node.html", "live"), context)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.utils.translation import gettext as _
 
+from portal.accounts import selectors as accounts
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
+from portal.join_requests import presenters as join_presenters
 from portal.scheduling import admission
 from portal.workspaces import selectors
 
@@ -26,6 +29,15 @@ class LastChoice:
         if self.verdict.outcome is admission.Outcome.FITS_NOW:
             return _("What you chose last starts now.")
         return _("What you chose last would queue. %(why)s") % {"why": self.verdict.message}
+
+
+def without_team(actor: User) -> dict[str, Any]:
+    """What somebody who is in no team is shown: which there are, and what they asked for; their first team
+    (`joined`) once they are in one, and whether they may start something there. Who sees all needs none."""
+    joined = accounts.own_teams(actor).first()
+    if joined is not None or actor.sees_all:
+        return {"no_team": False, "joined": joined, "starts": accounts.chargeable_teams(actor).exists()}
+    return {"no_team": True, "joined": None, **join_presenters.for_home(actor)}
 
 
 def last_choice(actor: User) -> LastChoice | None:

@@ -34,6 +34,8 @@ def home(request: SignedInRequest) -> HttpResponse:
             "team_quotas": limits.for_home(user),
         }
         return render(request, "home/home.html#capacity", free)
+    if wants(request, "no-team"):
+        return render(request, "home/home.html#no-team", home_presenters.without_team(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
     sees_all = policies.sees_others(user)
     if user.only_views:
@@ -63,5 +65,6 @@ def home(request: SignedInRequest) -> HttpResponse:
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in shown),
             "team_quotas": limits.for_home(user),
+            **home_presenters.without_team(user),
         }
     return render(request, partial_of(request, "home/home.html", "list"), context)

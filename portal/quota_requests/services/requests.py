@@ -334,6 +334,7 @@ def _set(request: QuotaRequest, status: RequestStatus, **fields: Any) -> None:
         raise _decided_already(request.pk)
     for name, value in changes.items():
         setattr(request, name, value)
+    events.refresh_pages(policies.deciders_of(request))
 
 
 def _decided_already(request_id: UUID) -> StateConflict:

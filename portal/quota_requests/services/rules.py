@@ -21,7 +21,6 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.quota_requests import policies
 from portal.quota_requests.models import AutoApproveRule, RequestStatus
 from portal.quotas import resources
 from portal.quotas.models import Grant
@@ -122,7 +121,7 @@ def rules_for(team: Team, resource: str, requester: User) -> list[AutoApproveRul
     Nobody's own request is approved by a rule that they made or changed last.
     """
     found = AutoApproveRule.objects.filter(enabled=True, resource=resource).order_by("created_at")
-    if not policies.is_only_superuser(requester):
+    if not approvers.is_only_superuser(requester):
         found = found.exclude(created_by=requester).exclude(changed_by=requester)
     return [rule for rule in found if rule.team_id == team.pk] + [
         rule for rule in found if rule.team_id is None

@@ -19,9 +19,8 @@ from portal.common.reasons.reason import Reason
 Params = Mapping[str, Any]
 _MODULES = (
     "accounts", "admission", "catalog", "channels", "checks", "common", "events", "exchange", "identity",
-    "inventory", "ledger", "mfa", "placement", "preemption", "quotas", "requests", "reservations", "waiting",
-    "webhooks",
-    "workspaces",
+    "inventory", "joining", "ledger", "mfa", "placement", "preemption", "quotas", "requests", "reservations",
+    "waiting", "webhooks", "workspaces",
 )  # fmt: skip
 
 

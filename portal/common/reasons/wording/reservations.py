@@ -124,8 +124,17 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     ReservationCode.NO_SUCH_RESERVATION: Text(_("There is no such reservation that you may see."), _CALENDAR),
     ReservationCode.ONLY_LESS: Text(
-        _("An owner gives back a part of what is booked, but takes no more."),
-        _("Ask for the rest as a reservation of its own, or ask an approver to change this."),
+        _("Of what is booked a part can be given back, but no more be taken without approval."),
+        _("Ask for the rest as a reservation of its own."),
+    ),
+    ReservationCode.NOBODY_PERMITS_THEMSELF: Text(
+        _("Nobody lets themself book without approval."), _("Ask another approver for it.")
+    ),
+    ReservationCode.NO_SUCH_PERMISSION: Text(
+        _("There is no such permission that you may see."), _("Look at the list of permissions.")
+    ),
+    ReservationCode.ONLY_APPROVERS_PERMIT: Text(
+        _("Only approvers say who books without approval."), _("Ask an approver.")
     ),
     ReservationCode.OVER: Text(_("“%(title)s” is over."), _("Ask for a new one.")),
     ReservationCode.RESERVE_NOTHING: Text(_("Reserve more than none of %(resource)s."), prepare=_amounts),

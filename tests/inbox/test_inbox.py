@@ -1,0 +1,358 @@
+"""What waits for whom, in which order, and that one number is said everywhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.accounts import deactivation
+from portal.accounts.models import ApiToken, Delegation, Role
+from portal.common.actors import SYSTEM
+from portal.events import live
+from portal.inbox import pushing, selectors
+from portal.inbox.items import ItemKind
+from portal.inbox.sources import SOURCES
+from portal.inventory import cordons
+from portal.inventory import services as inventory
+from portal.inventory.domain_events import CapacityChanged
+from portal.inventory.models import CordonCause, Device, Node, Pool, PoolState
+from portal.join_requests import services as joins
+from portal.quota_requests.models import QuotaRequest
+from portal.quota_requests.services import requests as quota
+from portal.reservations import services as reservations
+from portal.reservations.models import Reservation
+from tests.factories import MembershipFactory, UserFactory, make_token
+from tests.reservations.test_reservations import H100, ask
+
+pytestmark = pytest.mark.django_db
+
+
+def kinds(user) -> list[str]:
+    return [key.source for key in selectors.keys(user)]
+
+
+def quota_request(user, team, **fields) -> QuotaRequest:
+    wanted = {"kind": "quota", "resource": "gpu:h100", "amount": 1000, "why": "More"}
+    return QuotaRequest.objects.create(team=team, requester=user, **{**wanted, **fields})
+
+
+@pytest.fixture
+def full(team, alice, bob, fay, pool):
+    """One of each request; alice owns vision."""
+    quota_request(bob, team)
+    quota_request(bob, team, kind="member_cap", resource="workspaces")
+    ask(alice, team)
+    joins.ask(actor=fay, slug="vision", text="Hello")
+
+
+# --- what waits for whom --------------------------------------------------------------------------------
+
+
+def test_each_sees_what_is_theirs_to_decide(full, alice, bob, charlie, fay, petra, olga):
+    assert sorted(kinds(petra)) == ["quota", "reservation"]
+    assert sorted(kinds(alice)) == ["join", "quota"]
+    assert sorted(kinds(olga)) == ["quota", "reservation"]
+    for nobody in (bob, charlie, fay):
+        assert kinds(nobody) == [] and selectors.count(nobody) == 0
+
+
+def test_the_number_is_that_of_the_list_for_everybody(full, alice, bob, fay, petra, olga, ada):
+    for user in (alice, bob, fay, petra, olga, ada):
+        keys = selectors.keys(user)
+        assert selectors.count(user) == len(keys) == len(selectors.items(user, keys))
+
+
+def test_a_delegate_gets_what_waits_for_the_approver_for_as_long_as_it_lasts(
+    full, petra, bob, charlie, clock
+):
+    now = timezone.now()
+    Delegation.objects.create(
+        approver=petra, delegate=charlie, starts_at=now, ends_at=now + dt.timedelta(hours=1)
+    )
+    assert sorted(kinds(charlie)) == ["quota", "reservation"]
+    clock.shift(3601)
+    assert kinds(charlie) == []
+
+
+def test_nobody_s_own_request_waits_for_themself(team, petra, pool):
+    MembershipFactory(team=team, user=petra, role=Role.OWNER)
+    quota_request(petra, team)
+    ask(petra, team)
+    assert kinds(petra) == []
+
+
+def test_a_deactivated_user_has_nothing_to_decide(full, petra):
+    deactivation.deactivate(actor=SYSTEM, user=petra)
+    petra.refresh_from_db()
+    assert selectors.count(petra) == 0
+
+
+def test_what_is_decided_leaves_every_inbox(full, petra, alice):
+    other = UserFactory(username="paul", is_approver=True)
+    before = selectors.keys(petra)
+    quota.deny(actor=other, request_id=QuotaRequest.objects.get(kind="quota").pk, reason="No")
+    reservations.deny(actor=other, reservation_id=Reservation.objects.get().pk, reason="No")
+    for user in (petra, other):
+        assert kinds(user) == []
+    assert selectors.items(petra, before) == [], "an item that somebody has decided meanwhile is not shown"
+
+
+def test_what_is_urgent_comes_first_then_what_has_waited_for_longest(team, bob, petra, alice, pool, clock):
+    first = quota_request(bob, team)
+    clock.shift(60)
+    second = quota_request(bob, team, resource="disk_mib")
+    clock.shift(60)
+    soon = ask(alice, team, start_h=2)
+    later = ask(alice, team, start_h=100)
+    wanted = [str(row.pk) for row in (soon, first, second, later)]
+    assert [key.pk for key in selectors.keys(petra)] == wanted
+    [urgent, *others] = selectors.items(petra, selectors.keys(petra))
+    assert urgent.urgent and not any(item.urgent for item in others)
+
+
+# --- capacity -------------------------------------------------------------------------------------------
+
+
+def test_capacity_in_trouble_waits_for_operators_until_it_is_decided(pool, olga, petra, alice):
+    bad, lost = Device.objects.filter(node=Node.objects.first()).order_by("index")[:2]
+    cordons.cordon_device(actor=SYSTEM, device_id=bad.pk, reason="fails", cause=CordonCause.CHECK)
+    Device.objects.filter(pk=lost.pk).update(present=False)
+    node = Node.objects.exclude(pk=bad.node_id).first()
+    Node.objects.filter(pk=node.pk).update(online=False)
+    assert sorted(kinds(olga)) == ["device", "device", "node"]
+    assert kinds(petra) == kinds(alice) == []
+    items = {item.who: item for item in selectors.items(olga, selectors.keys(olga))}
+    assert items[cordons.display_name(bad)].detail == "fails"
+    assert all(item.simulated for item in items.values())
+    # An operator's word decides: it stays out, or comes back.
+    cordons.cordon_device(actor=olga, device_id=bad.pk, reason="to be replaced")
+    inventory.set_cordon(actor=olga, node_id=node.pk, cordoned=True)
+    assert kinds(olga) == ["device"]
+    cordons.cordon_device(actor=olga, device_id=lost.pk, reason="sold")
+    assert kinds(olga) == []
+
+
+def test_a_pool_that_does_not_answer_is_one_item(pool, olga):
+    Node.objects.update(online=False)
+    Pool.objects.update(state=PoolState.UNREACHABLE, state_message="timed out")
+    [item] = selectors.items(olga, selectors.keys(olga))
+    assert (item.key.source, item.detail) == ("pool", "timed out")
+    Pool.objects.update(enabled=False)
+    assert kinds(olga) == []
+
+
+def test_operators_are_told_when_troubles_change_and_only_then(
+    pool, olga, monkeypatch, django_capture_on_commit_callbacks
+):
+    told, kept = [], {}
+
+    class Redis:
+        def set(self, key, value, get):
+            before, kept[key] = kept.get(key), value.encode()
+            return before
+
+    monkeypatch.setattr(live, "connection", Redis)
+    monkeypatch.setattr(live, "publish_to_all", lambda ids, kind: told.append(set(ids)))
+    for expected in (1, 1):
+        with django_capture_on_commit_callbacks(execute=True):
+            pushing.capacity_changed(CapacityChanged())
+        assert len(told) == expected
+    Node.objects.filter(pk=Node.objects.first().pk).update(online=False)
+    with django_capture_on_commit_callbacks(execute=True):
+        pushing.capacity_changed(CapacityChanged())
+    assert told[1:] == [{olga.pk}]
+
+
+# --- tokens ---------------------------------------------------------------------------------------------
+
+
+def test_a_token_in_use_that_expires_soon_waits_for_its_user(bob, alice):
+    token, _ = make_token(bob)
+    soon, now = timezone.now() + dt.timedelta(days=3), timezone.now()
+    ApiToken.objects.filter(pk=token.pk).update(expires_at=soon)
+    assert kinds(bob) == [], "nobody uses it"
+    ApiToken.objects.filter(pk=token.pk).update(last_used_at=now)
+    assert kinds(bob) == ["token"] and kinds(alice) == []
+    ApiToken.objects.filter(pk=token.pk).update(revoked_at=now)
+    assert kinds(bob) == []
+
+
+# --- who is told ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Whose open pages have been told to look again."""
+    found: set = set()
+    monkeypatch.setattr(live, "publish_to_all", lambda ids, kind: found.update(ids))
+    monkeypatch.setattr(live, "publish_to", lambda user_id, kind: found.add(user_id))
+    return found
+
+
+@pytest.fixture
+def committed(told, django_capture_on_commit_callbacks):
+    def run(act, *args, **kwargs):
+        told.clear()
+        with django_capture_on_commit_callbacks(execute=True):
+            act(*args, **kwargs)
+        return told
+
+    return run
+
+
+def test_all_who_could_decide_are_told_at_each_step(team, alice, bob, fay, petra, olga, pool, committed):
+    amy = MembershipFactory(team=team, role=Role.OWNER).user
+    paul = UserFactory(username="paul", is_approver=True)
+    assert {alice.pk, amy.pk} <= committed(joins.ask, actor=fay, slug="vision")
+    made = fay.join_requests.get()
+    assert {alice.pk, amy.pk, fay.pk} <= committed(joins.approve, actor=amy, request_id=made.pk)
+
+    assert {petra.pk, paul.pk, olga.pk} <= committed(ask, alice, team)
+    row = Reservation.objects.get()
+    assert {petra.pk, paul.pk, olga.pk} <= committed(reservations.approve, actor=paul, reservation_id=row.pk)
+
+    asked = quota_request(bob, team)
+    assert {petra.pk, paul.pk} <= committed(quota.approve, actor=paul, request_id=asked.pk)
+    cap = quota_request(bob, team, kind="member_cap", resource="workspaces")
+    assert {alice.pk, amy.pk, olga.pk} <= committed(quota.withdraw, actor=bob, request_id=cap.pk)
+
+
+def test_whom_a_row_waits_for_is_whom_its_room_tells(full, alice, bob, charlie, fay, petra, olga, ada):
+    """Selectors ask by actor, notices by request: both have to name the same people."""
+    from portal.join_requests import policies as join_policies
+    from portal.quota_requests import policies as quota_policies
+    from portal.reservations import policies as reservation_policies
+
+    people = (alice, bob, charlie, fay, petra, olga, ada)
+    tells = {
+        "quota": quota_policies.deciders_of,
+        "reservation": reservation_policies.deciders_of,
+        "join": join_policies.deciders_of,
+    }
+    for source in SOURCES:
+        if source.name not in tells:
+            continue
+        model = source.rows(ada).model
+        for row in model.objects.all():
+            waits = {user.username for user in people if source.rows(user).filter(pk=row.pk).exists()}
+            told = {user.username for user in tells[source.name](row)}
+            assert waits == told & {user.username for user in people}, (source.name, row)
+
+
+# --- pages and REST -------------------------------------------------------------------------------------
+
+
+def body(response) -> str:
+    assert response.status_code == 200, response.status_code
+    return response.content.decode()
+
+
+def test_the_page_shows_who_what_since_when_and_why(full, alice, petra, as_user):
+    page = body(as_user(alice).get("/inbox/"))
+    for words in ("fay", "asks to join Vision", "Hello", "Owners of Vision decide it", "Approve as member"):
+        assert words in page
+    page = body(as_user(petra).get("/inbox/?kind=quota"))
+    assert "Look at the evidence" in page and "You decide requests" in page
+    assert "See whether it fits" not in page
+    assert "Approve as member" not in page
+
+
+def test_an_empty_inbox_teaches(bob, team, as_user):
+    page = body(as_user(bob).get("/inbox/"))
+    assert "Nothing waits for you" in page and "tokens of yours" in page
+    assert "Nothing of this kind" in body(as_user(bob).get("/inbox/?kind=join"))
+    assert body(as_user(bob).get("/inbox/?kind=nonsense&page=x"))
+
+
+def test_approving_from_the_inbox_comes_back_to_it(full, alice, fay, team, as_user):
+    made = fay.join_requests.get()
+    given = {"do": "approve", "role": "member", "next": "/inbox/"}
+    answer = as_user(alice).post(f"/join/requests/{made.pk}/decide/", given)
+    assert answer.url == "/inbox/"
+    assert team.memberships.filter(user=fay).exists()
+
+
+def test_keeping_a_gpu_out_from_the_inbox_comes_back_to_it(pool, olga, as_user):
+    bad = Device.objects.order_by("uuid")[0]
+    cordons.cordon_device(actor=SYSTEM, device_id=bad.pk, reason="fails", cause=CordonCause.CHECK)
+    page = body(as_user(olga).get("/inbox/"))
+    assert "Keep it out" in page and "Check it again" in page
+    given = {"do": "cordon", "reason": "fails", "next": "/inbox/"}
+    assert as_user(olga).post(f"/gpus/devices/{bad.pk}/", given).url == "/inbox/"
+    given["next"] = "https://elsewhere.example/"
+    assert as_user(olga).post(f"/gpus/devices/{bad.pk}/", given).url == f"/gpus/devices/{bad.pk}/"
+    assert kinds(olga) == []
+
+
+def test_markup_stays_text(team, fay, alice, as_user):
+    joins.ask(actor=fay, slug="vision", text="<script>alert(1)</script>")
+    page = body(as_user(alice).get("/inbox/"))
+    assert "<script>alert" not in page and "&lt;script&gt;" in page
+
+
+def test_the_badge_says_the_number_on_every_page(full, alice, as_user):
+    for path in ("/", "/teams/", "/inbox/"):
+        assert '<span class="badge plain wait">2<' in body(as_user(alice).get(path)).replace("\n", "")
+    assert ">2<" in body(as_user(alice).get("/inbox/badge/"))
+
+
+def test_500_take_as_many_queries_as_a_few(team, alice, petra, pool, as_user):
+    people = [UserFactory(username=f"p{number}") for number in range(10)]
+    start = timezone.now() + dt.timedelta(days=3)
+    Reservation.objects.bulk_create(
+        Reservation(
+            team=team,
+            title=f"R{number}",
+            amounts={H100: 1000},
+            starts_at=start,
+            ends_at=start + dt.timedelta(hours=1),
+            created_by=people[number % 10],
+        )
+        for number in range(250)
+    )
+    QuotaRequest.objects.bulk_create(
+        QuotaRequest(
+            team=team, requester=people[number % 10], resource=f"gpu:m{number}", amount=1000, why="More"
+        )
+        for number in range(250)
+    )
+    browser = as_user(petra)
+    page = body(browser.get("/inbox/"))
+    assert "1–50" in page and ">500<" in page.replace("\n", "")
+    with CaptureQueriesContext(connection) as queries:
+        body(browser.get("/inbox/?page=7"))
+    assert len(queries) <= 30, [query["sql"] for query in queries]
+
+
+def test_the_number_takes_few_queries_on_any_page(team, bob, as_user):
+    with CaptureQueriesContext(connection) as queries:
+        selectors.count(bob)
+    assert len(queries) <= 4, [query["sql"] for query in queries]
+
+
+def test_over_rest(full, alice, with_token):
+    program = with_token(alice)
+    found = program.get("/api/v1/inbox").json()
+    assert found["count"] == 2
+    rows = {row["kind"]: row for row in found["results"]}
+    assert set(rows) == {"join", "quota"}
+    assert rows["join"]["who"] == "fay" and rows["join"]["url"].startswith("/join/requests/")
+    assert rows["join"]["id"].startswith("join-")
+    [only] = program.get("/api/v1/inbox?kind=join").json()["results"]
+    assert only == rows["join"]
+    refused = program.get("/api/v1/inbox?kind=nonsense")
+    assert refused.status_code == 400 and "kind" in refused.json()["errors"]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "MXx4fHg=", "%00", "MXwyMDI2LTAxLTAxfHF8cQ=="])
+def test_a_cursor_that_is_none_is_refused(alice, with_token, cursor):
+    assert with_token(alice).get(f"/api/v1/inbox?cursor={cursor}").status_code == 400
+
+
+def test_every_kind_has_a_source():
+    assert {source.kind for source in SOURCES} == set(ItemKind)
+    assert len({source.name for source in SOURCES}) == len(SOURCES)

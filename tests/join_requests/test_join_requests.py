@@ -1,0 +1,332 @@
+"""Asking to join a team and the decision, as services; what others try with it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.conf import settings as django_settings
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.accounts import deactivation, users
+from portal.accounts import services as accounts
+from portal.accounts.models import Membership, Role, Team
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.events.models import Event, Notification
+from portal.join_requests import policies, selectors, services
+from portal.join_requests.models import MAX_MESSAGE, JoinRequest, JoinStatus
+from tests.factories import MembershipFactory, TeamFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def asked(team, fay):
+    return services.ask(actor=fay, slug="vision", text="I train the new detector")[0]
+
+
+def notices(user) -> list[str]:
+    return list(Notification.objects.filter(user=user).order_by("id").values_list("kind", flat=True))
+
+
+def kinds(request: JoinRequest) -> list[str]:
+    found = Event.objects.filter(kind__startswith="team.join_", data__join_request=str(request.pk))
+    return list(found.order_by("id").values_list("kind", flat=True))
+
+
+# --- asking -------------------------------------------------------------------------------------------
+
+
+def test_owners_are_told_and_members_are_not(team, fay, alice, bob, olga):
+    asked, new = services.ask(actor=fay, slug="vision", text=" I train \x00the new detector ")
+    assert new and asked.status == JoinStatus.OPEN
+    assert asked.message == "I train the new detector"
+    notice = Notification.objects.get(user=alice)
+    assert (notice.kind, notice.url) == ("team.join_asked", services.url_of(asked))
+    assert not notices(bob) and not notices(olga)
+    entry = Event.objects.get(kind="team.join_asked")
+    assert (entry.actor, entry.team, entry.reason) == (fay, team, "I train the new detector")
+
+
+def test_operators_are_told_where_a_team_has_no_owner_that_is_active(team, fay, alice, olga):
+    alice.is_active = False
+    alice.save()
+    asked, _ = services.ask(actor=fay, slug="vision")
+    assert notices(olga) == ["team.join_asked"]
+    assert list(selectors.awaiting(olga)) == [asked]
+
+
+def test_asking_twice_is_one_request(asked, fay, alice):
+    again, new = services.ask(actor=fay, slug="vision", text="Another message")
+    assert (again.pk, new, again.message) == (asked.pk, False, "I train the new detector")
+    assert notices(alice) == ["team.join_asked"]
+
+
+def test_who_is_in_the_team_does_not_ask(team, bob):
+    with pytest.raises(StateConflict) as refused:
+        services.ask(actor=bob, slug="vision")
+    assert refused.value.code == "already_in_team"
+
+
+def test_a_team_that_is_not_there_and_one_that_is_not_listed_are_refused_alike(team, fay, settings):
+    settings.BERTH_LIST_TEAMS = False
+    said = []
+    for slug in ("vision", "nowhere"):
+        with pytest.raises(NotFound) as refused:
+            services.ask(actor=fay, slug=slug)
+        said.append(refused.value.message.replace(slug, "…"))
+    assert said[0] == said[1]
+    assert not selectors.joinable_teams(fay).exists()
+
+
+def test_an_auditor_is_offered_no_team_and_joins_none(team):
+    una = UserFactory(username="una", is_auditor=True)
+    assert not selectors.joinable_teams(una).exists()
+    with pytest.raises(StateConflict):
+        services.ask(actor=una, slug="vision")
+
+
+def test_a_viewer_is_taken_in_as_one(asked, fay, alice, team, as_user):
+    services.approve(actor=alice, request_id=asked.pk, role=Role.VIEWER)
+    part = as_user(fay).get("/", headers={"HX-Request": "true", "HX-Target": "no-team"}).content.decode()
+    assert "Look at the team" in part and "New workspace" not in part
+
+
+def test_a_message_has_a_limit(team, fay):
+    with pytest.raises(InvalidInput) as refused:
+        services.ask(actor=fay, slug="vision", text="x" * (MAX_MESSAGE + 1))
+    assert "message" in refused.value.extra["errors"]
+
+
+def test_a_deactivated_user_asks_for_nothing(team, fay):
+    """Also not with a row that was read before."""
+    deactivation.deactivate(actor=SYSTEM, user=fay)
+    fay.is_active = True
+    with pytest.raises(NotAllowed):
+        services.ask(actor=fay, slug="vision")
+    assert not JoinRequest.objects.exists()
+
+
+def test_one_user_has_so_many_open_and_makes_so_many_a_day(fay):
+    for number in range(services.MAX_OPEN):
+        services.ask(actor=fay, slug=TeamFactory(slug=f"t-{number}").slug)
+    TeamFactory(slug="more")
+    with pytest.raises(services.TooManyJoinRequests):
+        services.ask(actor=fay, slug="more")
+    # Taking them back and asking anew is a notice to the owners each time, too.
+    for mine in JoinRequest.objects.filter(status="open"):
+        services.withdraw(actor=fay, request_id=mine.pk)
+    for _ in range(services.MAX_A_DAY - services.MAX_OPEN):
+        again, _new = services.ask(actor=fay, slug="more")
+        services.withdraw(actor=fay, request_id=again.pk)
+    with pytest.raises(services.TooManyJoinRequests):
+        services.ask(actor=fay, slug=TeamFactory(slug="last").slug)
+    JoinRequest.objects.update(created_at=timezone.now() - timedelta(days=2))
+    assert services.ask(actor=fay, slug="last")[1]
+
+
+# --- deciding -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", [Role.MEMBER, Role.OWNER])
+def test_an_owner_takes_the_asker_in(asked, fay, alice, team, role):
+    services.approve(actor=alice, request_id=asked.pk, role=role)
+    asked.refresh_from_db()
+    assert (asked.status, asked.role, asked.decided_by) == ("approved", role, alice)
+    assert team.memberships.get(user=fay).role == role
+    assert notices(fay) == ["team.join_approved"]
+    assert kinds(asked) == ["team.join_asked", "team.join_approved"]
+    assert not selectors.awaiting(alice).exists()
+
+
+def test_an_owner_refuses_with_a_reason(asked, fay, alice, team):
+    with pytest.raises(InvalidInput):
+        services.refuse(actor=alice, request_id=asked.pk, reason="  ")
+    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+    assert not team.memberships.filter(user=fay).exists()
+    assert Notification.objects.get(user=fay).body == "We are full"
+
+
+def test_who_was_refused_asks_again_after_a_while(asked, fay, alice, clock):
+    services.refuse(actor=alice, request_id=asked.pk, reason="We are full")
+    with pytest.raises(StateConflict) as refused:
+        services.ask(actor=fay, slug="vision")
+    assert refused.value.code == "ask_to_join_later"
+    clock.shift(django_settings.BERTH_JOIN_AGAIN_DAYS * 86400 + 1)
+    assert services.ask(actor=fay, slug="vision")[1]
+
+
+def test_the_second_decision_says_who_was_faster(asked, alice, team):
+    amy = MembershipFactory(team=team, role=Role.OWNER).user
+    services.refuse(actor=amy, request_id=asked.pk, reason="No")
+    with pytest.raises(StateConflict) as late:
+        services.approve(actor=alice, request_id=asked.pk)
+    assert late.value.code == "decided_already" and amy.username in late.value.message
+    assert not team.memberships.filter(user=asked.requester).exists()
+
+
+def test_a_role_that_there_is_not_changes_nothing(asked, alice):
+    with pytest.raises(InvalidInput):
+        services.approve(actor=alice, request_id=asked.pk, role="king")
+
+
+@pytest.mark.parametrize("who", ["bob", "charlie", "petra"])
+def test_members_owners_of_other_teams_and_approvers_do_not_even_see_it(request, asked, who):
+    actor = request.getfixturevalue(who)
+    for act in (
+        lambda: selectors.request_by_id(actor, asked.pk),
+        lambda: services.approve(actor=actor, request_id=asked.pk),
+        lambda: services.refuse(actor=actor, request_id=asked.pk, reason="x"),
+        lambda: services.withdraw(actor=actor, request_id=asked.pk),
+    ):
+        with pytest.raises(NotFound):
+            act()
+    assert JoinRequest.objects.get().status == "open"
+
+
+def test_nobody_approves_their_own_way_into_a_team(team, charlie, olga):
+    """Neither an owner of another team nor an operator, who may add members to any."""
+    for actor in (charlie, olga):
+        own, _ = services.ask(actor=actor, slug="vision")
+        with pytest.raises(NotAllowed):
+            services.approve(actor=actor, request_id=own.pk)
+        assert own not in selectors.awaiting(actor)
+    assert set(team.memberships.values_list("user__username", flat=True)) == {"alice", "bob"}
+
+
+def test_an_operator_of_an_ownerless_team_is_not_told_of_the_own_request(olga):
+    other = UserFactory(username="otto", is_operator=True)
+    lone = TeamFactory(slug="lone")
+    own, _ = services.ask(actor=olga, slug=lone.slug)
+    assert not notices(olga) and notices(other) == ["team.join_asked"]
+    assert list(selectors.awaiting(other)) == [own] and not selectors.awaiting(olga).exists()
+
+
+def test_operators_may_decide_but_it_does_not_wait_for_them(asked, olga, alice):
+    assert not selectors.awaiting(olga).exists()
+    services.approve(actor=olga, request_id=asked.pk)
+    assert Membership.objects.filter(user=asked.requester).exists()
+
+
+# --- what ends it otherwise ---------------------------------------------------------------------------
+
+
+def test_who_asks_may_withdraw_twice_and_ask_anew(asked, fay, alice):
+    for _ in range(2):
+        services.withdraw(actor=fay, request_id=asked.pk)
+    assert kinds(asked) == ["team.join_asked", "team.join_withdrawn"]
+    with pytest.raises(StateConflict):
+        services.approve(actor=alice, request_id=asked.pk)
+    assert services.ask(actor=fay, slug="vision")[1]
+
+
+def test_only_who_asks_withdraws(asked, alice):
+    with pytest.raises(NotAllowed):
+        services.withdraw(actor=alice, request_id=asked.pk)
+
+
+def test_deactivating_the_asker_withdraws_it(asked, fay, alice):
+    deactivation.deactivate(actor=SYSTEM, user=fay)
+    asked.refresh_from_db()
+    assert asked.status == "withdrawn"
+    with pytest.raises(StateConflict):
+        services.approve(actor=alice, request_id=asked.pk)
+
+
+def test_deleting_the_team_withdraws_it_and_tells_the_asker(asked, fay):
+    Team.objects.get(slug="vision").delete()
+    asked.refresh_from_db()
+    assert (asked.status, asked.team, asked.team_name) == ("withdrawn", None, "Vision")
+    assert notices(fay) == ["team.join_withdrawn"]
+    assert selectors.request_by_id(fay, asked.pk) == asked
+
+
+def test_who_is_added_in_another_way_is_waited_for_no_more(asked, fay, alice, team):
+    accounts.set_member(actor=alice, team=team, username="fay", role=Role.MEMBER)
+    asked.refresh_from_db()
+    assert (asked.status, asked.decided_by, asked.role) == ("approved", alice, "member")
+
+
+def test_it_expires_by_itself(asked, fay, clock):
+    clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 - 5)
+    assert services.expire_due() == 0
+    clock.shift(10)
+    assert services.expire_due() == 1
+    asked.refresh_from_db()
+    assert asked.status == "expired" and notices(fay) == ["team.join_expired"]
+    assert services.expire_due() == 0
+
+
+def test_one_that_is_over_but_not_closed_yet_keeps_nobody_from_asking(asked, fay, clock):
+    clock.shift(django_settings.BERTH_JOIN_REQUEST_DAYS * 86400 + 1)
+    assert services.ask(actor=fay, slug="vision")[1]
+    asked.refresh_from_db()
+    assert asked.status == "expired"
+
+
+# --- teams ----------------------------------------------------------------------------------------
+
+
+def test_teams_are_listed_with_their_owners_and_without_the_own(team, charlie, fay):
+    rows = {row.slug: row for row in selectors.joinable_teams(fay)}
+    assert set(rows) == {"vision", "robots"}
+    assert [place.user.username for place in rows["vision"].owner_places] == ["alice"]
+    assert [row.slug for row in selectors.joinable_teams(charlie)] == ["vision"]
+
+
+def test_a_team_is_found_by_words_of_its_name_and_its_owners(team, charlie, fay):
+    def found(words):
+        return [row.slug for row in selectors.search_teams(selectors.joinable_teams(fay), words)]
+
+    assert (found("visi ali"), found("charlie"), found("bob")) == (["vision"], ["robots"], [])
+
+
+def test_many_teams_take_no_more_queries(team, fay, as_user):
+    for number in range(60):
+        MembershipFactory(team=TeamFactory(slug=f"t-{number:02}"), role=Role.OWNER)
+    browser = as_user(fay)
+    browser.get("/join/")
+    with CaptureQueriesContext(connection) as queries:
+        page = browser.get("/join/")
+    assert page.status_code == 200 and len(queries) < 20, [query["sql"] for query in queries]
+
+
+def test_an_operator_who_joins_without_the_owners_is_recorded_and_the_owners_are_told(team, olga, alice):
+    accounts.set_member(actor=olga, team=team, username="olga", role=Role.OWNER)
+    entry = Event.objects.get(kind="team.member_set")
+    assert entry.data["without_owners"] is True and "without its owners" in entry.message
+    assert notices(alice) == ["team.joined_without_owners"]
+    assert notices(olga) == []
+
+
+def test_an_owner_who_takes_another_role_tells_nobody(team, alice, bob):
+    accounts.set_member(actor=alice, team=team, username="bob", role=Role.OWNER)
+    accounts.set_member(actor=alice, team=team, username="alice", role=Role.MEMBER)
+    assert notices(bob) == notices(alice) == []
+
+
+# --- the default team ---------------------------------------------------------------------------------
+
+
+def test_new_accounts_join_the_default_team(team, settings):
+    settings.BERTH_DEFAULT_TEAM = "vision"
+    gina = users.create(actor=SYSTEM, username="gina")
+    assert team.memberships.get(user=gina).role == Role.MEMBER
+    hal = users.create(actor=SYSTEM, username="hal", teams={"vision": "owner"})
+    assert team.memberships.get(user=hal).role == Role.OWNER
+
+
+def test_a_default_team_that_there_is_not_keeps_nobody_out(db, settings, caplog):
+    settings.BERTH_DEFAULT_TEAM = "nowhere"
+    assert not users.create(actor=SYSTEM, username="gina").memberships.exists()
+    assert "BERTH_DEFAULT_TEAM" in caplog.text
+
+
+def test_policies_name_the_same_people(asked, alice, bob, charlie, olga):
+    """Whom a request waits for and who is told of it are two queries with one meaning."""
+    for user in (alice, bob, charlie, olga, asked.requester):
+        waits = selectors.awaiting(user).filter(pk=asked.pk).exists()
+        assert waits == (user in policies.deciders_of(asked)), user

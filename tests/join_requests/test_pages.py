@@ -1,0 +1,124 @@
+"""Pages and REST of joining: what each shows to whom."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from portal.accounts.models import Team
+from portal.join_requests import services
+from portal.join_requests.models import JoinRequest
+
+pytestmark = pytest.mark.django_db
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+
+
+def body(response) -> str:
+    return response.content.decode()
+
+
+def test_home_says_what_being_in_no_team_means_and_lists_teams_with_owners(team, fay, catalog, as_user):
+    page = body(as_user(fay).get("/"))
+    assert "You are in no team yet" in page and "Vision" in page and "alice" in page
+    assert "/join/teams/vision/" in page
+    assert "bob" not in page.split("<main")[1]
+
+
+def test_home_lists_no_team_where_teams_are_not_listed(team, fay, catalog, as_user, settings):
+    settings.BERTH_LIST_TEAMS = False
+    page = body(as_user(fay).get("/"))
+    assert "You are in no team yet" in page and "Vision" not in page and "alice" not in page
+    for path in ("/join/", "/teams/"):
+        assert "Vision" not in body(as_user(fay).get(path))
+    assert as_user(fay).get("/join/teams/vision/").status_code == 404
+    assert as_user(fay).get("/join/teams/nowhere/").status_code == 404
+
+
+def test_members_and_operators_have_a_home_page_as_before(team, bob, olga, catalog, as_user):
+    for user in (bob, olga):
+        assert "You are in no team yet" not in body(as_user(user).get("/"))
+
+
+def test_asking_approving_and_the_next_step(team, fay, alice, catalog, as_user):
+    browser = as_user(fay)
+    assert browser.get("/join/teams/vision/").status_code == 200
+    answer = browser.post("/join/teams/vision/", {"message": MARKUP})
+    asked = JoinRequest.objects.get()
+    assert answer.url == services.url_of(asked)
+    for user in (fay, alice):
+        page = body(as_user(user).get(answer.url))
+        assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in body(as_user(alice).get("/notifications/"))
+    assert "Asked" in body(browser.get("/"))
+    as_user(alice).post(f"{answer.url}decide/", {"do": "approve", "role": "member"})
+    part = body(browser.get("/", headers={"HX-Request": "true", "HX-Target": "no-team"}))
+    assert "You are in Vision now." in part and "/workspaces/new/?team=vision" in part
+    assert "New workspace" in body(browser.get(answer.url))
+
+
+def test_refusing_needs_a_reason_and_stays_on_the_page(team, fay, alice, as_user):
+    asked, _ = services.ask(actor=fay, slug="vision")
+    url = services.url_of(asked)
+    page = as_user(alice).post(f"{url}decide/", {"do": "refuse"}, follow=True)
+    assert "Say why" in body(page)
+    as_user(alice).post(f"{url}decide/", {"do": "refuse", "reason": MARKUP})
+    page = body(as_user(fay).get(url))
+    assert "Refused" in page and "<script>alert" not in page
+
+
+def test_decided_goes_only_to_places_in_the_portal(team, fay, alice, as_user):
+    asked, _ = services.ask(actor=fay, slug="vision")
+    given = {"do": "approve", "next": "https://elsewhere.example/"}
+    assert as_user(alice).post(f"{services.url_of(asked)}decide/", given).url == services.url_of(asked)
+
+
+def test_rest_asks_once_and_says_so(team, fay, with_token):
+    program = with_token(fay)
+    first = program.post(
+        "/api/v1/teams/vision/join-requests", {"message": "Hi"}, content_type="application/json"
+    )
+    again = program.post("/api/v1/teams/vision/join-requests", {}, content_type="application/json")
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert program.get(first["Location"]).json()["message"] == "Hi"
+    [row] = program.get("/api/v1/joinable-teams").json()["results"]
+    assert (row["slug"], row["owners"], row["request"]) == ("vision", ["alice"], first.json()["id"])
+
+
+def test_rest_does_not_tell_whether_there_is_a_team(team, fay, with_token, settings):
+    settings.BERTH_LIST_TEAMS = False
+    program = with_token(fay)
+    said = []
+    for slug in ("vision", "nowhere"):
+        answer = program.post(f"/api/v1/teams/{slug}/join-requests", {}, content_type="application/json")
+        document = answer.json()
+        for moving in ("request_id", "instance"):
+            document.pop(moving, None)
+        said.append((answer.status_code, str(document).replace(slug, "…")))
+    assert said[0] == said[1] and said[0][0] == 404
+    assert program.get("/api/v1/joinable-teams").json()["results"] == []
+
+
+def test_making_a_team_does_not_tell_whether_somebody_has_an_account(team, bob, olga, with_token):
+    program = with_token(bob)
+    said = []
+    for owner in ("alice", "nobody-at-all"):
+        given = {"slug": "mine", "owner": owner}
+        answer = program.post("/api/v1/teams", given, content_type="application/json")
+        said.append((answer.status_code, answer.json()["code"], answer.json()["detail"]))
+    assert said[0] == said[1] and said[0][0] == 403
+    answer = with_token(olga).post(
+        "/api/v1/teams", {"slug": "mine", "owner": "nobody-at-all"}, content_type="application/json"
+    )
+    assert answer.status_code == 400
+    assert not Team.objects.filter(slug="mine").exists()
+
+
+def test_the_page_of_a_request_takes_a_few_queries(team, fay, alice, as_user):
+    asked, _ = services.ask(actor=fay, slug="vision")
+    browser = as_user(alice)
+    browser.get(services.url_of(asked))
+    with CaptureQueriesContext(connection) as queries:
+        browser.get(services.url_of(asked))
+    assert len(queries) < 16, [query["sql"] for query in queries]

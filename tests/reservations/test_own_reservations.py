@@ -1,0 +1,230 @@
+"""Nobody decides a reservation of their own: not by a rule, as a delegate, or in a second role."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.accounts import deactivation
+from portal.accounts.models import Delegation, Role, Team
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotAllowed, NotFound, StateConflict
+from portal.events.models import Event, Notification
+from portal.reservations import permissions, policies, selectors, services
+from portal.reservations.models import BookingPermission, Reservation, ReservationStatus
+from tests.factories import MembershipFactory, UserFactory
+from tests.reservations.test_reservations import H100, ask, form, times
+
+pytestmark = pytest.mark.django_db
+REQUESTED, BOOKED = ReservationStatus.REQUESTED, ReservationStatus.BOOKED
+
+
+def owner_of(team, user):
+    MembershipFactory(team=team, user=user, role=Role.OWNER)
+    return user
+
+
+def lend(approver, delegate):
+    now = timezone.now()
+    Delegation.objects.create(
+        approver=approver, delegate=delegate, starts_at=now, ends_at=now + dt.timedelta(days=1)
+    )
+
+
+def refused(actor, row) -> bool:
+    """Whether the actor can neither book nor deny it, and is not offered it."""
+    with pytest.raises(NotAllowed):
+        services.approve(actor=actor, reservation_id=row.pk)
+    with pytest.raises(NotAllowed):
+        services.deny(actor=actor, reservation_id=row.pk, reason="x")
+    row.refresh_from_db()
+    return row.status == REQUESTED and row not in selectors.awaiting(actor)
+
+
+# --- a second role --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["petra", "olga"])
+@pytest.mark.parametrize("owner", [True, False])
+def test_what_an_approver_or_an_operator_asks_for_waits_for_another(request, team, pool, ada, who, owner):
+    """For a team of their own as for any other."""
+    actor = request.getfixturevalue(who)
+    UserFactory(username="ann", is_superuser=True)
+    if owner:
+        owner_of(team, actor)
+    row = ask(actor, team)
+    assert row.status == REQUESTED and refused(actor, row)
+    assert Notification.objects.filter(user=ada, kind="reservation.requested").exists()
+    assert not Notification.objects.filter(user=actor, kind="reservation.requested").exists()
+    assert list(selectors.awaiting(ada)) == [row]
+    assert services.approve(actor=ada, reservation_id=row.pk).status == BOOKED
+
+
+def test_all_roles_at_once_change_nothing(team, pool):
+    many = owner_of(team, UserFactory(username="max", is_approver=True, is_operator=True, is_superuser=True))
+    UserFactory(username="ann", is_superuser=True)
+    assert refused(many, ask(many, team))
+
+
+def test_the_only_administrator_books_and_the_record_says_so(team, pool, ada):
+    row = ask(ada, team)
+    assert (row.status, row.decided_by) == (BOOKED, ada)
+    assert Event.objects.get(kind="reservation.booked").data["own"] is True
+
+
+# --- a delegate -----------------------------------------------------------------------------------------
+
+
+def test_a_delegate_does_not_decide_for_who_lent_the_power(team, pool, petra, bob):
+    lend(petra, bob)
+    row = ask(owner_of(team, petra), team)
+    assert refused(bob, row)
+    assert bob not in policies.deciders_of(row)
+
+
+def test_a_delegate_does_not_decide_their_own(team, pool, petra, alice):
+    lend(petra, alice)
+    row = ask(alice, team)
+    assert row.status == REQUESTED and refused(alice, row)
+    assert services.approve(actor=petra, reservation_id=row.pk).status == BOOKED
+
+
+def test_a_delegate_of_two_decides_for_the_other(team, pool, petra, bob):
+    paul = UserFactory(username="paul", is_approver=True)
+    lend(petra, bob)
+    lend(paul, bob)
+    row = ask(petra, team)
+    assert row in selectors.awaiting(bob) and bob in policies.deciders_of(row)
+    services.approve(actor=bob, reservation_id=row.pk)
+    assert Event.objects.get(kind="reservation.booked").data["in_place_of"]
+
+
+# --- by changing what another asked for ------------------------------------------------------------------
+
+
+def test_who_changes_what_another_asked_for_does_not_decide_it(team, pool, petra, alice, olga):
+    row = ask(alice, team, 1)
+    span = {"starts_at": row.starts_at, "ends_at": row.ends_at}
+    services.change(actor=petra, reservation_id=row.pk, title="Paper", amounts={H100: 8000}, **span)
+    row.refresh_from_db()
+    assert row.changed_by == petra and refused(petra, row)
+    assert row in selectors.awaiting(olga)
+
+
+def test_what_is_booked_is_not_enlarged_by_who_may_decide(team, pool, petra, olga, alice):
+    row = ask(petra, team, 1)
+    services.approve(actor=olga, reservation_id=row.pk)
+    for actor in (petra, olga, alice):
+        span = {"starts_at": row.starts_at, "ends_at": row.ends_at}
+        with pytest.raises(NotAllowed):
+            services.change(actor=actor, reservation_id=row.pk, title="Paper", amounts={H100: 8000}, **span)
+    assert Reservation.objects.get().amounts == {H100: 1000}
+
+
+# --- by a rule: permissions -------------------------------------------------------------------------------
+
+
+def test_nobody_lets_themself_book(team, pool, petra, ada):
+    for actor in (petra, ada):
+        with pytest.raises(NotAllowed):
+            permissions.permit(actor=actor, username=actor.username)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        BookingPermission.objects.create(user=petra, granted_by=petra)
+
+
+@pytest.mark.parametrize("who", ["alice", "bob", "charlie", "olga"])
+def test_only_approvers_permit_and_delegates_are_none(request, team, petra, who):
+    actor = request.getfixturevalue(who)
+    lend(petra, actor)
+    with pytest.raises(NotAllowed):
+        permissions.permit(actor=actor, username="petra")
+
+
+def test_a_permission_is_on_record_and_so_is_what_is_booked_by_it(team, pool, petra, olga):
+    given = permissions.permit(actor=petra, username="olga")
+    assert permissions.permit(actor=petra, username="olga") == given
+    entry = Event.objects.get(kind="reservation.permitted")
+    assert (entry.actor, entry.data["user"]) == (petra, "olga")
+    row = ask(olga, team)
+    assert (row.status, row.permission, row.decided_by) == (BOOKED, given, None)
+    booked = Event.objects.get(kind="reservation.booked")
+    assert booked.data["permitted_by"] == "petra" and "as petra permits" in booked.message
+
+
+def test_one_for_every_team_does_not_hold_for_the_own_ones(team, pool, petra, olga):
+    MembershipFactory(team=team, user=olga)
+    permissions.permit(actor=petra, username="olga")
+    assert ask(olga, team, 1).status == REQUESTED
+    permissions.permit(actor=petra, username="olga", team=team)
+    assert ask(olga, team, 1).status == BOOKED
+
+
+def test_one_of_another_team_does_not_count(team, pool, petra, alice):
+    permissions.permit(actor=petra, username="alice", team=Team.objects.create(slug="x", name="X"))
+    assert ask(alice, team).status == REQUESTED
+
+
+def test_a_permission_ends_at_the_word_of_an_approver_or_its_holder(team, pool, petra, olga, bob):
+    given = permissions.permit(actor=petra, username="olga")
+    with pytest.raises(NotFound):
+        permissions.end(actor=bob, permission_id=given.pk)
+    permissions.end(actor=olga, permission_id=given.pk)
+    assert Event.objects.filter(kind="reservation.permission_ended").exists()
+    assert ask(olga, team).status == REQUESTED
+
+
+def test_deactivating_its_holder_ends_it(team, petra, olga):
+    permissions.permit(actor=petra, username="olga")
+    deactivation.deactivate(actor=SYSTEM, user=olga)
+    deactivation.reactivate(actor=SYSTEM, user=olga)
+    assert not BookingPermission.objects.exists()
+
+
+# --- pages and REST ---------------------------------------------------------------------------------------
+
+
+def test_the_page_asks_and_says_that_another_decides(as_user, petra, olga, team, pool):
+    made = as_user(petra).post("/calendar/", form())
+    page = as_user(petra).get(made.url).content.decode()
+    assert "somebody else" in page and "Book it" not in page
+    as_user(petra).post(made.url, {"do": "approve"})
+    assert Reservation.objects.get().status == REQUESTED
+    assert "Paper" in as_user(olga).get("/calendar/").content.decode()
+    as_user(olga).post(made.url, {"do": "approve"})
+    assert Reservation.objects.get().status == BOOKED
+
+
+def test_permissions_by_page(as_user, petra, olga, team, pool):
+    browser = as_user(petra)
+    assert "Nobody books without approval" in browser.get("/calendar/permissions/").content.decode()
+    assert browser.post("/calendar/permissions/", {"user": "petra"}).status_code == 403
+    assert browser.post("/calendar/permissions/", {"user": "nobody"}).status_code == 400
+    assert browser.post("/calendar/permissions/", {"user": "olga", "team": "vision"}).status_code == 302
+    page = as_user(olga).get("/calendar/permissions/").content.decode()
+    assert "Vision" in page and "petra" in page
+    given = BookingPermission.objects.get()
+    as_user(olga).post(f"/calendar/permissions/{given.pk}/end/")
+    assert not BookingPermission.objects.exists()
+
+
+def test_over_rest_nobody_books_their_own_either(with_token, petra, team, pool):
+    when = {name: value.isoformat() for name, value in times().items()}
+    body = {"team": "vision", "title": "Paper", "amounts": {H100: 4000}, **when}
+    program = with_token(petra)
+    made = program.post("/api/v1/reservations", json.dumps(body), content_type="application/json")
+    assert made.json()["status"] == "requested"
+    answer = program.post(
+        f"/api/v1/reservations/{made.json()['id']}/approve", content_type="application/json"
+    )
+    assert answer.status_code == 403 and answer.json()["reason"]["code"] == "nobody_decides_own"
+
+
+def test_who_decides_late_is_told_so(team, pool, petra, olga, alice):
+    row = ask(alice, team)
+    services.approve(actor=petra, reservation_id=row.pk)
+    with pytest.raises(StateConflict):
+        services.approve(actor=olga, reservation_id=row.pk)

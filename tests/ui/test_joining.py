@@ -1,0 +1,60 @@
+"""Joining a team by pages alone, and that each of these pages is fit to be used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.factories import TeamFactory
+from tests.ui.test_browser import COLOUR_RULES, violations
+from tests.ui.test_people import looked_at
+
+if TYPE_CHECKING:
+    from portal.accounts.models import Team, User
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous iterators"),
+]
+
+
+def test_from_no_team_to_a_new_workspace(
+    visit: Any, fay: User, alice: User, team: Team, local_pool: Any
+) -> None:
+    """Without Redis open pages look by themselves every two seconds; with it at once (`tests/e2e`)."""
+    TeamFactory(slug="long", name="X" * 60)
+    page = visit(fay)
+    page.goto("/")
+    looked_at(page, "home")
+    page.get_by_role("link", name="Ask to join Vision").click()
+    looked_at(page, "ask")
+    page.get_by_label("Message to the owners").fill("I train the new detector.\nBob knows me.")
+    page.get_by_role("button", name="Ask to join").click()
+    page.get_by_text("Waits for an owner").wait_for()
+    looked_at(page, "asked")
+    asked = page.url
+    page.goto("/join/")
+    looked_at(page, "join")
+    page.goto("/")
+    page.locator("#join-vision").get_by_text("Asked").wait_for()
+
+    owner = visit(alice)
+    owner.goto("/inbox/")
+    looked_at(owner, "inbox")
+    owner.emulate_media(color_scheme="dark")
+    assert not violations(owner, COLOUR_RULES)
+    owner.emulate_media(color_scheme="light")
+    owner.get_by_role("link", name="Another role, or refuse").click()
+    owner.wait_for_url(asked)
+    looked_at(owner, "decide")
+    owner.emulate_media(color_scheme="dark")
+    assert not violations(owner, COLOUR_RULES)
+    owner.get_by_role("button", name="Approve").click()
+    owner.get_by_text("fay is now member of Vision.").wait_for()
+
+    # The asker's open page offers the next step by itself.
+    page.get_by_text("You are in Vision now.").wait_for()
+    page.locator("#first-workspace").click()
+    page.wait_for_url("**/workspaces/new/**")
+    assert page.locator("#team").input_value() == "vision"
