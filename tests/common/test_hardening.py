@@ -123,7 +123,14 @@ BARRED_CALLS = {
     "marshal.loads",
     "yaml.load",
 }
+# SAML alone is XML, and says how it is read.
+XML = ROOT / "portal" / "identity" / "saml.py"
 BARRED_IMPORTS = {"pickle", "marshal", "shelve", "xml", "lxml", "defusedxml", "yaml"}
+
+
+def barred(path: Path, module: str) -> bool:
+    name = module.partition(".")[0]
+    return name in BARRED_IMPORTS and not (path == XML and name == "lxml")
 
 
 def called(node: ast.Call) -> str:
@@ -157,7 +164,7 @@ def test_no_input_becomes_code_markup_or_a_command_line():
                 if isinstance(node, ast.ImportFrom)
                 else []
             )
-            found += [f"{path}:{node.lineno}" for name in names if name.partition(".")[0] in BARRED_IMPORTS]
+            found += [f"{path}:{node.lineno}" for name in names if barred(path, name)]
     assert not found
 
 
