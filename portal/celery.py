@@ -25,6 +25,7 @@ app.autodiscover_tasks(
         "portal.channels",
         "portal.service_accounts",
         "portal.join_requests",
+        "portal.scim",
         "portal.inventory",
         "portal.workspaces",
         "portal.gpu_checks",

@@ -101,6 +101,7 @@ INSTALLED_APPS = [
     "portal.channels",
     "portal.service_accounts",
     "portal.join_requests",
+    "portal.scim",
     "portal.inventory",
     "portal.catalog",
     "portal.workspaces",

@@ -13,6 +13,7 @@ from portal.accounts.domain_events import (
     TeamsChanged,
     UserDeactivated,
     UserDeleted,
+    UserReactivated,
 )
 from portal.catalog import services as catalog
 from portal.channels import outbox as channels
@@ -36,6 +37,7 @@ from portal.quotas.domain_events import LimitsChanged
 from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
+from portal.scim import services as scim
 from portal.workspaces import notices
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
@@ -69,6 +71,7 @@ def connect() -> None:
         workspaces.stop_all_of,
     )
     on_commit(UserDeactivated, publishing.end_access)
+    in_transaction(UserReactivated, scim.reactivated)
     in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
     in_transaction(UserDeleted, workspaces.delete_all_of, delete_channels)
     in_transaction(MemberSet, join_requests.member_set)

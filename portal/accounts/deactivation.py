@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from portal.accounts import policies, sessions
-from portal.accounts.domain_events import UserDeactivated
+from portal.accounts.domain_events import UserDeactivated, UserReactivated
 from portal.accounts.models import ApiToken, Delegation, Membership, Role, User
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
@@ -82,6 +82,7 @@ def reactivate(*, actor: User | SystemActor, user: User) -> User:
         targets=sessions.about(user),
         data={"user": user.username},
     )
+    emit(UserReactivated(user=user, actor=actor))
     return user
 
 

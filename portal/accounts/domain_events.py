@@ -26,6 +26,14 @@ class UserDeactivated(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class UserReactivated(DomainEvent):
+    """An account has been given back."""
+
+    user: User
+    actor: User | SystemActor
+
+
+@dataclass(frozen=True, slots=True)
 class UserDeleted(DomainEvent):
     """An account is about to go for good. Who listens deletes what the user has, or refuses by raising."""
 

@@ -52,15 +52,17 @@ class TokenForm(forms.Form):
         error_messages={"required": _("Choose at least one.")},
     )
 
-    def __init__(self, *args: Any, reading: bool = False, **kwargs: Any) -> None:
-        """`reading`: only scopes that read are offered, all of them chosen."""
+    def __init__(self, *args: Any, reading: bool = False, scim: bool = False, **kwargs: Any) -> None:
+        """`reading`: only scopes that read are offered, all of them chosen. `scim`: that of SCIM is, too."""
         super().__init__(*args, **kwargs)
+        scopes: Any = self.fields["scopes"]
+        if not scim:
+            scopes.choices = [choice for choice in Scope.choices if choice[0] != Scope.SCIM]
         expires: Any = self.fields["expires"]
         expires.choices = expiries()
         values = [days for days, _label in expires.choices]
         expires.initial = "90" if "90" in values else values[-1]
         if reading:
-            scopes: Any = self.fields["scopes"]
             scopes.choices = [choice for choice in Scope.choices if choice[0] in READING]
             scopes.initial = [value for value, _label in scopes.choices]
 

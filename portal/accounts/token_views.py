@@ -34,7 +34,7 @@ ROWS_PER_PAGE = 50
 def tokens(request: SignedInRequest) -> HttpResponse:
     """One's API tokens. The secret of a new one is in this answer and nowhere else."""
     reading = request.user.is_auditor
-    form = TokenForm(request.POST or None, reading=reading)
+    form = TokenForm(request.POST or None, reading=reading, scim=request.user.administers)
     secret = ""
     if request.method == "POST" and form.is_valid():
         try:
@@ -49,7 +49,7 @@ def tokens(request: SignedInRequest) -> HttpResponse:
             add_problems(form, error.field_errors, error.message)
         else:
             secret = made.secret
-            form = TokenForm(reading=reading)
+            form = TokenForm(reading=reading, scim=request.user.administers)
     context = {
         "form": form,
         "secret": secret,

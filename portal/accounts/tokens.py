@@ -56,6 +56,8 @@ def create_token(
     if user.is_auditor and not READING.issuperset(wanted):
         reason = Reason(AccountCode.AUDITOR_TOKEN_WRITES, {"scopes": sorted(set(wanted) - READING)})
         raise InvalidInput(reason, errors={"scopes": [reason]})
+    if Scope.SCIM in wanted:
+        _check_scim(user, wanted)
     check_no_wider(made_with, wanted, expires_at)
     name = name.strip()
     if not name:
@@ -182,12 +184,23 @@ def check_no_wider(parent: ApiToken | None, scopes: Sequence[str], expires_at: d
     """Raise `NotAllowed` where a token would make one that does more or lives longer than itself."""
     if parent is None:
         return
-    wider = [] if Scope.ALL in parent.scopes else sorted(set(scopes) - set(parent.scopes))
+    # Everything that its user may do is less than SCIM, which acts for a provider.
+    covered = set(Scope.values) - {Scope.SCIM} if Scope.ALL in parent.scopes else set(parent.scopes)
+    wider = sorted(set(scopes) - covered)
     if wider:
         raise NotAllowed(Reason(AccountCode.TOKEN_WIDER, {"scopes": wider}))
     if parent.expires_at is not None and (expires_at is None or expires_at > parent.expires_at):
         until = parent.expires_at.isoformat(timespec="seconds")
         raise NotAllowed(Reason(AccountCode.TOKEN_OUTLIVES, {"until": until}))
+
+
+def _check_scim(user: User, wanted: Sequence[str]) -> None:
+    """A token for SCIM is an administrator's and is good for nothing else."""
+    if not user.administers:
+        raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
+    if len(wanted) > 1:
+        reason = Reason(AccountCode.SCIM_ALONE)
+        raise InvalidInput(reason, errors={"scopes": [reason]})
 
 
 def _check_expiry(expires_at: datetime | None) -> None:

@@ -192,8 +192,10 @@ def change(
     email: str | None = None,
     roles: Sequence[str] | None = None,
     teams: Places | None = None,
+    first_name: str | None = None,
+    last_name: str | None = None,
 ) -> User:
-    """Set what is given: the address, all site roles, all places in teams. Administrators only.
+    """Set what is given: address, first and last name, all site roles, all places. Administrators only.
 
     Raises `InvalidInput`, and `StateConflict` (the last administrator, the only owner of a team, workspaces
     that are charged to a team which the user shall leave).
@@ -208,6 +210,10 @@ def change(
         user.email = strip_nul(email).strip()
         user.email_confirmed = bool(user.email)
         said["email"] = user.email
+    for column, given in (("first_name", first_name), ("last_name", last_name)):
+        if given is not None and given != getattr(user, column):
+            setattr(user, column, given)
+            said[column] = given
     if roles is not None:
         wanted = _roles(roles)
         if set(wanted) != set(user.roles):

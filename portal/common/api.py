@@ -30,6 +30,7 @@ from portal.common.problems import CONTENT_TYPE, document, plain_response
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import next_action_of
+from portal.common.scopes import Scope
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import _User as User
@@ -200,7 +201,11 @@ class ReadViewSet(mixins.RetrieveModelMixin, ListViewSet):
 
 
 class WhoeverSignedIn(IsAuthenticated):
-    """Any token, whatever its scopes."""
+    """Any token, whatever its scopes, but for those that are good for SCIM alone."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        scopes: Iterable[str] = getattr(request.auth, "scopes", ())
+        return super().has_permission(request, view) and Scope.SCIM not in scopes
 
 
 def _problem(status: int, code: str, detail: str, request: Request, **extra: Any) -> Response:

@@ -31,6 +31,7 @@ class Scope(models.TextChoices):
     USERS_READ = "users:read", _("See people and their accounts")
     USERS_WRITE = "users:write", _("Invite, change and deactivate people")
     AUDIT_READ = "audit:read", _("Read the audit log")
+    SCIM = "scim", _("Keep accounts and groups by SCIM, and nothing else")
 
 
 READING = frozenset(scope for scope in Scope if scope.value.endswith(":read"))

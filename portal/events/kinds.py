@@ -33,10 +33,17 @@ class AuditKind(StrEnum):
     USER_MFA_REMOVED = "user.mfa_removed"
     USER_MFA_RESET = "user.mfa_reset"
     USER_MFA_CODES_MADE = "user.mfa_codes_made"
+    USER_ADOPTED = "user.adopted"
+    USER_RELEASED = "user.released"
     USER_LINKED = "user.linked"
     USER_UNLINKED = "user.unlinked"
     USER_RULES_NOT_MET = "user.rules_not_met"
     USER_PROVIDER_TESTED = "user.provider_tested"
+
+    # Groups that an identity provider keeps here.
+    SCIM_GROUP_CREATED = "scim.group_created"
+    SCIM_GROUP_CHANGED = "scim.group_changed"
+    SCIM_GROUP_DELETED = "scim.group_deleted"
 
     # The audit log itself.
     AUDIT_EXPORTED = "audit.exported"

@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -250,19 +251,55 @@ class Ldap(Provider, frozen=True, kw_only=True, tag="ldap"):
 GROUP_TYPES = ("groupOfNames", "groupOfUniqueNames", "posixGroup", "activeDirectory")
 
 
+class Scim(_Part, frozen=True, kw_only=True):
+    """What happens with the accounts and groups that an identity provider keeps here by SCIM.
+
+    `provider` is the sign-in provider by which its people come in, whose rules about groups count too.
+    `adopt`: accounts that are there without SCIM may be taken over. `delete_accounts`: what SCIM deletes is
+    deleted for good, not only deactivated.
+    """
+
+    provider: str = ""
+    adopt: bool = False
+    delete_accounts: bool = False
+    rules: tuple[Rule, ...] = ()
+
+    def problems(self, providers: list[str]) -> list[str]:
+        """Sentences about what is wrong with it; `providers` are the ids that there are."""
+        found = []
+        if self.provider and self.provider not in providers:
+            found.append(f"provider: there is no sign-in provider “{self.provider}”.")
+        for number, rule in enumerate(self.rules, 1):
+            found += [f"rules {number}: {problem}" for problem in rule.problems()]
+            if rule.claim:
+                found.append(f"rules {number}: SCIM knows groups and no claims; say group or group_pattern.")
+        return found
+
+
 class _File(_Part, frozen=True, kw_only=True):
     provider: tuple[Oidc | Saml | Ldap, ...] = ()
+    scim: Scim = Scim()
 
 
-def load(path: str, environ: Mapping[str, str]) -> tuple[Oidc | Saml | Ldap, ...]:
-    """The providers of the file `path` (none for an empty one) and of `BERTH_OIDC_…`, in their order.
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All that the file and the variables say."""
+
+    providers: tuple[Oidc | Saml | Ldap, ...]
+    scim: Scim
+
+
+def load(path: str, environ: Mapping[str, str]) -> Configuration:
+    """The providers of the file `path` (none for an empty one) and of `BERTH_OIDC_…`; what it says of SCIM.
 
     Raises `ConfigError` with everything that is wrong.
     """
     found: list[Oidc | Saml | Ldap] = []
+    scim = Scim()
     if path:
         try:
-            found += msgspec.convert(tomllib.loads(Path(path).read_text()), _File).provider
+            file = msgspec.convert(tomllib.loads(Path(path).read_text()), _File)
+            found, scim = list(file.provider), file.scim
         except OSError as error:
             raise ConfigError([f"{path} cannot be read ({error.strerror})."]) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -276,9 +313,10 @@ def load(path: str, environ: Mapping[str, str]) -> tuple[Oidc | Saml | Ldap, ...
     problems += [
         f"{each}: two providers have this id." for each in sorted({i for i in ids if ids.count(i) > 1})
     ]
+    problems += [f"scim: {problem}" for problem in scim.problems(ids)]
     if problems:
         raise ConfigError(problems)
-    return tuple(found)
+    return Configuration(tuple(found), scim)
 
 
 def _of_variables(environ: Mapping[str, str]) -> Oidc:

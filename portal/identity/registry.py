@@ -10,12 +10,17 @@ from portal.common.errors import NotFound
 from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.identity import config
-from portal.identity.config import Ldap, Oidc, Provider, Saml
+from portal.identity.config import Configuration, Ldap, Oidc, Provider, Saml, Scim
 
 
 def every() -> tuple[Oidc | Saml | Ldap, ...]:
     """All that are configured, in their order. Raises `config.ConfigError`."""
-    return _load(settings.BERTH_SIGN_IN_PROVIDERS, tuple(sorted(settings.BERTH_OIDC.items())))
+    return _configured().providers
+
+
+def scim() -> Scim:
+    """What is configured about SCIM. Raises `config.ConfigError`."""
+    return _configured().scim
 
 
 def enabled(kind: type[Provider] = Provider) -> list[Provider]:
@@ -31,7 +36,11 @@ def named(provider_id: str) -> Oidc | Saml | Ldap:
     return found
 
 
+def _configured() -> Configuration:
+    return _load(settings.BERTH_SIGN_IN_PROVIDERS, tuple(sorted(settings.BERTH_OIDC.items())))
+
+
 @lru_cache(maxsize=4)
-def _load(path: str, variables: tuple[tuple[str, str], ...]) -> tuple[Oidc | Saml | Ldap, ...]:
+def _load(path: str, variables: tuple[tuple[str, str], ...]) -> Configuration:
     # Once in a process: another configuration takes a restart, which checks it.
     return config.load(path, dict(variables))

@@ -76,8 +76,23 @@ def _settle(provider: Provider, claims: Mapping[str, Any]) -> tuple[User | None,
     _link(actor, user, decision)
     _give_all(actor, user, decision)
     if decision.problems:
-        _tell_administrators(provider, decision)
+        _tell_administrators(decision, reverse("identity:provider", args=[provider.id]))
     return user, decision
+
+
+@transaction.atomic
+def give(*, source: str, name: str, user: User, granted: Grants) -> None:
+    """Have a user hold the places and roles that `source` grants, and no more those that it gave before.
+
+    `source` is a key of its own, not the id of a provider; `name` stands in the audit log. What cannot be is
+    told to administrators. To a deactivated account nothing is added; what is not granted any more ends.
+    """
+    user = deactivation.locked(user)
+    decision = Decision(source, name, user=user)
+    place(decision, granted)
+    _give_all(SystemActor(f"The rules of {name}"), user, decision)
+    if decision.problems:
+        _tell_administrators(decision, reverse("identity:providers"))
 
 
 def _actor(provider: Provider) -> SystemActor:
@@ -182,6 +197,8 @@ def _give_places(actor: SystemActor, user: User, decision: Decision, changes: Se
 
 
 def _set_place(actor: SystemActor, user: User, team: Team, role: str, decision: Decision) -> bool:
+    if not user.is_active:
+        return False
     try:
         if role == Role.VIEWER:
             # What runs there stops: a viewer runs nothing.
@@ -224,21 +241,24 @@ def _take_all(user: User, provider_id: str) -> None:
         raise StateConflict(decision.problems[0])
 
 
-def _tell_administrators(provider: Provider, decision: Decision) -> None:
+def _tell_administrators(decision: Decision, path: str) -> None:
     """What rules ask for and cannot be: in the audit log, and as a notice until it has been read."""
     words = " ".join(sentence_of(problem) for problem in decision.problems)
     events.record(
-        actor=_actor(provider),
+        actor=SystemActor(f"The rules of {decision.provider_name}"),
         kind=AuditKind.USER_RULES_NOT_MET,
         message=f"could not be carried out for {decision.username}",
         reason=words[:500],
-        data={"provider": provider.id, "problems": [problem.as_json() for problem in decision.problems]},
+        data={
+            "provider": decision.provider_id,
+            "problems": [problem.as_json() for problem in decision.problems],
+        },
     )
     administrators = User.objects.filter(is_superuser=True, is_active=True)
     told = [each for each in administrators if not unread_of(each, RULES_NOT_MET).exists()]
     if told:
-        title = _("A rule of %(provider)s cannot be carried out") % {"provider": provider.name}
-        events.notify(told, RULES_NOT_MET, title, words, reverse("identity:provider", args=[provider.id]))
+        title = _("A rule of %(provider)s cannot be carried out") % {"provider": decision.provider_name}
+        events.notify(told, RULES_NOT_MET, title, words, path)
 
 
 @transaction.atomic

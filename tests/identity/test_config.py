@@ -33,7 +33,7 @@ site_role = "operator"
 def loaded(tmp_path: Path, text: str, **variables: str) -> tuple[config.Provider, ...]:
     path = tmp_path / "providers.toml"
     path.write_text(text)
-    return config.load(str(path), variables)
+    return config.load(str(path), variables).providers
 
 
 def wrong(tmp_path: Path, text: str) -> str:
@@ -89,9 +89,9 @@ user_base = "ou=people,dc=example,dc=org"
 def test_one_provider_by_variables(tmp_path):
     found = config.load(
         "", {"BERTH_OIDC_ISSUER": "https://x.org", "BERTH_OIDC_CLIENT_ID": "b", "BERTH_OIDC_TEAM": "all"}
-    )
+    ).providers
     assert [(each.id, each.name, each.rules[0].team) for each in found] == [("oidc", "Single sign-on", "all")]
-    assert config.load("", {}) == ()
+    assert config.load("", {}).providers == ()
 
 
 @pytest.mark.parametrize(

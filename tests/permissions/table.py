@@ -469,6 +469,38 @@ GET    api/v1/schema                                        200 200 200 200 200 
 GET    api/v1/docs                                          200 200 200 200 200 200 200 200   any
 GET    api/                                                 404 404 404 404 404 404 404 404   -
 
+# --- SCIM: identity providers prove themselves by tokens for it alone, which nobody here has ---
+GET    scim/v2/ServiceProviderConfig                        401 401 401 401 401 401 401 401   -
+GET    scim/v2/ResourceTypes                                401 401 401 401 401 401 401 401   -
+GET    scim/v2/ResourceTypes/<str:name>                     401 401 401 401 401 401 401 401   -
+GET    scim/v2/Schemas                                      401 401 401 401 401 401 401 401   -
+GET    scim/v2/Schemas/<str:name>                           401 401 401 401 401 401 401 401   -
+GET    scim/v2/Users                                        401 401 401 401 401 401 401 401   -
+POST   scim/v2/Users                                        401 401 401 401 401 401 401 401   -
+PUT    scim/v2/Users                                        401 401 401 401 401 401 401 401   -
+PATCH  scim/v2/Users                                        401 401 401 401 401 401 401 401   -
+DELETE scim/v2/Users                                        401 401 401 401 401 401 401 401   -
+GET    scim/v2/Users/<uuid:scim_id>                         401 401 401 401 401 401 401 401   -
+POST   scim/v2/Users/<uuid:scim_id>                         401 401 401 401 401 401 401 401   -
+PUT    scim/v2/Users/<uuid:scim_id>                         401 401 401 401 401 401 401 401   -
+PATCH  scim/v2/Users/<uuid:scim_id>                         401 401 401 401 401 401 401 401   -
+DELETE scim/v2/Users/<uuid:scim_id>                         401 401 401 401 401 401 401 401   -
+GET    scim/v2/Groups                                       401 401 401 401 401 401 401 401   -
+POST   scim/v2/Groups                                       401 401 401 401 401 401 401 401   -
+PUT    scim/v2/Groups                                       401 401 401 401 401 401 401 401   -
+PATCH  scim/v2/Groups                                       401 401 401 401 401 401 401 401   -
+DELETE scim/v2/Groups                                       401 401 401 401 401 401 401 401   -
+GET    scim/v2/Groups/<uuid:scim_id>                        401 401 401 401 401 401 401 401   -
+POST   scim/v2/Groups/<uuid:scim_id>                        401 401 401 401 401 401 401 401   -
+PUT    scim/v2/Groups/<uuid:scim_id>                        401 401 401 401 401 401 401 401   -
+PATCH  scim/v2/Groups/<uuid:scim_id>                        401 401 401 401 401 401 401 401   -
+DELETE scim/v2/Groups/<uuid:scim_id>                        401 401 401 401 401 401 401 401   -
+GET    scim/v2/Me                                           401 401 401 401 401 401 401 401   -
+POST   scim/v2/Me                                           401 401 401 401 401 401 401 401   -
+GET    scim/v2/Bulk                                         401 401 401 401 401 401 401 401   -
+POST   scim/v2/Bulk                                         401 401 401 401 401 401 401 401   -
+GET    scim/                                                404 404 404 404 404 404 404 404   -
+
 # --- agents ---
 POST   agent/v1/launched                                    401 401 401 401 401 401 401 401   -
 POST   agent/v1/ready                                       401 401 401 401 401 401 401 401   -

@@ -198,6 +198,7 @@ class AccountCode(StrEnum):
     ONLY_ADMINISTRATORS = "only_administrators"
     ONLY_OPERATORS = "only_operators"
     ONLY_TEAM_OWNERS = "only_team_owners"
+    SCIM_ALONE = "scim_alone"
     TEAM_NOT_VALID = "team_not_valid"
     OVERLAP_OUT_OF_RANGE = "overlap_out_of_range"
     SERVICE_ACCOUNT_SIGNS_IN = "service_account_signs_in"
@@ -325,6 +326,39 @@ class JoinCode(StrEnum):
     REFUSAL_NEEDS_REASON = "refusal_needs_reason"
     TOO_MANY_JOIN_REQUESTS = "too_many_join_requests"
     TOO_MANY_JOIN_REQUESTS_A_DAY = "too_many_join_requests_a_day"
+
+
+class ScimCode(StrEnum):
+    """Refusals of SCIM."""
+
+    ATTRIBUTE_MISSING = "scim_attribute_missing"
+    BODY_NOT_JSON = "scim_body_not_json"
+    EMAIL_EXISTS = "scim_email_exists"
+    EMAIL_OF_ROLE = "scim_email_of_role"
+    FILTER_NOT_HERE = "scim_filter_not_here"
+    FILTER_NOT_SUPPORTED = "scim_filter_not_supported"
+    FILTER_NOT_VALID = "scim_filter_not_valid"
+    FILTER_TOO_LARGE = "scim_filter_too_large"
+    GROUP_EXISTS = "scim_group_exists"
+    NAME_OF_DELETED = "scim_name_of_deleted"
+    NOT_SUPPORTED = "scim_not_supported"
+    NOT_UNIQUE = "scim_not_unique"
+    NO_SUCH_MEMBER = "scim_no_such_member"
+    NO_SUCH_RESOURCE = "scim_no_such_resource"
+    NO_TARGET = "scim_no_target"
+    OPERATION_NOT_VALID = "scim_operation_not_valid"
+    PATH_NOT_VALID = "scim_path_not_valid"
+    READ_ONLY = "scim_read_only"
+    ROLES_NOT_ADOPTED = "scim_roles_not_adopted"
+    SCHEMA_MISSING = "scim_schema_missing"
+    SWITCHED_OFF_HERE = "scim_switched_off_here"
+    TOO_LARGE = "scim_too_large"
+    TOO_MANY = "scim_too_many"
+    USERNAME_FIXED = "scim_username_fixed"
+    USERNAME_NOT_VALID = "scim_username_not_valid"
+    USER_EXISTS = "scim_user_exists"
+    VALUE_NOT_VALID = "scim_value_not_valid"
+    VERSION_CHANGED = "scim_version_changed"
 
 
 class InventoryCode(StrEnum):
@@ -542,7 +576,7 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode, JoinCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

@@ -20,7 +20,7 @@ Params = Mapping[str, Any]
 _MODULES = (
     "accounts", "admission", "catalog", "channels", "checks", "common", "events", "exchange", "identity",
     "inventory", "joining", "ledger", "mfa", "placement", "preemption", "quotas", "requests", "reservations",
-    "waiting", "webhooks", "workspaces",
+    "scim", "waiting", "webhooks", "workspaces",
 )  # fmt: skip
 
 

@@ -115,6 +115,9 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.ONLY_TEAM_OWNERS: Text(
         _("Only an owner of %(team)s may change it."), _("Ask an owner of the team.")
     ),
+    AccountCode.SCIM_ALONE: Text(
+        _("A token for SCIM is good for nothing else."), _("Make a second token for the other scopes.")
+    ),
     AccountCode.TEAM_NOT_VALID: Text(_("The team cannot be made like this.")),
     AccountCode.TOKEN_FOR_ANOTHER: Text(
         _("Tokens can only be made for yourself, and for service accounts of teams that you own."),

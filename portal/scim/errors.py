@@ -1,0 +1,56 @@
+"""Refusals of SCIM (RFC 7644, section 3.12): a status, where the RFC has one a `scimType`, and a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from portal.common.errors import PortalError
+from portal.common.reasons.codes import ScimCode
+from portal.common.reasons.reason import Reason
+
+
+class ScimRefusal(PortalError):
+    """What SCIM refuses; `scim_type` is the RFC's keyword or empty."""
+
+    title = "Refused"
+
+    def __init__(self, status: int, reason: Reason, scim_type: str = "") -> None:
+        super().__init__(reason, code=reason.code.value)
+        self.status = status
+        self.scim_type = scim_type
+
+
+def _refusal(status: int, scim_type: str = "") -> Callable[[Reason], ScimRefusal]:
+    def make(reason: Reason) -> ScimRefusal:
+        return ScimRefusal(status, reason, scim_type)
+
+    return make
+
+
+invalid_filter = _refusal(400, "invalidFilter")
+invalid_path = _refusal(400, "invalidPath")
+invalid_syntax = _refusal(400, "invalidSyntax")
+no_target = _refusal(400, "noTarget")
+mutability = _refusal(400, "mutability")
+uniqueness = _refusal(409, "uniqueness")
+conflict = _refusal(409)
+not_found = _refusal(404)
+changed_meanwhile = _refusal(412)
+too_large = _refusal(413)
+forbidden = _refusal(403)
+not_implemented = _refusal(501)
+
+
+def invalid_value(attribute: str) -> ScimRefusal:
+    """The value of this attribute cannot be taken."""
+    return ScimRefusal(400, Reason(ScimCode.VALUE_NOT_VALID, {"attribute": attribute[:100]}), "invalidValue")
+
+
+def refused_value(reason: Reason) -> ScimRefusal:
+    """A value cannot be taken, for a reason of its own."""
+    return ScimRefusal(400, reason, "invalidValue")
+
+
+def no_such_resource(_: Any = None) -> ScimRefusal:
+    return not_found(Reason(ScimCode.NO_SUCH_RESOURCE))

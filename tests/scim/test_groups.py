@@ -1,0 +1,249 @@
+"""Groups by SCIM, and what rules make of them: places and roles that SCIM gives and takes, and no others."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.accounts import deactivation, services, users
+from portal.accounts.models import Membership, Role, Team, User
+from portal.common.actors import SYSTEM
+from portal.events.models import Event
+from portal.identity.models import GivenPlace
+from portal.scim import grants
+from portal.scim.models import ScimGroup
+from tests.factories import TeamFactory
+from tests.fixtures import PROVIDER
+from tests.scim.conftest import GROUP, USER
+
+pytestmark = pytest.mark.django_db
+RULES = """
+[scim]
+[[scim.rules]]
+group = "Vision"
+team = "vision"
+[[scim.rules]]
+group_pattern = "(?P<team>[a-z]+)-owners"
+team = '\\g<team>'
+role = "owner"
+[[scim.rules]]
+group = "E-77"
+site_role = "operator"
+"""
+
+
+def place(name: str, team: str = "vision") -> str:
+    """The role in a team, or an empty string."""
+    return (
+        Membership.objects.filter(user__username=name, team__slug=team).values_list("role", flat=True).first()
+        or ""
+    )
+
+
+@pytest.fixture
+def vision(db) -> Team:
+    return TeamFactory(slug="vision", name="Vision")
+
+
+@pytest.fixture
+def linked(configure, vision, alice) -> None:
+    """The rules above. Alice owns the team."""
+    services.set_member(actor=SYSTEM, team=vision, username="alice", role=Role.OWNER)
+    configure(RULES)
+
+
+def test_a_group_is_made_found_changed_and_removed(idp):
+    gina, hal = idp.user("gina")["id"], idp.user("hal")["id"]
+    answer = idp.ask(
+        "POST",
+        "Groups",
+        {"schemas": [GROUP], "displayName": "Crew", "externalId": "G1", "members": [{"value": gina}]},
+    )
+    assert answer.status_code == 201
+    made = answer.json()
+    assert answer["Location"] == made["meta"]["location"]
+    assert [(each["value"], each["display"], each["type"]) for each in made["members"]] == [
+        (gina, "gina", "User")
+    ]
+    path = f"Groups/{made['id']}"
+    assert idp.get(path) == made
+    assert idp.get(f"Users/{gina}")["groups"][0]["value"] == made["id"]
+    changed = idp.patch(path, {"op": "add", "path": "members", "value": [{"value": hal}]})
+    assert {each["value"] for each in changed["members"]} == {gina, hal}
+    assert changed["meta"]["version"] != made["meta"]["version"]
+    same = idp.patch(path, {"op": "add", "path": "members", "value": [{"value": hal}]})
+    assert same["meta"]["version"] == changed["meta"]["version"]
+    replaced = idp.put(path, {"schemas": [GROUP], "displayName": "Team", "members": []})
+    assert (replaced["displayName"], replaced["members"]) == ("Team", [])
+    assert "externalId" not in replaced
+    idp.delete(path)
+    idp.get(path, 404)
+    idp.delete(path, 404)
+    kinds = [f"scim.group_{step}" for step in ("created", "changed", "changed", "deleted")]
+    assert [
+        *Event.objects.filter(kind__startswith="scim.").order_by("pk").values_list("kind", flat=True)
+    ] == kinds
+
+
+def test_entra_ids_and_oktas_own_requests_are_understood(idp):
+    gina, hal = idp.user("gina")["id"], idp.user("hal")["id"]
+    path = f"Groups/{idp.group('Crew', gina, hal)['id']}"
+    # Entra ID
+    idp.patch(path, {"op": "Remove", "path": "members", "value": [{"$ref": None, "value": gina}]})
+    idp.patch(path, {"op": "Add", "path": "members", "value": [{"$ref": None, "value": gina}]})
+    found = idp.patch(path, {"op": "Replace", "path": "displayName", "value": "Crew 2"})
+    assert {each["value"] for each in found["members"]} == {gina, hal}
+    # Okta
+    found = idp.patch(path, {"op": "remove", "path": f'members[value eq "{gina}"]'})
+    assert [each["value"] for each in found["members"]] == [hal]
+    found = idp.patch(path, {"op": "replace", "value": {"id": found["id"], "displayName": "Crew 3"}})
+    assert (found["displayName"], len(found["members"])) == ("Crew 3", 1)
+    found = idp.patch(path, {"op": "replace", "path": "members", "value": [{"value": gina, "display": "g"}]})
+    assert [each["value"] for each in found["members"]] == [gina]
+
+
+def test_two_groups_of_one_name_cannot_be(idp):
+    idp.group("Crew")
+    other = idp.group("Other")
+    assert idp.post("Groups", {"schemas": [GROUP], "displayName": "CREW"}, 409)["scimType"] == "uniqueness"
+    rename = {"op": "replace", "path": "displayName", "value": "crew"}
+    assert idp.patch(f"Groups/{other['id']}", rename, status=409)["scimType"] == "uniqueness"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"displayName": ""}, {"displayName": None}, {"members": "x"}, {"members": [{"value": "x"}]},
+        {"members": [{"value": "00000000-0000-4000-8000-000000000000"}]}, {"members": ["x"]},
+        {"members": [{}]},
+        {"members": [{"value": 5}]}, {"members": [{"value": str(number)} for number in range(10_001)]},
+    ],
+)  # fmt: skip
+def test_a_group_that_cannot_be_is_refused(idp, more):
+    refused = idp.post("Groups", {"schemas": [GROUP], "displayName": "Crew", **more}, 400)
+    assert refused["scimType"] == "invalidValue"
+    assert not ScimGroup.objects.exists()
+
+
+def test_nobody_whom_scim_does_not_keep_becomes_a_member(idp, bob):
+    idp.post("Groups", {"schemas": [GROUP], "displayName": "C", "members": [{"value": str(bob.pk)}]}, 400)
+
+
+def test_a_linked_group_gives_and_takes_places(idp, linked):
+    gina, hal = idp.user("gina")["id"], idp.user("hal")["id"]
+    path = f"Groups/{idp.group('Vision', gina)['id']}"
+    assert (place("gina"), place("hal")) == ("member", "")
+    assert GivenPlace.objects.get().provider == grants.SOURCE
+    idp.patch(path, {"op": "replace", "path": "members", "value": [{"value": hal}]})
+    assert (place("gina"), place("hal")) == ("", "member")
+    idp.delete(path)
+    assert place("hal") == ""
+    assert place("alice") == "owner"
+
+
+def test_what_a_person_gave_stays(idp, linked, vision):
+    gina = idp.user("gina")["id"]
+    services.set_member(actor=SYSTEM, team=vision, username="gina", role=Role.VIEWER)
+    path = f"Groups/{idp.group('Vision', gina)['id']}"
+    assert place("gina") == "member"
+    idp.patch(path, {"op": "remove", "path": "members"})
+    assert place("gina") == "viewer"
+    idp.patch(path, {"op": "add", "path": "members", "value": [{"value": gina}]})
+    services.set_member(actor=SYSTEM, team=vision, username="gina", role=Role.OWNER)
+    idp.patch(path, {"op": "remove", "path": "members"})
+    assert place("gina") == "owner"
+
+
+def test_a_group_is_linked_by_a_pattern_and_by_the_providers_identifier(idp, linked):
+    gina = idp.user("gina")["id"]
+    idp.group("vision-owners", gina)
+    assert place("gina") == "owner"
+    assert not User.objects.get(pk=gina).is_operator
+    idp.group("Cluster people", gina, externalId="E-77")
+    assert User.objects.get(pk=gina).is_operator
+
+
+def test_a_group_that_gets_another_name_gives_something_else(idp, linked):
+    gina = idp.user("gina")["id"]
+    path = f"Groups/{idp.group('Crew', gina)['id']}"
+    assert place("gina") == ""
+    idp.patch(path, {"op": "replace", "path": "displayName", "value": "Vision"})
+    assert place("gina") == "member"
+    idp.patch(path, {"op": "replace", "value": {"displayName": "Crew"}})
+    assert place("gina") == ""
+
+
+def test_an_unlinked_group_gives_nothing_until_a_rule_names_it(idp, configure, vision):
+    gina = idp.user("gina")["id"]
+    for name in ("Vision", "administrator", "administrators", "operator", "vision-1"):
+        idp.group(name, gina, externalId=f"E-{name}")
+    user = User.objects.get(pk=gina)
+    assert (user.roles, place("gina")) == ([], "")
+    configure(RULES)
+    assert grants.apply_changed_rules() == 1
+    assert grants.apply_changed_rules() == 0
+    assert place("gina") == "member"
+    configure("[scim]\n")
+    grants.apply_changed_rules()
+    assert place("gina") == ""
+
+
+def test_the_rules_of_the_sign_in_provider_count_too(idp, configure, vision, alice):
+    configure(
+        PROVIDER + '[[provider.rules]]\ngroup = "V"\nteam = "vision"\n[[provider.rules]]\nclaim = "admin"\n'
+        'equals = true\nsite_role = "administrator"\n[scim]\nprovider = "corp"\n'
+    )
+    gina = idp.user("gina")["id"]
+    idp.group("V", gina)
+    assert place("gina") == "member"
+    assert User.objects.get(pk=gina).roles == []
+
+
+def test_no_user_attribute_gives_a_role_or_a_group(idp, linked):
+    made = idp.user("gina", roles=[{"value": "administrator"}], groups=[{"value": "x"}], is_superuser=True)
+    idp.put(f"Users/{made['id']}", {"schemas": [USER], "userName": "gina", "is_superuser": True,
+                                    "entitlements": ["administrator"]})  # fmt: skip
+    idp.patch(f"Users/{made['id']}", {"op": "add", "value": {"is_superuser": True, "user": {"roles": ["x"]}}})
+    user = User.objects.get(pk=made["id"])
+    assert (user.roles, user.teams.count()) == ([], 0)
+
+
+def test_a_deactivated_member_holds_nothing_and_gets_it_back(idp, linked, ada):
+    gina = idp.user("gina")["id"]
+    idp.group("Vision", gina)
+    idp.group("Ops", gina, externalId="E-77")
+    idp.patch(f"Users/{gina}", {"op": "replace", "path": "active", "value": False})
+    user = User.objects.get(pk=gina)
+    assert (place("gina"), user.roles) == ("", [])
+    deactivation.reactivate(actor=ada, user=user)
+    user.refresh_from_db()
+    assert (place("gina"), user.roles) == ("member", ["operator"])
+    idp.delete(f"Users/{gina}")
+    assert place("gina") == ""
+    assert not ScimGroup.objects.filter(members=gina).exists()
+    idp.user("gina")
+    assert place("gina") == ""
+
+
+def test_the_last_administrator_keeps_a_role_that_a_group_gave(idp, configure, ada):
+    configure('[scim]\n[[scim.rules]]\ngroup = "Admins"\nsite_role = "administrator"\n')
+    gina = idp.user("gina")["id"]
+    path = f"Groups/{idp.group('Admins', gina)['id']}"
+    user = User.objects.get(pk=gina)
+    assert user.administers
+    user.set_password("a long password of hers")
+    user.save()
+    ada.set_unusable_password()
+    ada.save()
+    idp.patch(path, {"op": "remove", "path": "members"})
+    user.refresh_from_db()
+    assert user.administers
+    assert Event.objects.filter(kind="user.rules_not_met").exists()
+
+
+def test_an_account_that_is_deleted_here_leaves_its_groups(idp, ada):
+    gina = idp.user("gina")["id"]
+    path = f"Groups/{idp.group('Crew', gina)['id']}"
+    users.delete(actor=ada, user=User.objects.get(pk=gina))
+    assert idp.get(path)["members"] == []
+    idp.patch(path, {"op": "replace", "path": "displayName", "value": "New"})
+    assert ScimGroup.objects.get().members.count() == 0

@@ -1,0 +1,51 @@
+"""What the file says of SCIM, and the tick that carries changed rules out."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.embedded.clock import SCHEDULE
+from portal.identity import config, registry
+from portal.identity.config import ConfigError
+from portal.scim import tasks
+from portal.scim.models import AppliedRules
+from tests.fixtures import PROVIDER
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[scim]\nprovider = "nobody"\n', "there is no sign-in provider"),
+        ("[scim]\nadopts = true\n", "unknown field"),
+        ('[scim]\nadopt = "yes"\n', "bool"),
+        ('[scim]\n[[scim.rules]]\ngroup = "a"\n', "either team or site_role"),
+        ('[scim]\n[[scim.rules]]\ngroup = "a"\nteam = "b"\nrole = "boss"\n', "role is one of"),
+        ('[scim]\n[[scim.rules]]\ngroup_pattern = "("\nteam = "b"\n', "no regular expression"),
+        ('[scim]\n[[scim.rules]]\nclaim = "a"\nequals = "b"\nteam = "c"\n', "no claims"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_starts(tmp_path, text, said):
+    path = tmp_path / "providers.toml"
+    path.write_text(PROVIDER + text)
+    with pytest.raises(ConfigError) as refused:
+        config.load(str(path), {})
+    assert said in " ".join(refused.value.problems)
+
+
+def test_without_a_word_about_it_scim_gives_nothing_and_takes_nothing_up(configure):
+    configure(PROVIDER)
+    assert registry.scim() == config.Scim()
+    assert registry.scim().adopt is registry.scim().delete_accounts is False
+
+
+@pytest.mark.django_db
+def test_the_tick_notes_which_rules_it_has_carried_out(configure):
+    assert SCHEDULE["apply-scim-rules"]["task"] == tasks.apply_scim_rules.name
+    configure('[scim]\n[[scim.rules]]\ngroup = "a"\nteam = "b"\n')
+    tasks.apply_scim_rules()
+    first = AppliedRules.objects.get().digest
+    tasks.apply_scim_rules()
+    assert AppliedRules.objects.get().digest == first
+    configure("")
+    tasks.apply_scim_rules()
+    assert AppliedRules.objects.get().digest != first
