@@ -180,6 +180,7 @@ class AuditKind(StrEnum):
     WORKSPACE_REQUESTED = "workspace.requested"
     WORKSPACE_STOP_ASKED = "workspace.stop_asked"
     WORKSPACE_DELETE_ASKED = "workspace.delete_asked"
+    WORKSPACE_OPENED = "workspace.opened"
     WORKSPACE_NOT_APPROVED = "workspace.not_approved"
     WORKSPACE_LAUNCHED = "workspace.launched"
     WORKSPACE_UNCHECKED = "workspace.unchecked"

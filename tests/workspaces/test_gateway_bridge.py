@@ -8,6 +8,8 @@ import redis
 from portal.accounts.domain_events import SignedOut
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.events import live
+from portal.events.kinds import AuditKind
+from portal.events.models import Event
 from portal.workspaces import services
 from portal.workspaces.gateway import publishing, routes, tickets, workspace_views
 from portal.workspaces.lifecycle import State
@@ -128,6 +130,16 @@ def test_its_own_user_gets_a_ticket(running, alice, monkeypatch):
     monkeypatch.setattr(tickets, "issue", lambda _, **fields: given.update(fields) or "t")
     assert publishing.issue_ticket(actor=alice, workspace=running) == "t"
     assert given == {"external_name": running.external_name, "user_id": str(alice.pk)}
+    [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)
+    assert (opened.actor, opened.workspace_id) == (alice, running.pk)
+
+
+def test_who_is_refused_has_opened_nothing(running, alice, bob):
+    with pytest.raises(NotAllowed):
+        publishing.issue_ticket(actor=bob, workspace=running)
+    with pytest.raises(Unavailable):
+        publishing.issue_ticket(actor=alice, workspace=running)
+    assert not Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED).exists()
 
 
 @pytest.mark.parametrize("who", ["bob", "charlie", "olga"])

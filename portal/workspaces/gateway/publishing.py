@@ -21,6 +21,8 @@ from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live
+from portal.events import services as events
+from portal.events.kinds import AuditKind
 from portal.workspaces import policies
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
 from portal.workspaces.gateway import routes, tickets, workspace_views
@@ -106,7 +108,7 @@ def _all_routes() -> list[routes.Route]:
 
 
 def issue_ticket(*, actor: User, workspace: Workspace) -> str:
-    """A one-time ticket into the workspace, for its own user and while it runs.
+    """A one-time ticket into the workspace, for its own user and while it runs; noted in the audit log.
 
     Raises `NotAllowed`, `StateConflict`, `Unavailable`.
     """
@@ -119,9 +121,15 @@ def issue_ticket(*, actor: User, workspace: Workspace) -> str:
     if workspace.simulated:
         raise StateConflict(Reason(WorkspaceCode.SIMULATED), code="simulated")
     try:
-        return tickets.issue(live.connection(), external_name=workspace.external_name, user_id=str(actor.pk))
+        ticket = tickets.issue(
+            live.connection(), external_name=workspace.external_name, user_id=str(actor.pk)
+        )
     except redis.RedisError as error:
         raise Unavailable(Reason(WorkspaceCode.TICKET_NOT_ISSUED)) from error
+    events.record(
+        actor=actor, kind=AuditKind.WORKSPACE_OPENED, message="opened it in a browser", workspace=workspace
+    )
+    return ticket
 
 
 def end_sessions(event: SignedOut) -> None:
