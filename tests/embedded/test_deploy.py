@@ -14,8 +14,8 @@ import yaml
 
 from portal.embedded.environment import ROOT, Instance
 
-# Of something that may be left off; the settings refuse its URL without it.
-OPTIONAL_SECRETS = {"BERTH_AUDIT_WEBHOOK_SECRET"}
+# Of what may be left off as a whole.
+OPTIONAL_SECRETS = {"BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
 CONTROL_PLANE = {"web", "gateway", "control", "beat", "migrate"}
 
 

@@ -14,9 +14,9 @@ from tests.permissions.test_matrix import Stage, taken_back
 pytestmark = pytest.mark.django_db
 READERS = ("vic", "una")
 OWN = re.compile(
-    r"^/?(.*/rules/check/$|sign-in|sign-out|theme|account|notifications|welcome|api/v1/(tokens|notifications))"
+    r"^/?(.*/rules/check/$|sign-in|sign-out|theme|account|notifications|welcome|api/v1/(tokens|notifications|notice-channels))"
 )
-"""What everybody does with his own account, notices and tokens; and what answers a question by a form."""
+"""What everybody does with his own account, notices, channels, tokens; what answers a question by a form."""
 PROPOSALS = re.compile(r"^/(workspaces/new/|quotas/ask/)")
 
 

@@ -149,18 +149,16 @@ class TokenExchange(ApiView):
         }
 
 
+_PLAIN = str.maketrans({"“": "'", "”": "'", '"': "'", "\\": "/"})
+"""RFC 6749 keeps quotation marks and backslashes out of a description."""
+
+
 def _error_of(refused: Refused) -> OAuthError:
     code = ExchangeCode(refused.reason.code)
     error, status = ERRORS.get(code, ("invalid_request", 400))
     # RFC 6749 allows printable ASCII here, in no language but English.
     with override("en"):
-        text = (
-            message_of(refused.reason)
-            .replace("“", "'")
-            .replace("”", "'")
-            .replace('"', "'")
-            .replace("\\", "/")
-        )
+        text = message_of(refused.reason).translate(_PLAIN)
     return OAuthError(error, text.encode("ascii", "replace").decode(), status=status)
 
 
