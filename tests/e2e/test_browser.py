@@ -30,7 +30,7 @@ class Person:
         self.berth, self.name, self._shots = berth, name, shots
         self.context: BrowserContext = browser.new_context(base_url=berth.url, **options)
         self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(30_000)
 
     def sign_in(self) -> None:
         self.page.goto("/")

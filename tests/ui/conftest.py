@@ -73,7 +73,7 @@ class Visitor:
             name = settings.SESSION_COOKIE_NAME
             context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": self.base}])
         page = context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         page.on("pageerror", lambda error: self.problems.append(f"script error: {error}"))
         page.on("console", lambda message: self._hear(message.type, message.text, expected))
         return page
