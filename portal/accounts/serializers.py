@@ -60,16 +60,26 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token without its secret."""
 
     user = serializers.CharField(source="user.username", help_text="Whose it is.")
-    kind = serializers.ChoiceField(AccountKind.choices, help_text="Whether that is a person.")
+    kind = serializers.ChoiceField(
+        AccountKind.choices, source="user.kind", help_text="Whether that is a person."
+    )
     team = serializers.CharField(
-        allow_null=True, help_text="Of a service account: the team that it belongs to."
+        source="user.owning_team.slug",
+        allow_null=True,
+        help_text="Of a service account: the team that it belongs to.",
     )
     created_by = serializers.CharField(
-        allow_null=True, help_text="Who made it; null: a token exchange, or nobody now."
+        source="created_by.username",
+        allow_null=True,
+        help_text="Who made it; null: a token exchange, or nobody now.",
     )
     scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
-    expires_at = serializers.DateTimeField(allow_null=True, help_text="When it ends by itself.")
-    replaces = serializers.UUIDField(allow_null=True, help_text="The token that it was rotated from.")
+    expires_at = serializers.DateTimeField(
+        source="ends_at", allow_null=True, help_text="When it ends by itself."
+    )
+    replaces = serializers.UUIDField(
+        source="replaces_id", allow_null=True, help_text="The token that it was rotated from."
+    )
 
     class Meta:
         model = ApiToken

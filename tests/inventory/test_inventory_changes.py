@@ -272,15 +272,16 @@ def test_a_thousand_devices_take_no_query_each(catalog, django_assert_max_num_qu
     assert Device.objects.filter(present=True).count() == 1000
     with django_assert_max_num_queries(NODES + 20):
         assert report(pool, *many()) == []
-    # One event for a node, and its targets; rows are written some at a time: a statement holds some only.
-    with django_assert_max_num_queries(4 * NODES + 60):
+    # One event for a node, its targets, and whether operators have been told just now; rows are written some
+    # at a time: a statement holds some only.
+    with django_assert_max_num_queries(5 * NODES + 60):
         found = report(pool, *many(healthy=False, health_note="hot"))
     assert kinds(found) == ["device.ill"] * NODES
-    with django_assert_max_num_queries(4 * NODES + 60):
+    with django_assert_max_num_queries(5 * NODES + 60):
         found = report(pool, *many(word="x"))
     assert kinds(found) == ["device.replaced"] * NODES
     assert Device.objects.filter(present=True).count() == 1000
-    with django_assert_max_num_queries(4 * NODES + 60):
+    with django_assert_max_num_queries(5 * NODES + 60):
         found = report(pool, *(replace(each, devices=()) for each in many()))
     assert kinds(found) == ["device.disappeared"] * NODES
 
