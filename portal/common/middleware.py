@@ -6,8 +6,6 @@ other costs a change of threads at each step.
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Callable
 
 import structlog
@@ -19,7 +17,6 @@ from portal.common import origins
 from portal.common.errors import PortalError
 from portal.common.problems import plain_response
 
-_ACCEPTABLE_ID = re.compile(r"^[A-Za-z0-9._-]{8,64}\Z")
 REFUSALS = frozenset({401, 403, 429})
 log = structlog.get_logger(__name__)
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
@@ -32,8 +29,7 @@ class RequestIdMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        given = request.headers.get("X-Request-Id", "")
-        request_id = given if _ACCEPTABLE_ID.match(given) else uuid.uuid4().hex
+        request_id = origins.request_id(request.headers.get("X-Request-Id", ""))
         request.request_id = request_id  # type: ignore[attr-defined]
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)

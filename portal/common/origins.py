@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+import uuid
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from portal.common.texts import strip_nul
 
 MAX_USER_AGENT = 200
+_ACCEPTABLE_ID = re.compile(r"[A-Za-z0-9._-]{8,64}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ def end() -> None:
 def note_token(prefix: str) -> None:
     """The request proved itself by the token that begins like this."""
     _present.set(replace(_present.get(), token=prefix))
+
+
+def request_id(given: str) -> str:
+    """The id that a request brings where it is one, else a new one."""
+    return given if _ACCEPTABLE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _address(text: str) -> str:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import pytest
 import redis
+from django.utils import timezone
 
+from portal.accounts import service_accounts
 from portal.accounts.domain_events import SignedOut
+from portal.accounts.models import ApiToken, User
+from portal.common import origins
 from portal.common.errors import NotAllowed, StateConflict, Unavailable
 from portal.events import live
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from portal.workspaces import services
 from portal.workspaces.gateway import publishing, routes, tickets, workspace_views
+from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import app_token
@@ -197,6 +202,58 @@ def test_no_other_secret_opens(running, secret):
     assert (
         publishing.authorize_bearer(app_token(running.pk, running.generation), running.external_name) is None
     )
+
+
+def entry(workspace: Workspace, secret: str, **fields: str) -> Entry:
+    said = {"address": "192.0.2.7", "user_agent": "Nightly/1.0", "request_id": "job-00042", **fields}
+    return Entry(token=secret, external_name=workspace.external_name, **said)
+
+
+def test_an_entry_by_token_stands_in_the_audit_log(running, alice):
+    token, secret = make_token(alice, "workspaces:connect")
+    assert publishing.record_entry(entry(running, secret))
+    [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)
+    assert (opened.actor, opened.workspace_id, opened.team_id) == (alice, running.pk, running.team_id)
+    assert (opened.address, opened.user_agent) == ("192.0.2.7", "Nightly/1.0")
+    assert (opened.request_id, opened.token) == ("job-00042", token.prefix)
+    assert opened.data == {"token": str(token.pk)}
+    assert secret not in str(opened.__dict__)
+    # What this thread does next comes from no request.
+    assert origins.present() == origins.Origin()
+
+
+def test_a_service_accounts_entry_is_its_own(make, settle, team, alice, local_pool, sent):
+    account = service_accounts.create(actor=alice, team=team, name="ci")
+    workspace = make(account)
+    run_until_ready(sent, workspace, ENDPOINT)
+    assert publishing.record_entry(entry(workspace, make_token(account)[1]))
+    [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)
+    assert opened.actor_label == "svc-ci"
+
+
+@pytest.mark.parametrize("said", ["", "x", "a b\nc" * 5, "x" * 65, "é" * 10])
+def test_what_is_no_request_id_is_replaced_by_one(running, alice, said):
+    assert publishing.record_entry(entry(running, make_token(alice)[1], request_id=said, address="nonsense"))
+    [opened] = Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED)
+    assert len(opened.request_id) == 32 and opened.request_id != said
+    assert opened.address is None
+
+
+def test_an_entry_that_is_not_allowed_now_is_not_recorded(running, alice, bob):
+    token, secret = make_token(alice)
+    assert not publishing.record_entry(entry(running, make_token(bob)[1]))
+    assert not publishing.record_entry(entry(running, make_token(alice, "workspaces:read")[1]))
+    ApiToken.objects.filter(pk=token.pk).update(revoked_at=timezone.now())
+    assert not publishing.record_entry(entry(running, secret))
+    assert not Event.objects.filter(kind=AuditKind.WORKSPACE_OPENED).exists()
+
+
+def test_an_auditors_token_opens_nothing(running, alice):
+    """REST says so; the gateway must not be a way round it for a token from before the role."""
+    _, secret = make_token(alice)
+    User.objects.filter(pk=alice.pk).update(is_auditor=True)
+    assert publishing.authorize_bearer(secret, running.external_name) is None
+    assert not publishing.record_entry(entry(running, secret))
 
 
 def test_what_is_missing_in_redis_is_found_in_the_database(running, alice, django_assert_num_queries):

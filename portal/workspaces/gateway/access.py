@@ -1,7 +1,7 @@
 """Who may enter a workspace: decided from cookies, bearer tokens and origins, as a rule from memory.
 
-What is not in memory, Redis is asked for; the portal's database only for what Redis does not know, and for
-tokens.
+What is not in memory, Redis is asked for; the portal's database only for what Redis does not know, for
+tokens, and for the record of who entered by one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from portal.workspaces.gateway import tickets, workspace_views
+from portal.workspaces.gateway.entries import Entries, RecordEntry
 from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.request import ClientRequest
 from portal.workspaces.gateway.tickets import CookiePolicy
@@ -68,6 +69,7 @@ class Access:
         redis: Redis,
         resolve: Resolve,
         authorize_bearer: AuthorizeBearer,
+        record_entry: RecordEntry,
         *,
         cookie: CookiePolicy,
         scheme: str,
@@ -77,6 +79,7 @@ class Access:
         self.memory = Memory(redis, PREFIXES, on_change=self._changed)
         self._resolve = resolve
         self._authorize_bearer = authorize_bearer
+        self._entries = Entries(redis, record_entry)
         self._cookie = cookie
         self._scheme = scheme
         self._clock = clock
@@ -90,7 +93,8 @@ class Access:
     async def enter(self, name: str, client: ClientRequest) -> WorkspaceView:
         """The workspace, for a client who may use it now.
 
-        Raises `Refused`; `RedisError`, `OSError` or `TimeoutError` where Redis does not answer.
+        A program's entry is on record before it is let through. Raises `Refused`; `RedisError`, `OSError` or
+        `TimeoutError` where Redis does not answer; what the portal's functions raise.
         """
         if client.foreign(self._scheme):
             raise Refused(Refusal.FOREIGN_ORIGIN, name, client)
@@ -100,7 +104,8 @@ class Access:
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         view, sessions = await self._read(name, cookies)
         user = await self._session_user(sessions)
-        if user is None and bearer:
+        by_token = user is None and bool(bearer)
+        if by_token:
             user = await self._bearer_user(bearer, name)
         if user is None:
             raise Refused(Refusal.NOT_SIGNED_IN, name, client)
@@ -108,6 +113,8 @@ class Access:
             view = await self._resolved(name)
         if view is None or user not in view.user_ids:
             raise Refused(Refusal.FORBIDDEN, name, client)
+        if by_token and view.reachable and not await self._entries.note(bearer, name, client):
+            raise Refused(Refusal.NOT_SIGNED_IN, name, client)
         return view
 
     async def _resolved(self, name: str) -> WorkspaceView | None:

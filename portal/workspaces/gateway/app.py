@@ -24,6 +24,7 @@ from starlette.websockets import WebSocketClose
 
 from portal.workspaces.gateway import access, pages, tickets
 from portal.workspaces.gateway.access import Access, AuthorizeBearer, Refusal, Refused, Resolve
+from portal.workspaces.gateway.entries import RecordEntry
 from portal.workspaces.gateway.feed import RoutesFeed
 from portal.workspaces.gateway.hosts import local_path, workspace_of_host, workspace_uuid
 from portal.workspaces.gateway.memory import Memory
@@ -63,6 +64,7 @@ def build_app(
     redis: Redis,
     resolve: Resolve,
     authorize_bearer: AuthorizeBearer,
+    record_entry: RecordEntry,
     *,
     clock: Callable[[], float] = time.time,
 ) -> Gateway:
@@ -71,9 +73,10 @@ def build_app(
     `redis` is on the database of sessions and views. `resolve(external_name)` reads a view from
     the portal's database, None where there is no such workspace. `authorize_bearer(token,
     external_name)` returns the user id behind a live token with the scope to connect, None for any
-    other; whether that user may enter is checked against the view as well.
+    other; whether that user may enter is checked against the view as well. `record_entry(entry)` writes
+    into the audit log that a token was used to enter; False where it may not be any more.
     """
-    return Gateway(settings, redis, resolve, authorize_bearer, clock)
+    return Gateway(settings, redis, resolve, authorize_bearer, record_entry, clock)
 
 
 class Gateway:
@@ -85,6 +88,7 @@ class Gateway:
         redis: Redis,
         resolve: Resolve,
         authorize_bearer: AuthorizeBearer,
+        record_entry: RecordEntry,
         clock: Callable[[], float],
     ) -> None:
         self._domain = settings.domain
@@ -99,6 +103,7 @@ class Gateway:
             redis,
             resolve,
             authorize_bearer,
+            record_entry,
             cookie=self._cookie,
             scheme=urlsplit(settings.public_url).scheme,
             clock=clock,
@@ -156,7 +161,7 @@ class Gateway:
         except Exception as error:
             await self._failure(Request(scope, receive), error)(scope, receive, send)
             return
-        if view.simulated or view.state != "running":
+        if not view.reachable:
             await self._not_reachable(view, client)(scope, receive, send)
             return
         upstream = view.upstream_headers

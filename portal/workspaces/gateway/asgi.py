@@ -45,6 +45,7 @@ def gateway_application(django_application: Any) -> ASGIApp:
         store,
         sync_to_async(_with_fresh_connection(publishing.resolve)),
         sync_to_async(_with_fresh_connection(publishing.authorize_bearer)),
+        sync_to_async(_with_fresh_connection(publishing.record_entry)),
     )
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

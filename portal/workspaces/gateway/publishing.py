@@ -10,12 +10,14 @@ from functools import lru_cache
 
 import redis
 from django.conf import settings
+from django.db import transaction
 from django.db.models import QuerySet
 
 from portal.accounts.domain_events import SignedOut, UserDeactivated
-from portal.accounts.models import User
+from portal.accounts.models import ApiToken, User
 from portal.accounts.token_lookup import user_of_token
 from portal.catalog.models import UpstreamAuth
+from portal.common import origins
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
@@ -26,6 +28,7 @@ from portal.events.kinds import AuditKind
 from portal.workspaces import policies
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
 from portal.workspaces.gateway import routes, tickets, workspace_views
+from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from portal.workspaces.lifecycle import State
@@ -162,13 +165,41 @@ def authorize_bearer(secret: str, _external_name: str) -> str | None:
     Whether this user may enter this workspace is the gateway's next question. It refuses that with a 403, as
     the token itself is good.
     """
-    found = user_of_token(secret)
-    if found is None:
-        return None
+    found = _connecting(secret)
+    return str(found[0].pk) if found is not None else None
+
+
+@transaction.atomic
+def record_entry(entry: Entry) -> bool:
+    """Write into the audit log that a token is used to enter a workspace; False where it may not be now."""
+    found = _connecting(entry.token)
+    workspace = _by_external_name(entry.external_name)
+    if found is None or workspace is None or not policies.may_open(found[0], workspace):
+        return False
     user, token = found
-    if Scope.ALL not in token.scopes and Scope.WORKSPACES_CONNECT not in token.scopes:
+    origins.begin(
+        address=entry.address, user_agent=entry.user_agent, request_id=origins.request_id(entry.request_id)
+    )
+    origins.note_token(token.prefix)
+    try:
+        events.record(
+            actor=user,
+            kind=AuditKind.WORKSPACE_OPENED,
+            message=f"entered it with the token “{token.name}”",
+            workspace=workspace,
+            data={"token": str(token.pk)},
+        )
+    finally:
+        origins.end()
+    return True
+
+
+def _connecting(secret: str) -> tuple[User, ApiToken] | None:
+    """A token that may connect, with its user. An auditor's opens nothing, whatever it was made for."""
+    found = user_of_token(secret)
+    if found is None or found[0].is_auditor:
         return None
-    return str(user.pk)
+    return found if {Scope.ALL, Scope.WORKSPACES_CONNECT} & set(found[1].scopes) else None
 
 
 def _by_external_name(external_name: str) -> Workspace | None:

@@ -23,17 +23,22 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a client asked of a workspace's host, of us or of Traefik."""
+    """What a client asked of a workspace's host, of us or of Traefik. `address` is the client's own."""
 
     host: str
     method: str
     target: str
     headers: Mapping[str, Sequence[str]]
+    address: str = ""
 
     def first(self, name: str) -> str:
         """The header's value, lower case; empty when it is missing or sent twice."""
+        return self.sent(name).strip().lower()
+
+    def sent(self, name: str) -> str:
+        """The header as it was sent; empty when it is missing or sent twice."""
         values = self.headers.get(name, ())
-        return values[0].strip().lower() if len(values) == 1 else ""
+        return values[0] if len(values) == 1 else ""
 
     @property
     def path(self) -> str:
@@ -105,7 +110,7 @@ def direct(scope: Scope) -> ClientRequest:
     if scope.get("query_string"):
         target += "?" + scope["query_string"].decode("latin-1")
     headers = _by_name(scope)
-    return ClientRequest(_once(headers, "host"), scope["method"], target, headers)
+    return ClientRequest(_once(headers, "host"), scope["method"], target, headers, _address(scope))
 
 
 def forwarded(scope: Scope) -> ClientRequest:
@@ -117,7 +122,13 @@ def forwarded(scope: Scope) -> ClientRequest:
         # The absolute form of a request line.
         parts = urlsplit(target)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return ClientRequest(_once(headers, "x-forwarded-host"), method, target, headers)
+    return ClientRequest(_once(headers, "x-forwarded-host"), method, target, headers, _address(scope))
+
+
+def _address(scope: Scope) -> str:
+    """Who asks, as the server has found out from the proxies that it believes."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _by_name(scope: Scope) -> dict[str, list[str]]:

@@ -62,6 +62,11 @@ class WorkspaceView:
             if not _HEADER_VALUE.fullmatch(value):
                 raise ValueError(f"the value of upstream header {header!r} is not printable ASCII")
 
+    @property
+    def reachable(self) -> bool:
+        """Whether there is an app to be let through to."""
+        return self.state == "running" and not self.simulated
+
 
 def key(external_name: str) -> str:
     """The Redis key of a view."""

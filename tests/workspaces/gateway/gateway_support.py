@@ -24,6 +24,7 @@ from redis.asyncio import Redis as AsyncRedis
 
 from portal.embedded import traefik
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
+from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from provisioning.types import external_name
 
@@ -132,6 +133,7 @@ class Portal:
     views: dict[str, WorkspaceView] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)
     resolved: list[str] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     broken: bool = False
 
     async def resolve(self, name: str) -> WorkspaceView | None:
@@ -143,6 +145,13 @@ class Portal:
     async def authorize_bearer(self, token: str, name: str) -> str | None:
         return self.tokens.get(token)
 
+    async def record_entry(self, entry: Entry) -> bool:
+        if self.broken:
+            raise RuntimeError("database gone, password=hunter2")
+        if entry.token in self.tokens:
+            self.entries.append(entry)
+        return entry.token in self.tokens
+
 
 @pytest.fixture
 def portal() -> Portal:
@@ -151,7 +160,7 @@ def portal() -> Portal:
 
 @pytest.fixture
 def gateway(portal: Portal, redis_async: AsyncRedis) -> Gateway:
-    return build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer)
+    return build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer, portal.record_entry)
 
 
 @pytest.fixture
@@ -298,7 +307,11 @@ def started(folder: Path) -> Iterator[Stack]:
 
     def build(client: AsyncRedis) -> Gateway:
         return build_app(
-            settings(f"http://localhost:{proxy_port}"), client, portal.resolve, portal.authorize_bearer
+            settings(f"http://localhost:{proxy_port}"),
+            client,
+            portal.resolve,
+            portal.authorize_bearer,
+            portal.record_entry,
         )
 
     with contextlib.ExitStack() as up:

@@ -123,7 +123,13 @@ class TestForwardAuth:
     async def test_over_https_only_the_prefixed_cookie_counts(
         self, redis: Redis, redis_async: AsyncRedis, portal: Portal
     ) -> None:
-        app = build_app(settings("https://localhost"), redis_async, portal.resolve, portal.authorize_bearer)
+        app = build_app(
+            settings("https://localhost"),
+            redis_async,
+            portal.resolve,
+            portal.authorize_bearer,
+            portal.record_entry,
+        )
         async with Http(transport=httpx.ASGITransport(app=app), base_url="http://web") as http:
             value = await cookie_for(redis, redis_async)
             assert (await ask(http, ("cookie", f"__Host-berth_ws={value}"))).status_code == 200
@@ -421,7 +427,7 @@ class TestBadWeather:
         self, portal: Portal, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with AsyncRedis.from_url(f"redis://127.0.0.1:{free_port()}", retry=None) as nowhere:
-            app = build_app(settings(), nowhere, portal.resolve, portal.authorize_bearer)
+            app = build_app(settings(), nowhere, portal.resolve, portal.authorize_bearer, portal.record_entry)
             async with Http(transport=httpx.ASGITransport(app=app), base_url="http://web") as http:
                 for headers in ([("cookie", "berth_ws=x")], [("authorization", "Bearer good")]):
                     assert code(await ask(http, *headers)) == (503, "store_unavailable")
@@ -445,7 +451,7 @@ class TestBadWeather:
         server = await asyncio.start_server(swallow, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with AsyncRedis.from_url(f"redis://127.0.0.1:{port}", retry=None) as hung:
-            app = build_app(settings(), hung, portal.resolve, portal.authorize_bearer)
+            app = build_app(settings(), hung, portal.resolve, portal.authorize_bearer, portal.record_entry)
             async with Http(transport=httpx.ASGITransport(app=app), base_url="http://web") as http:
                 answer = await asyncio.wait_for(ask(http, ("cookie", "berth_ws=x")), 5)
                 assert code(answer) == (503, "store_unavailable")

@@ -1,0 +1,162 @@
+"""Who enters by token is on record once, before the first request gets through."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from gateway_support import WS_A, Portal, Stack, settings, view
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from test_app import Http, ask, code, cookie_for
+
+from portal.workspaces.gateway import entries, workspace_views
+from portal.workspaces.gateway.app import build_app
+from portal.workspaces.gateway.entries import Entry
+
+pytestmark = pytest.mark.engine
+BEARER = ("authorization", "Bearer good")
+AGENT = ("user-agent", "Nightly/1.0")
+
+
+def from_address(app: Any, address: str) -> Http:
+    transport = httpx.ASGITransport(app=app, client=(address, 4711))
+    return Http(transport=transport, base_url="http://127.0.0.1:1")
+
+
+async def test_an_entry_says_who_where_and_from_where(http: Http, portal: Portal) -> None:
+    assert (await ask(http, BEARER, AGENT, ("x-request-id", "job-00042"))).status_code == 200
+    assert portal.entries == [Entry("good", WS_A, "127.0.0.1", "Nightly/1.0", "job-00042")]
+    assert "good" not in repr(portal.entries[0])
+
+
+async def test_a_thousand_requests_are_one_entry_and_ask_redis_once(
+    http: Http, portal: Portal, redis: Redis
+) -> None:
+    await ask(http, BEARER)
+    before = redis.info("commandstats")["cmdstat_set"]["calls"]
+    for _ in range(200):
+        assert (await ask(http, BEARER)).status_code == 200
+    assert len(portal.entries) == 1
+    assert redis.info("commandstats")["cmdstat_set"]["calls"] == before
+
+
+async def test_requests_at_once_in_two_processes_are_one_entry(
+    portal: Portal, redis_async: AsyncRedis, redis: Redis
+) -> None:
+    apps = [
+        build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer, portal.record_entry)
+        for _ in range(2)
+    ]
+    clients = [from_address(app, "192.0.2.7") for app in apps]
+    answers = await asyncio.gather(*(ask(clients[number % 2], BEARER) for number in range(40)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(portal.entries) == 1
+    for app, client in zip(apps, clients, strict=True):
+        await client.aclose()
+        await app.close()
+
+
+async def test_another_address_another_token_and_a_later_hour_are_others(
+    gateway: Any, portal: Portal, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portal.tokens["second"] = "7"
+    async with from_address(gateway, "192.0.2.7") as here, from_address(gateway, "2001:db8::1") as there:
+        for http, token in ((here, "good"), (there, "good"), (here, "second"), (here, "good")):
+            assert (await ask(http, ("authorization", f"Bearer {token}"))).status_code == 200
+        assert [(entry.token, entry.address) for entry in portal.entries] == [
+            ("good", "192.0.2.7"),
+            ("good", "2001:db8::1"),
+            ("second", "192.0.2.7"),
+        ]
+        # The hour is over, and what the process remembers with it.
+        for key in redis.scan_iter(f"{entries.KEY_PREFIX}*"):
+            assert 0 < redis.ttl(key) <= entries.PERIOD_S
+            redis.delete(key)
+        monkeypatch.setattr(
+            entries.time, "monotonic", lambda now=entries.time.monotonic: now() + entries.REMEMBERED_S
+        )
+        await ask(here, BEARER)
+    assert len(portal.entries) == 4
+    await gateway.close()
+
+
+async def test_a_browser_with_a_session_leaves_no_such_entry(
+    http: Http, portal: Portal, redis: Redis, redis_async: AsyncRedis
+) -> None:
+    cookie = ("cookie", f"berth_ws={await cookie_for(redis, redis_async)}")
+    assert (await ask(http, cookie, BEARER)).status_code == 200
+    assert portal.entries == []
+
+
+async def test_who_does_not_get_in_has_not_entered(http: Http, portal: Portal, redis: Redis) -> None:
+    assert code(await ask(http, ("authorization", "Bearer other"))) == (403, "forbidden")
+    assert code(await ask(http, ("authorization", "Bearer bad"))) == (401, "not_signed_in")
+    workspace_views.put(redis, view(state="stopped", revision=5))
+    assert (await ask(http, BEARER)).status_code == 503
+    assert portal.entries == []
+
+
+async def test_nobody_enters_without_a_record(http: Http, portal: Portal) -> None:
+    await ask(http, ("authorization", "Bearer other"))  # the view is known from here on
+    portal.broken = True
+    assert (await ask(http, BEARER)).status_code == 503
+    portal.broken = False
+    assert (await ask(http, BEARER)).status_code == 200
+    assert len(portal.entries) == 1
+
+
+async def test_a_token_revoked_between_look_and_record_does_not_enter(
+    portal: Portal, redis_async: AsyncRedis, redis: Redis
+) -> None:
+    async def looked_up(token: str, name: str) -> str | None:
+        return portal.tokens.pop(token, None)
+
+    app = build_app(settings(), redis_async, portal.resolve, looked_up, portal.record_entry)
+    async with from_address(app, "192.0.2.7") as http:
+        assert code(await ask(http, BEARER)) == (401, "not_signed_in")
+        portal.tokens["good"] = "7"
+        # The attempt before holds up nobody.
+        assert not list(redis.scan_iter(f"{entries.KEY_PREFIX}*"))
+    await app.close()
+
+
+async def test_a_process_killed_while_it_records_leaves_a_claim_that_ends(
+    portal: Portal, redis_async: AsyncRedis, redis: Redis
+) -> None:
+    writing = asyncio.Event()
+
+    async def never(entry: Entry) -> bool:
+        writing.set()
+        await asyncio.Event().wait()
+        return True
+
+    killed = build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer, never)
+    alive = build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer, portal.record_entry)
+    async with from_address(killed, "192.0.2.7") as first, from_address(alive, "192.0.2.7") as second:
+        lost = asyncio.create_task(ask(first, BEARER))
+        await writing.wait()
+        [claim] = redis.scan_iter(f"{entries.KEY_PREFIX}*")
+        assert 0 < redis.ttl(claim) <= entries.CLAIM_S
+        assert (await ask(second, BEARER)).status_code == 200
+        assert portal.entries == []
+        redis.delete(claim)  # as it ends by itself
+        assert (await ask(second, BEARER)).status_code == 200
+        assert len(portal.entries) == 1
+        lost.cancel()
+        await asyncio.gather(lost, return_exceptions=True)
+    await killed.close()
+    await alive.close()
+
+
+def test_no_client_says_itself_where_it_comes_from(stack: Stack) -> None:
+    """Through Traefik: what a client writes into forwarding headers is not what is recorded."""
+    stack.portal.views = {WS_A: view(WS_A)}
+    stack.portal.tokens = {"good": "7"}
+    stack.portal.entries.clear()
+    stack.redis.flushall()
+    stack.get("/lab", authorization="Bearer good", **{"X-Forwarded-For": "203.0.113.9", "user-agent": "curl"})
+    [entry] = stack.portal.entries
+    assert (entry.address, entry.user_agent) == ("127.0.0.1", "curl")
