@@ -266,7 +266,7 @@ def test_parts_are_small(client, bob, real):
                 power_mw=back * 7901 % 600_000, power_max_mw=700_000 - back % 5000,
                 temperature_c=30 + back * 7 % 50, temperature_max_c=85 - back % 9,
             )
-            # 61 minutes end in this hour, and within a minute of its beginning they began two hours before it.
+            # 61 minutes end in this hour; within a minute of its beginning they began two hours before it.
             for back in range(3, 720)
         ]
     )  # fmt: skip
