@@ -48,6 +48,13 @@ class SiteRole(models.TextChoices):
     AUDITOR = "auditor", _("Auditor")
 
 
+class SecondFactor(models.TextChoices):
+    """What somebody may have set up for the second step of signing in."""
+
+    TOTP = "totp", _("App")
+    PASSKEY = "passkey", _("Passkey")
+
+
 ROLE_FIELDS = {
     SiteRole.ADMINISTRATOR: "is_superuser",
     SiteRole.OPERATOR: "is_operator",

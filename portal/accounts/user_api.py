@@ -13,9 +13,10 @@ from rest_framework.response import Response
 
 from portal.accounts import deactivation, policies, selectors, users, workspaces_choice
 from portal.accounts.authentication import HasScope
+from portal.accounts.mfa import factors
 from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import require_fresh
-from portal.accounts.models import AccountKind, AccountStatus, SiteRole, User, UserQuerySet
+from portal.accounts.models import AccountKind, AccountStatus, SecondFactor, SiteRole, User, UserQuerySet
 from portal.accounts.user_serializers import (
     EndedSerializer,
     EndSessionsSerializer,
@@ -73,6 +74,11 @@ class UserFilter(filters.FilterSet):
     mfa = filters.BooleanFilter(
         field_name="mfa_since", lookup_expr="isnull", exclude=True, label="Who has a second factor, or not."
     )
+    second_factor = filters.ChoiceFilter(
+        choices=[(factors.NO_FACTOR, "None"), *SecondFactor.choices],
+        method="of_factor",
+        label="Who has set this up for the second step of signing in; `none`: people who have nothing.",
+    )
     team = filters.CharFilter(field_name="memberships__team__slug", label="Short name of a team of theirs.")
 
     def search(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
@@ -86,6 +92,9 @@ class UserFilter(filters.FilterSet):
 
     def of_role(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
         return found.with_role(value)
+
+    def of_factor(self, found: UserQuerySet, _name: str, value: str) -> QuerySet[User]:
+        return factors.having(found, value)
 
 
 @documented(list="List users", retrieve="Read a user", of="For administrators.")

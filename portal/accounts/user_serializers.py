@@ -7,7 +7,8 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.accounts.models import AccountKind, AccountStatus, Role, SiteRole, User
+from portal.accounts.mfa import factors
+from portal.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, User
 from portal.common.api import StrictSerializer
 from portal.events.models import Event
 
@@ -28,6 +29,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
     roles = serializers.ListField(child=serializers.ChoiceField(SiteRole.choices))
     teams = serializers.SerializerMethodField()
     mfa = serializers.SerializerMethodField(help_text="Whether there is a second factor.")
+    second_factors = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField(source="date_joined")
     last_sign_in_at = serializers.DateTimeField(source="last_login", allow_null=True)
 
@@ -42,6 +44,7 @@ class UserSerializer(serializers.ModelSerializer[User]):
             "roles",
             "teams",
             "mfa",
+            "second_factors",
             "created_at",
             "last_sign_in_at",
             "deactivated_at",
@@ -54,6 +57,16 @@ class UserSerializer(serializers.ModelSerializer[User]):
 
     def get_mfa(self, user: User) -> bool:
         return user.mfa_since is not None
+
+    @extend_schema_field(
+        serializers.ListField(
+            child=serializers.ChoiceField(SecondFactor.choices),
+            allow_null=True,
+            help_text="What is set up for the second step; null: a service account, which never signs in.",
+        )
+    )
+    def get_second_factors(self, user: User) -> list[str] | None:
+        return None if user.is_service else [kind.value for kind in factors.kinds_of(user)]
 
 
 class InvitedUserSerializer(UserSerializer):

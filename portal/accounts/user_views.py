@@ -8,14 +8,16 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from portal.accounts import deactivation, policies, selectors, services, user_presenters, users
 from portal.accounts.forms import add_problems, form_status
+from portal.accounts.mfa import factors
 from portal.accounts.mfa import services as mfa
 from portal.accounts.mfa.proof import stepped_up
-from portal.accounts.models import AccountKind, AccountStatus, Role, SiteRole, Team, User
+from portal.accounts.models import AccountKind, AccountStatus, Role, SecondFactor, SiteRole, Team, User
 from portal.accounts.user_forms import InviteForm, UserForm
 from portal.common.errors import PortalError
 from portal.common.texts import strip_nul
@@ -23,6 +25,7 @@ from portal.common.typed_requests import SignedInRequest
 
 ROWS_PER_PAGE = 50
 ENTRIES = 50
+FACTORS = [(factors.NO_FACTOR, gettext_lazy("No second factor")), *SecondFactor.choices]
 STATUSES = [choice for choice in AccountStatus.choices if choice[0] != AccountStatus.DELETED]
 
 
@@ -58,17 +61,24 @@ def people(request: SignedInRequest) -> HttpResponse:
     kind = request.GET.get("kind", "")
     if kind in AccountKind.values:
         found = found.of_kind(kind)
+    factor = request.GET.get("second_factor", "")
+    if factor in dict(FACTORS):
+        found = factors.having(found, factor)
+    page = Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page"))
     context = {
-        "page": Paginator(found, ROWS_PER_PAGE).get_page(request.GET.get("page")),
+        "page": page,
+        "rows": [(person, factors.kinds_of(person)) for person in page],
         "looks": user_presenters.LOOKS,
         "q": q,
         "status": status,
         "statuses": STATUSES,
         "kind": kind,
         "kinds": AccountKind.choices,
+        "factor": factor,
+        "factors": FACTORS,
         "role": role,
         "site_roles": SiteRole.choices,
-        "filtered": bool(q or status or role or kind),
+        "filtered": bool(q or status or role or kind or factor),
         "form": form,
         "link": link,
     }
@@ -104,6 +114,7 @@ def _person(
     memberships = selectors.memberships_of(user)
     context = {
         "person": user,
+        "factors": factors.overview_of(user),
         "look": user_presenters.LOOKS[user.status],
         "form": form or UserForm(initial={"email": user.email, "roles": user.roles}),
         "memberships": memberships,

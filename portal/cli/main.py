@@ -195,6 +195,9 @@ def _user(commands: Any, common: argparse.ArgumentParser) -> None:
     listed = verb("ls", "List accounts.", named=False)
     listed.add_argument("search", nargs="?", default="", help="words in name or address")
     listed.add_argument("--status", default="", choices=("invited", "active", "deactivated"))
+    listed.add_argument(
+        "--second-factor", default="", choices=("none", "totp", "passkey"), help="who has set this up"
+    )
     invite = verb("invite", "Make an account and print the link by which its user chooses a password.")
     invite.add_argument("--email", default="", metavar="ADDRESS")
     invite.add_argument("--team", action="append", default=[], metavar="SLUG", help="may be repeated")

@@ -12,13 +12,18 @@ from portal.cli.errors import CliError, Usage
 
 
 def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
-    rows = list(client.users(q=arguments.search, status=arguments.status))
+    rows = list(
+        client.users(q=arguments.search, status=arguments.status, second_factor=arguments.second_factor)
+    )
     if arguments.json:
         return print_json(rows)
-    table: list[tuple[str, ...]] = [("NAME", "STATUS", "E-MAIL", "ROLES", "TEAMS")]
+    table: list[tuple[str, ...]] = [("NAME", "STATUS", "FACTORS", "E-MAIL", "ROLES", "TEAMS")]
     for row in rows:
         teams = ", ".join(f"{place['team']} ({place['role']})" for place in row["teams"])
-        table.append((row["username"], row["status"], row["email"], ", ".join(row["roles"]), teams))
+        held = row["second_factors"]
+        factors = "-" if held is None else ", ".join(held) or "none"
+        roles = ", ".join(row["roles"])
+        table.append((row["username"], row["status"], factors, row["email"], roles, teams))
     return print_table(table)
 
 

@@ -26,8 +26,10 @@ def test_from_invitation_to_deletion(as_ada):
     assert (gina.roles, gina.memberships.get().role) == (["operator"], "member")
     listed = as_ada("user", "ls", "gin")
     assert listed.out.splitlines()[1].split() == [
-        *("gina", "invited", "g@example.org", "operator", "vision", "(member)")
+        *("gina", "invited", "none", "g@example.org", "operator", "vision", "(member)")
     ]
+
+    assert as_ada("user", "ls", "gin", "--second-factor", "passkey").out.splitlines()[1:] == []
 
     refused = as_ada("user", "deactivate", "gina")
     assert refused.code == 2 and User.objects.get(username="gina").is_active

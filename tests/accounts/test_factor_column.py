@@ -1,0 +1,132 @@
+"""Who has a second factor, as administrators and auditors are shown it: the page, REST and the command."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from allauth.mfa.models import Authenticator
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.accounts import service_accounts
+from portal.accounts.models import User
+from tests.accounts.authenticators import with_app, with_codes
+from tests.factories import UserFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def with_passkey(user: User, name: str = "Phone") -> None:
+    Authenticator.objects.create(user=user, type=Authenticator.Type.WEBAUTHN, data={"name": name})
+    User.objects.filter(pk=user.pk).update(mfa_since=timezone.now())
+
+
+@pytest.fixture
+def people(ada, alice, bob, charlie):
+    """alice has both, bob two passkeys, charlie recovery codes that are left over and so no factor."""
+    with_app(alice)
+    with_codes(alice)
+    with_passkey(alice)
+    with_passkey(bob)
+    with_passkey(bob, "Stick")
+    with_codes(charlie)
+
+
+@pytest.fixture
+def ci(alice, team):
+    return service_accounts.create(actor=alice, team=team, name="ci")
+
+
+@pytest.fixture
+def una(db):
+    return UserFactory(username="una", is_auditor=True)
+
+
+def cells(page) -> dict[str, str]:
+    """The words in the column, by the name in the row."""
+    found = {}
+    for row in re.findall(r"<tr>\s*<td.*?</tr>", page.content.decode(), re.DOTALL):
+        columns = [" ".join(re.sub(r"<[^>]+>", " ", cell).split()) for cell in row.split("</td>")]
+        found[columns[0].split()[0]] = columns[2]
+    return found
+
+
+def listed(browser, query: str) -> dict[str, object]:
+    answer = browser.get(f"/api/v1/users{query}")
+    assert answer.status_code == 200, answer.content
+    return {row["username"]: row["second_factors"] for row in answer.json()["results"]}
+
+
+def test_each_row_says_what_is_set_up(as_user, ada, people, ci):
+    browser = as_user(ada)
+    assert cells(browser.get("/users/")) == {
+        "ada": "none",
+        "alice": "App, Passkey",
+        "bob": "Passkey",
+        "charlie": "none",
+        "svc-ci": "–",
+    }
+    assert listed(browser, "") == {
+        "ada": [],
+        "alice": ["totp", "passkey"],
+        "bob": ["passkey"],
+        "charlie": [],
+        "svc-ci": None,
+    }
+    assert browser.get("/api/v1/users/bob").json()["second_factors"] == ["passkey"]
+    page = browser.get("/users/alice/").content.decode()
+    assert "(app, 1 passkey)" in " ".join(page.split())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [("none", {"ada", "charlie"}), ("totp", {"alice"}), ("passkey", {"alice", "bob"})],
+)
+def test_it_is_filtered_by(as_user, ada, people, ci, wanted, names):
+    browser = as_user(ada)
+    assert set(listed(browser, f"?second_factor={wanted}")) == names
+    page = browser.get(f"/users/?second_factor={wanted}")
+    assert set(cells(page)) == names
+    assert f'<option value="{wanted}" selected>' in page.content.decode()
+
+
+def test_a_filter_that_there_is_not_is_refused_by_rest_and_nothing_to_the_page(as_user, ada, people):
+    browser = as_user(ada)
+    assert browser.get("/api/v1/users?second_factor=sms").status_code == 400
+    assert set(cells(browser.get("/users/?second_factor=sms"))) == {"ada", "alice", "bob", "charlie"}
+
+
+@pytest.mark.parametrize("path", ["/users/", "/api/v1/users", "/api/v1/users?second_factor=none"])
+def test_as_many_queries_for_fifty_as_for_one(as_user, ada, path):
+    browser = as_user(ada)
+    browser.get(path)
+    counts = []
+    for more in (1, 48):
+        for _ in range(more):
+            user = UserFactory()
+            if "none" not in path:
+                with_app(user)
+                with_passkey(user)
+        with CaptureQueriesContext(connection) as queries:
+            assert browser.get(path).status_code == 200
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+
+
+def test_secrets_are_not_even_read(as_user, ada, people):
+    with CaptureQueriesContext(connection) as queries:
+        as_user(ada).get("/api/v1/users")
+    rows = [query["sql"] for query in queries if "mfa_authenticator" in query["sql"]]
+    assert rows and not any('"data"' in sql for sql in rows)
+
+
+@pytest.mark.parametrize(("who", "status"), [("una", 200), ("olga", 403), ("alice", 403)])
+def test_only_who_sees_people_is_told(request, as_user, people, who, status):
+    browser = as_user(request.getfixturevalue(who))
+    for path in ("/users/?second_factor=none", "/api/v1/users?second_factor=none", "/api/v1/users/charlie"):
+        answer = browser.get(path)
+        assert answer.status_code == status
+        if status != 200:
+            assert "passkey" not in answer.content.decode().lower()
