@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from provisioning.types import Failure, MigRepartition, PoolConfig
+from msgspec import Meta
+
+from provisioning.types import Failure, MigRepartition, Name, PoolConfig, Text, Word
 
 CHECK = "check"
 SCRUB = "scrub"
@@ -41,10 +43,10 @@ class CheckCommand:
 class CheckAnswer:
     """How it ended: a check's `report` in the published schema, the result of the others, or a failure."""
 
-    kind: str
-    run: str
-    lease: str
-    uuid: str
+    kind: Word
+    run: Name
+    lease: Name
+    uuid: Name
     report: dict[str, Any] | None = None
     failure: Failure | None = None
 
@@ -53,6 +55,6 @@ class CheckAnswer:
 class Repartitioned:
     """What a change of a MIG layout came to: the UUIDs made, in the order asked, or what was not clean."""
 
-    created: tuple[str, ...] = ()
-    unclean: tuple[str, ...] = ()
-    text: str = ""
+    created: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    unclean: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+    text: Text = ""

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import msgspec
 
 T = TypeVar("T")
+MAX_BYTES = 64 * 1024 * 1024
+"""Of one message from the other plane: an inventory of the largest pool has less than half of it."""
 
 
 def dump(value: object) -> Any:
@@ -19,4 +21,38 @@ def load(data: Any, kind: type[T]) -> T:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"not a valid {kind.__name__}: {error}") from error
+        raise ValueError(f"not a valid {kind}: {error}") from error
+
+
+def receive(data: Any, kind: type[T]) -> T:
+    """`load` for what the other plane has sent; `ValueError` also for what no database and no page can hold.
+
+    Refused are nesting without an end, numbers beyond their field, and more than `MAX_BYTES`. Texts lose
+    their NUL characters and half surrogate pairs. A number that is not finite counts as none.
+    """
+    name = getattr(kind, "__name__", str(kind))
+    try:
+        try:
+            raw = msgspec.json.encode(data)
+        except UnicodeEncodeError:
+            raw = msgspec.json.encode(_storable(data))
+        if b"\\u0000" in raw:
+            raw = msgspec.json.encode(_storable(msgspec.json.decode(raw)))
+        if len(raw) > MAX_BYTES:
+            raise ValueError(f"not a valid {name}: {len(raw)} bytes")
+        return msgspec.json.decode(raw, type=kind)
+    except RecursionError:
+        raise ValueError(f"not a valid {name}: nested too deeply") from None
+    except (msgspec.MsgspecError, OverflowError, TypeError) as error:
+        raise ValueError(f"not a valid {name}: {error}") from error
+
+
+def _storable(value: Any) -> Any:
+    """The value with texts that every database takes."""
+    if isinstance(value, str):
+        return value.replace("\0", "").encode("utf-8", "replace").decode()
+    if isinstance(value, list | tuple):
+        return [_storable(each) for each in value]
+    if isinstance(value, dict):
+        return {_storable(key): _storable(each) for key, each in value.items()}
+    return value

@@ -11,9 +11,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 JsonScalar = str | int | float | bool | None
+# Bounds of what nodes report: those of the columns that keep it. A message beyond them is refused.
+_INT32 = 2**31 - 1
+Whole = Annotated[int, Meta(ge=0, le=_INT32)]
+Signed = Annotated[int, Meta(ge=-_INT32, le=_INT32)]
+LargeMib = Annotated[int, Meta(ge=0, le=2**53)]
+Word = Annotated[str, Meta(max_length=40)]
+Name = Annotated[str, Meta(max_length=80)]
+Line = Annotated[str, Meta(max_length=2000)]
+Text = Annotated[str, Meta(max_length=65_536)]
 WHOLE_DEVICE_MILLI = 1000
 
 
@@ -272,12 +283,12 @@ class Observation:
     ref: WorkspaceRef
     state: ObservedState
     ready: bool = False
-    endpoint: str = ""
-    spec_digest: str = ""
-    exit_code: int | None = None
-    code: str = ""
-    message: str = ""
-    log_tail: str = ""
+    endpoint: Annotated[str, Meta(max_length=200)] = ""
+    spec_digest: Annotated[str, Meta(max_length=128)] = ""
+    exit_code: Signed | None = None
+    code: Name = ""
+    message: Text = ""
+    log_tail: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,21 +301,21 @@ class DeviceInfo:
     `facts` is small JSON for people, and changes only when the device does: live values are in samples.
     """
 
-    uuid: str
-    index: int
-    model: str
-    memory_mib: int
+    uuid: Name
+    index: Whole
+    model: Name
+    memory_mib: Whole
     kind: DeviceKind = DeviceKind.GPU
-    parent_uuid: str = ""
+    parent_uuid: Name = ""
     healthy: bool = True
-    health_note: str = ""
-    nodes: tuple[str, ...] = ()
+    health_note: Line = ""
+    nodes: tuple[Line, ...] = ()
     mig_mode: bool = False
-    mig_profile: str = ""
-    mig_start: int = -1
-    island: str = ""
-    numa: int = -1
-    compute_capability: str = ""
+    mig_profile: Word = ""
+    mig_start: Signed = -1
+    island: Word = ""
+    numa: Signed = -1
+    compute_capability: Annotated[str, Meta(max_length=8)] = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -319,22 +330,22 @@ class NodeInfo:
     `dpu_offload`, `memory_tier:cxl`, `cpu:amx` … `facts` is JSON for people, as on a device.
     """
 
-    name: str
-    cpu_milli: int
-    memory_mib: int
-    disk_mib: int
-    devices: tuple[DeviceInfo, ...] = ()
-    programs: Mapping[str, str] = field(default_factory=dict)
+    name: Annotated[str, Meta(min_length=1, max_length=120)]
+    cpu_milli: Whole
+    memory_mib: LargeMib
+    disk_mib: LargeMib
+    devices: Annotated[tuple[DeviceInfo, ...], Meta(max_length=4096)] = ()
+    programs: Annotated[Mapping[Line, Line], Meta(max_length=1024)] = field(default_factory=dict)
     isolation: Isolation = Isolation.NONE
     limits: LimitEnforcement = LimitEnforcement.NONE
-    accelerator_note: str = ""
-    warnings: tuple[str, ...] = ()
+    accelerator_note: Line = ""
+    warnings: Annotated[tuple[Line, ...], Meta(max_length=256)] = ()
     online: bool = True
-    driver_version: str = ""
-    cuda_version: str = ""
-    accelerator_state: str = ""
-    provides: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
+    driver_version: Word = ""
+    cuda_version: Annotated[str, Meta(max_length=20)] = ""
+    accelerator_state: Annotated[str, Meta(max_length=30)] = ""
+    provides: Annotated[tuple[Line, ...], Meta(max_length=1024)] = ()
+    labels: Annotated[Mapping[Line, Line], Meta(max_length=1024)] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -342,19 +353,19 @@ class NodeInfo:
 class Inventory:
     """What a pool has, seen at `observed_at`."""
 
-    nodes: tuple[NodeInfo, ...]
+    nodes: Annotated[tuple[NodeInfo, ...], Meta(max_length=100_000)]
     capabilities: frozenset[Capability]
-    observed_at: float
+    observed_at: Annotated[float, Meta(ge=0, le=1e11)]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A `ProvisioningError` on its way back to the control plane."""
 
-    code: str
-    message: str
+    code: Name
+    message: Text
     retryable: bool
-    blame: str
+    blame: Word
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.contrib.auth.decorators import login_not_required
-from django.core.exceptions import SuspiciousOperation
+from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.core.signals import got_request_exception
 from django.http import HttpRequest, JsonResponse
 from django.urls import URLPattern, path
@@ -141,6 +141,8 @@ class ApiView(APIView):
     def handle_exception(self, exc: Exception) -> Response:
         try:
             return super().handle_exception(exc)
+        except RequestDataTooBig:
+            return _problem(413, "too_large", _("The body is too large."), self.request)
         except SuspiciousOperation as error:
             return _problem(400, "bad_request", str(error), self.request)
         except Exception as error:

@@ -12,12 +12,15 @@ import structlog
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
+from django.utils.translation import gettext as _
 
 from portal.common import origins
 from portal.common.errors import PortalError
 from portal.common.problems import plain_response
 
 REFUSALS = frozenset({401, 403, 429})
+# Below these, programs ask: they are answered with a problem, not with a page.
+PROGRAMS = ("/api/", "/agent/", "/scim/")
 log = structlog.get_logger(__name__)
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
@@ -44,6 +47,21 @@ class RequestIdMiddleware:
             origins.end()
         response["X-Request-Id"] = request_id
         return response
+
+
+class StorableMiddleware:
+    """Refuse an address with a NUL character, encoded or not: no database takes one."""
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        query = request.META.get("QUERY_STRING", "")
+        if "\0" not in request.path and "%00" not in query and "\0" not in query:
+            return self.get_response(request)
+        if request.path.startswith(PROGRAMS):
+            return plain_response(400, "bad_request", _("The address has a NUL character."), request)
+        return render(request, "400.html", status=400)
 
 
 class NoStoreMiddleware:

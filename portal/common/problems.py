@@ -26,6 +26,7 @@ _TITLES = {
     406: "Not acceptable",
     409: "Conflict",
     412: "Changed meanwhile",
+    413: "The request is too large",
     415: "Unsupported media type",
     429: "Too many requests",
     500: "Internal error",

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.gpu_checks import policy, results
-from provisioning import messages
+from portal.inventory.node_messages import received
 from provisioning.check_messages import CheckAnswer
 
 
@@ -23,4 +23,6 @@ def gpu_check_progress(run: str, lease: str, progress: dict[str, Any]) -> None:
 
 @app.task(name="control.apply_gpu_check")
 def apply_gpu_check(answer: dict[str, Any]) -> None:
-    results.apply_answer(messages.load(answer, CheckAnswer))
+    found = received(answer, CheckAnswer, of="a GPU check")
+    if found is not None:
+        results.apply_answer(found)

@@ -6,8 +6,9 @@ from typing import Any
 
 from portal.inventory import node_commands, services
 from portal.inventory.models import Pool
+from portal.inventory.node_messages import received
 from provisioning import messages
-from provisioning.types import Failure
+from provisioning.types import Failure, Inventory
 
 
 def refresh_due() -> None:
@@ -28,10 +29,12 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
     pool = Pool.objects.filter(slug=pool_slug).first()
     if pool is None:
         return
+    of = f"the pool {pool.slug}"
     if inventory is not None:
-        services.apply_inventory(pool=pool, inventory=services.load_inventory(inventory))
-    elif failure is not None:
-        services.apply_inventory_failure(pool=pool, failure=messages.load(failure, Failure))
+        if (seen := received(inventory, Inventory, of=of)) is not None:
+            services.apply_inventory(pool=pool, inventory=seen)
+    elif failure is not None and (refused := received(failure, Failure, of=of)) is not None:
+        services.apply_inventory_failure(pool=pool, failure=refused)
 
 
 def ask(pool: Pool) -> None:

@@ -82,7 +82,7 @@ def apply_samples(
     silent = refused = 0
     for item in rollups:
         try:
-            rollup = messages.load(item, Rollup)
+            rollup = messages.receive(item, Rollup)
             row = _minute_of(rollup, now_s)
         except ValueError as error:
             log.warning("a sample of %s left out: %s", _short(node_name), _short(error, 300))

@@ -36,7 +36,6 @@ from portal.inventory.domain_events import (
 from portal.inventory.inventory_sync import UNSEEN_STATES, apply_devices
 from portal.inventory.models import Node, Pool, PoolState
 from portal.inventory.node_commands import config_of
-from provisioning import messages
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_class, driver_for
 from provisioning.types import Failure, Inventory, NodeInfo
@@ -282,7 +281,3 @@ def set_cordon(*, actor: User | SystemActor, node_id: UUID, cordoned: bool, reas
             emit(NodeUncordoned(node.pk))
             emit(CapacityFreed())
     return node
-
-
-def load_inventory(data: Any) -> Inventory:
-    return messages.load(data, Inventory)

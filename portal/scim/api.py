@@ -26,6 +26,7 @@ from portal.accounts.authentication import TokenAuthentication
 from portal.accounts.models import ApiToken
 from portal.common.actors import SystemActor
 from portal.common.errors import PortalError, StateConflict
+from portal.common.json_input import InvalidJson, parse_json
 from portal.common.reasons.codes import ScimCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -54,8 +55,9 @@ class ScimParser(parsers.BaseParser):
         if len(raw) > MAX_BODY:
             raise errors.too_large(Reason(ScimCode.TOO_LARGE))
         try:
-            found = json.loads(raw)
-        except (ValueError, RecursionError):
+            # NUL characters are taken out of the texts that are kept.
+            found = parse_json(raw, strict=False)
+        except InvalidJson:
             found = None
         if not isinstance(found, dict):
             raise errors.invalid_syntax(Reason(ScimCode.BODY_NOT_JSON))

@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import nodes_to_ask
+from portal.inventory.node_messages import received
 from portal.workspaces import dispatch, results
 from portal.workspaces.models import IdempotencyKey
-from provisioning import messages
 from provisioning.types import Observation
 
 IDEMPOTENCY_KEPT = timedelta(days=1)
@@ -27,8 +27,11 @@ def ask_for_owned() -> None:
 def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> None:
     """End orphans; an answer about a pool that has gone meanwhile is dropped."""
     pool = Pool.objects.filter(slug=pool_slug).first()
-    if pool is not None:
-        results.apply_owned(pool=pool, node_name=node_name, owned=messages.load(owned, list[Observation]))
+    if pool is None:
+        return
+    found = received(owned, list[Observation], of=f"the node {node_name} of {pool_slug}")
+    if found is not None:
+        results.apply_owned(pool=pool, node_name=node_name, owned=found)
 
 
 def clean_up() -> None:

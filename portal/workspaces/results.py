@@ -34,6 +34,7 @@ from provisioning.types import Failure, Observation, ObservedState, Op, Result
 
 log = logging.getLogger(__name__)
 GONE = frozenset({ObservedState.ABSENT})
+MAX_TEXT = 2000
 ENDED = frozenset({ObservedState.ABSENT, ObservedState.STOPPED, ObservedState.FAILED})
 
 
@@ -61,7 +62,7 @@ def apply_result(result: Result) -> bool:
 
 def reported(code: str, text: str) -> Reason:
     """What a driver says of itself, in its own words."""
-    return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)})
+    return Reason(WorkspaceCode.REPORTED, {"code": code, "text": strip_nul(text)[:MAX_TEXT]})
 
 
 def _failed(workspace: Workspace, op: Op, failure: Failure) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
+from portal.inventory.node_messages import received
 from portal.workspaces import housekeeping, reconcile, results
 from portal.workspaces.gateway import publishing
-from provisioning import messages
 from provisioning.types import Result
 
 
@@ -24,7 +24,9 @@ def reconcile_one(workspace_id: str) -> None:
 
 @app.task(name="control.apply_result")
 def apply_result(result: dict[str, Any]) -> None:
-    results.apply_result(messages.load(result, Result))
+    found = received(result, Result, of="a node worker")
+    if found is not None:
+        results.apply_result(found)
 
 
 @app.task(name="control.sweep_orphans")

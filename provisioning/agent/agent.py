@@ -58,6 +58,8 @@ TAIL_BYTES = 16384
 PROBE_FIRST_S = 0.015
 PROBE_MAX_S = 0.1
 BACKOFF_MAX_S = 15.0
+MAX_ITEMS = 10000  # kernels or terminals that are counted
+MAX_STAMP = 40  # characters of a time
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -556,7 +558,7 @@ def http_json(method: str, url: str, token: str, body: Any, timeout_s: float) ->
         raw = response.read(4 * 1024 * 1024)
         try:
             answer = json.loads(raw) if raw else None
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         return response.status, answer
     except (http.client.HTTPException, ValueError) as error:
@@ -575,9 +577,11 @@ def jupyter_activity(port: int, token: str) -> Config:
             continue
         if status != 200 or not isinstance(items, list):
             continue
-        items = [item for item in items if isinstance(item, dict)]
+        # Whoever answers on that port is the user's own: what could not be told anyway is not kept.
+        items = [item for item in items[:MAX_ITEMS] if isinstance(item, dict)]
         summary: Config = {"count": len(items)}
-        stamps = [item["last_activity"] for item in items if isinstance(item.get("last_activity"), str)]
+        stamps = [item.get("last_activity") for item in items]
+        stamps = [stamp for stamp in stamps if isinstance(stamp, str) and len(stamp) <= MAX_STAMP]
         summary["last_activity"] = max(stamps) if stamps else None
         if name == "kernels":
             summary["busy"] = sum(1 for item in items if item.get("execution_state") not in ("idle", "dead"))

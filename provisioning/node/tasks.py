@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import redis
@@ -28,6 +29,7 @@ from provisioning.types import (
 
 log = logging.getLogger(__name__)
 REPLY_TTL_S = 30
+MAX_TEXT = 20_000
 
 
 @app.task(name="node.execute")
@@ -63,7 +65,7 @@ def inventory(pool: dict[str, Any]) -> None:
 def list_owned(pool: dict[str, Any], node: str) -> None:
     """Report everything of ours on the backend; a failure reports nothing and is tried again later."""
     try:
-        owned = driver_for(messages.load(pool, PoolConfig)).list_owned()
+        owned = [within_bounds(seen) for seen in driver_for(messages.load(pool, PoolConfig)).list_owned()]
     except Exception as error:
         log.warning("list_owned of pool %s failed: %s", pool.get("slug"), failure_of(error).message)
         return
@@ -95,9 +97,17 @@ def run(command: Command, *, now: float) -> Result:
     try:
         if now > command.expires_at:
             raise Stale("This command came too late and was not carried out. It is sent again by itself.")
-        return Result(op=command.op, ref=command.ref, lease=command.lease, observation=_call(command))
+        seen = within_bounds(_call(command))
+        return Result(op=command.op, ref=command.ref, lease=command.lease, observation=seen)
     except Exception as error:
         return Result(op=command.op, ref=command.ref, lease=command.lease, failure=failure_of(error))
+
+
+def within_bounds(seen: Observation) -> Observation:
+    """What was seen with texts that the control plane takes: an app may write lines of any length."""
+    if len(seen.log_tail) <= MAX_TEXT and len(seen.message) <= MAX_TEXT:
+        return seen
+    return replace(seen, log_tail=seen.log_tail[-MAX_TEXT:], message=seen.message[:MAX_TEXT])
 
 
 def _call(command: Command) -> Observation:

@@ -55,7 +55,7 @@ def test_a_body_that_is_not_ours(api: Any, bob: Any, body: str) -> None:
 
 def test_a_body_that_is_too_large(api: Any, bob: Any, settings: Any) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
-    problem(api(bob).post("workspaces", {"name": "x" * 200}), 400, "bad_request")
+    problem(api(bob).post("workspaces", {"name": "x" * 200}), 413, "too_large")
 
 
 def test_a_fault_of_our_own_says_nothing_of_its_insides(

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from portal.workspaces import results, services
+from portal.workspaces import reports, results, services
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
@@ -127,7 +127,7 @@ def test_what_is_no_report_is_refused(workspace, report, raw):
 
 @pytest.mark.parametrize("report", REPORTS)
 def test_a_report_that_is_too_large_is_refused(workspace, report):
-    assert post(report, {"x": "y" * 300_000}, token=token_of(workspace)).status_code == 400
+    assert post(report, {"x": "y" * 300_000}, token=token_of(workspace)).status_code == 413
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_an_endpoint_that_is_none_is_refused(workspace, endpoint):
 def test_an_exit_code_that_is_none_is_refused(workspace, code):
     raw = json.dumps({"exit_code": code}).encode()
     status = post("exited", raw=raw, token=token_of(workspace)).status_code
-    assert status == (204 if code in ([], {}) else 400)
+    assert status == 400
 
 
 # --- ready ----------------------------------------------------------------------------------------
@@ -216,7 +216,22 @@ def test_ready_while_it_stops_does_not_revive_it(workspace, alice, sent):
 
 def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, settings):
     run_until_ready(sent, workspace)
-    activity = {"kernels": 2, "busy": None, "gpu": [{"uuid": "GPU-1", "util_percent": 93}]}
+    activity = {
+        "kernels": {"count": 2, "busy": 1, "last_activity": "2026-03-01T12:00:00.5Z"},
+        "terminals": {"count": 0, "last_activity": None},
+        "connections": 4,
+        "cpu_seconds": 12.5,
+        "rss_mib": 900,
+        "processes": 5,
+        "gpus": [
+            {
+                "uuid": "GPU-1",
+                "utilization_percent": 93,
+                "memory_used_mib": 5,
+                "memory_total_mib": None,
+            }
+        ],
+    }
     answered = post("heartbeat", {"activity": activity}, token=token_of(workspace))
     assert (answered.status_code, answered.json()) == (200, {"next_s": settings.HEARTBEAT_S})
     workspace.refresh_from_db()
@@ -224,12 +239,12 @@ def test_a_heartbeat_is_kept_and_says_when_the_next_is_due(workspace, sent, sett
     assert workspace.status.heartbeat_at == timezone.now()
 
 
-def test_a_heartbeat_with_characters_that_no_database_takes_is_kept(workspace, sent):
+def test_of_a_heartbeat_only_what_is_known_is_kept(workspace, sent):
     run_until_ready(sent, workspace)
-    raw = b'{"activity": {"title\\u0000": ["a\\u0000b", {"x": "\\ud800"}]}}'
+    raw = b'{"activity": {"title\\u0000": ["a\\u0000b", {"x": "\\ud800"}], "rss_mib": 7}}'
     assert post("heartbeat", raw=raw, token=token_of(workspace)).status_code == 200
     workspace.refresh_from_db()
-    assert workspace.status.activity == {"title": ["ab", {"x": "?"}]}
+    assert workspace.status.activity == {**dict.fromkeys(reports.FIGURES), "rss_mib": 7}
 
 
 @pytest.mark.parametrize("activity", [5, "busy", [1]])

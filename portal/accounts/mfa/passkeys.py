@@ -8,7 +8,6 @@ answer for its own session. Challenges are kept in the session, each for one pur
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from enum import StrEnum
 from typing import Any
@@ -34,6 +33,7 @@ from fido2.webauthn import (
 
 from portal.accounts.models import AccountStatus, User
 from portal.common.errors import InvalidInput
+from portal.common.json_input import InvalidJson, parse_json
 from portal.common.reasons.codes import MfaCode
 from portal.common.reasons.reason import Reason
 
@@ -176,8 +176,8 @@ def _place(request: HttpRequest) -> tuple[str, str]:
 
 def _parsed(answer: str) -> dict[str, Any]:
     try:
-        given = json.loads(answer) if len(answer) <= MAX_ANSWER else None
-    except ValueError:
+        given = parse_json(answer) if len(answer) <= MAX_ANSWER else None
+    except InvalidJson:
         given = None
     if not isinstance(given, dict):
         raise InvalidInput(Reason(MfaCode.PASSKEY_REFUSED))

@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from provisioning.drivers.local.failures import Busy
+from provisioning.types import Name, Signed, Whole, Word
 
 T = TypeVar("T")
 CLOSED_KEEP_S = 7 * 86400
@@ -85,11 +86,11 @@ class SpareMark:
 class AgentState:
     """The agent's state file; see `provisioning/agent/agent.py`."""
 
-    phase: str
-    generation: int
-    port: int | None = None
-    reason: str = ""
-    exit_code: int | None = None
+    phase: Word
+    generation: Whole
+    port: Whole | None = None
+    reason: Name = ""
+    exit_code: Signed | None = None
 
 
 class WorkspaceDir:
@@ -293,7 +294,7 @@ def _load(path: Path, kind: type[T]) -> T | None:
         return None
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
