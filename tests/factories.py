@@ -111,7 +111,8 @@ class WorkspaceFactory(factory.django.DjangoModelFactory):
 
 def make_token(user: User, *scopes: str, **fields: Any) -> tuple[ApiToken, str]:
     """A token of the user's and its secret; all scopes unless some are named."""
-    made = create_token(actor=user, user=user, name="test", scopes=scopes or (Scope.ALL,), **fields)
+    named = {"name": "test", **fields}
+    made = create_token(actor=user, user=user, scopes=scopes or (Scope.ALL,), **named)
     return made.token, made.secret
 
 

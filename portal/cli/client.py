@@ -141,6 +141,37 @@ class BerthClient:
         """Delete an account for good; with `workspaces` what the user has, too."""
         self._request("DELETE", _user(username), params={"workspaces": "delete"} if workspaces else {})
 
+    def service_accounts(self, team: str) -> Iterator[dict[str, Any]]:
+        """A team's accounts for programs."""
+        return self._rows(_services(team))
+
+    def create_service_account(self, team: str, **account: str) -> dict[str, Any]:
+        """Make one: `name` and, where wanted, `description`."""
+        return self._object("POST", _services(team), json=_given(account))
+
+    def deactivate_service_account(self, team: str, username: str, *, reason: str = "") -> dict[str, Any]:
+        path = f"{_services(team, username)}/deactivate"
+        return self._object("POST", path, json=_given({"reason": reason}))
+
+    def reactivate_service_account(self, team: str, username: str) -> dict[str, Any]:
+        return self._object("POST", f"{_services(team, username)}/reactivate")
+
+    def service_tokens(self, team: str, username: str) -> Iterator[dict[str, Any]]:
+        """The tokens of a service account that work, without their secrets."""
+        return self._rows(f"{_services(team, username)}/tokens")
+
+    def create_service_token(self, team: str, username: str, **token: Any) -> dict[str, Any]:
+        """Make one: `name`, where wanted `scopes` and `expires_at`. The answer has the secret, this once."""
+        return self._object("POST", f"{_services(team, username)}/tokens", json=_given(token))
+
+    def rotate_token(self, token_id: str, *, overlap_hours: int) -> dict[str, Any]:
+        """A new token like this one, which ends after the hours. The answer has the secret, this once."""
+        path = f"/tokens/{quote(token_id, safe='')}/rotate"
+        return self._object("POST", path, json={"overlap_hours": overlap_hours})
+
+    def revoke_token(self, token_id: str) -> None:
+        self._request("DELETE", f"/tokens/{quote(token_id, safe='')}")
+
     def connect(self, workspace: Mapping[str, Any]) -> Connection:
         """The workspace's own origin, for HTTP and WebSockets; the token needs `workspaces:connect`."""
         return Connection(workspace["url"], self._token, timeout_s=self._timeout_s, transport=self._transport)
@@ -256,6 +287,11 @@ def _path(workspace_id: str) -> str:
 
 def _user(username: str) -> str:
     return f"/users/{quote(username, safe='')}"
+
+
+def _services(team: str, username: str = "") -> str:
+    accounts = f"/teams/{quote(team, safe='')}/service-accounts"
+    return f"{accounts}/{quote(username, safe='')}" if username else accounts
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import users
 
         run = getattr(users, arguments.function.removeprefix("user_"))
+    elif arguments.function.startswith("service_account_"):
+        from portal.cli import service_accounts
+
+        run = getattr(service_accounts, arguments.function.removeprefix("service_account_"))
     else:
         from portal.cli import commands
 
@@ -173,6 +177,7 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("-n", "--tail", type=_positive, default=200, metavar="LINES", help="default: 200")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
     _user(commands, common)
+    _service_account(commands, common)
     _gpu(commands, common)
     return top
 
@@ -212,6 +217,51 @@ def _user(commands: Any, common: argparse.ArgumentParser) -> None:
     verb("reactivate", "Give an account back.")
     gone = verb("rm", "Delete an account for good; home folders stay.", asks=True)
     gone.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
+
+
+def _service_account(commands: Any, common: argparse.ArgumentParser) -> None:
+    words = "Manage accounts for programs."
+    top = commands.add_parser("service-account", help=words, description=f"{words} For owners of their team.")
+    verbs = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def verb(name: str, words: str, *, named: bool = True, asks: bool = False) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=words, description=words, parents=[common])
+        made.set_defaults(function=f"service_account_{name}")
+        if named:
+            made.add_argument("username", metavar="NAME", help="with or without its svc-")
+        made.add_argument("--team", default="", metavar="SLUG", help="default: your only team")
+        if asks:
+            made.add_argument("-y", "--yes", action="store_true", help="do not ask")
+        return cast(argparse.ArgumentParser, made)
+
+    verb("ls", "List service accounts; without --team those of all your teams.", named=False)
+    create = verb("create", "Make a service account and print its name.")
+    create.add_argument("--description", default="", metavar="TEXT", help="what it is for")
+    leave = verb("deactivate", "End its tokens and stop its workspaces; files stay.", asks=True)
+    leave.add_argument("--reason", default="", help="for the audit log")
+    verb("reactivate", "Give it back; it needs new tokens.")
+    verb("tokens", "List its tokens, without their secrets.")
+    issue = verb("issue", "Make a token and print its secret, this once.")
+    issue.add_argument("purpose", metavar="PURPOSE", help="what the token is for")
+    issue.add_argument("--days", type=_positive, default=0, metavar="D", help="how long it lives")
+    issue.add_argument(
+        "--scope",
+        action="append",
+        default=[],
+        metavar="SCOPE",
+        help="may be repeated; default: those of the token that asks",
+    )
+    rotate = verb("rotate", "Make a token in the place of another and print its secret, this once.")
+    revoke = verb("revoke", "End a token at once.", asks=True)
+    for each in (rotate, revoke):
+        each.add_argument("token", metavar="TOKEN", help="its beginning, id or name, as `tokens` lists it")
+    rotate.add_argument(
+        "--overlap-hours",
+        type=int,
+        default=24,
+        metavar="H",
+        help="for how long the old one works on; default: 24",
+    )
 
 
 def _gpu(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -38,30 +38,31 @@ def invite(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
-    _ask(
+    confirm(
         arguments,
         f"Deactivate {arguments.username}? Sessions and tokens end, workspaces stop, their files stay.",
     )
-    return _changed(client.deactivate(arguments.username, reason=arguments.reason), arguments)
+    return print_changed(client.deactivate(arguments.username, reason=arguments.reason), arguments)
 
 
 def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
-    return _changed(client.reactivate(arguments.username), arguments)
+    return print_changed(client.reactivate(arguments.username), arguments)
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    _ask(arguments, f"Delete the account of {arguments.username} for good? Home folders stay.")
+    confirm(arguments, f"Delete the account of {arguments.username} for good? Home folders stay.")
     client.delete_user(arguments.username, workspaces=arguments.workspaces)
     if arguments.json:
         return print_json({"username": arguments.username, "deleted": True})
     return print_line(f"The account of {arguments.username} is deleted.")
 
 
-def _changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
+def print_changed(user: dict[str, Any], arguments: argparse.Namespace) -> int:
+    """An account as it is now."""
     return print_json(user) if arguments.json else print_line(f"{user['username']} is {user['status']}.")
 
 
-def _ask(arguments: argparse.Namespace, question: str) -> None:
+def confirm(arguments: argparse.Namespace, question: str) -> None:
     """Raises `CliError` for a no, and `Usage` where nobody is there to answer."""
     if arguments.yes:
         return

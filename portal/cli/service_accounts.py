@@ -1,0 +1,129 @@
+"""What `berth service-account …` does: accounts of teams for programs, and their tokens."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_line, print_table
+from portal.cli.errors import Missing, Usage
+from portal.cli.users import confirm, print_changed
+
+PREFIX = "svc-"
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    teams = [arguments.team] if arguments.team else [row["slug"] for row in client.me()["teams"]]
+    rows = [row for team in teams for row in client.service_accounts(team)]
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("NAME", "TEAM", "STATUS", "TOKENS", "LAST USED", "DESCRIPTION")]
+    for row in rows:
+        tokens, used = str(row["token_count"]), _minute(row["last_used_at"])
+        table.append((row["username"], row["team"], row["status"], tokens, used, row["description"]))
+    return print_table(table)
+
+
+def create(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Make one; its name is all that is printed, so that a script can go on with it."""
+    made = client.create_service_account(
+        _team(client, arguments), name=arguments.username, description=arguments.description
+    )
+    return print_json(made) if arguments.json else print_line(made["username"])
+
+
+def deactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
+    name = _account(arguments)
+    confirm(arguments, f"Deactivate {name}? Its tokens end, its workspaces stop, their files stay.")
+    team = _team(client, arguments)
+    return print_changed(client.deactivate_service_account(team, name, reason=arguments.reason), arguments)
+
+
+def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
+    made = client.reactivate_service_account(_team(client, arguments), _account(arguments))
+    return print_changed(made, arguments)
+
+
+def tokens(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.service_tokens(_team(client, arguments), _account(arguments)))
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("TOKEN", "NAME", "SCOPES", "ENDS", "LAST USED")]
+    for row in rows:
+        scopes, ends = ", ".join(row["scopes"]), _minute(row["expires_at"])
+        table.append((row["prefix"], row["name"], scopes, ends, _minute(row["last_used_at"])))
+    return print_table(table)
+
+
+def issue(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Make a token; its secret is all that is printed."""
+    ends = datetime.now(UTC) + timedelta(days=arguments.days) if arguments.days else None
+    made = client.create_service_token(
+        _team(client, arguments),
+        _account(arguments),
+        name=arguments.purpose,
+        scopes=arguments.scope,
+        expires_at=ends.isoformat(timespec="seconds") if ends else "",
+    )
+    return _print_secret(made, arguments)
+
+
+def rotate(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Make a token that takes the place of another; its secret is all that is printed."""
+    token = _token(client, arguments)
+    return _print_secret(client.rotate_token(token["id"], overlap_hours=arguments.overlap_hours), arguments)
+
+
+def revoke(client: BerthClient, arguments: argparse.Namespace) -> int:
+    token = _token(client, arguments)
+    confirm(arguments, f"Revoke the token {token['prefix']}… (“{token['name']}”) of {token['user']} at once?")
+    client.revoke_token(token["id"])
+    if arguments.json:
+        return print_json({"id": token["id"], "prefix": token["prefix"], "revoked": True})
+    return print_line(f"{token['prefix']}… is revoked.")
+
+
+def _print_secret(made: dict[str, Any], arguments: argparse.Namespace) -> int:
+    return print_json(made) if arguments.json else print_line(made["secret"])
+
+
+def _account(arguments: argparse.Namespace) -> str:
+    """The account's name, whether or not it was given with what all begin with."""
+    given = str(arguments.username)
+    return given if given.startswith(PREFIX) else PREFIX + given
+
+
+def _team(client: BerthClient, arguments: argparse.Namespace) -> str:
+    """The team given, else the only one. Raises `Usage` where there is a choice."""
+    if arguments.team:
+        return str(arguments.team)
+    teams = [row["slug"] for row in client.me()["teams"]]
+    if len(teams) != 1:
+        raise Usage("It is not clear which team is meant.", "Say it with --team SLUG.")
+    return str(teams[0])
+
+
+def _token(client: BerthClient, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The one token of the account that is meant by its id, its beginning or its name.
+
+    Raises `Missing` for none and `Usage` for several.
+    """
+    name, given = _account(arguments), str(arguments.token)
+    rows = list(client.service_tokens(_team(client, arguments), name))
+    found = [row for row in rows if given in (row["id"], row["prefix"])]
+    found = found or [row for row in rows if given == row["name"]]
+    see = f"`berth service-account tokens {name}` lists them."
+    if not found:
+        raise Missing(f"{name} has no token “{given}”.", see)
+    if len(found) > 1:
+        raise Usage(f"{name} has {len(found)} tokens “{given}”.", f"Say which by its beginning: {see}")
+    return found[0]
+
+
+def _minute(at: str | None) -> str:
+    """A time of the API to the minute, in UTC; a dash for none."""
+    if not at:
+        return "-"
+    return datetime.fromisoformat(at).astimezone(UTC).strftime("%Y-%m-%d %H:%MZ")
