@@ -89,9 +89,11 @@ def reactivate(*, actor: User | SystemActor, user: User) -> User:
 def locked(user: User) -> User:
     """The row as it is now, locked with those of all administrators, in one order for everybody.
 
-    Of two administrators who take the right away from each other, the second waits and is refused.
+    Of two administrators who take the right away from each other, the second waits and is refused. The lock
+    is not one on keys: rows that only point to the user are written meanwhile, and nobody waits in a circle.
     """
-    rows = User.objects.filter(Q(pk=user.pk) | Q(is_superuser=True)).order_by("pk").select_for_update()
+    rows = User.objects.filter(Q(pk=user.pk) | Q(is_superuser=True)).order_by("pk")
+    rows = rows.select_for_update(no_key=True)
     return next(row for row in rows if row.pk == user.pk)
 
 

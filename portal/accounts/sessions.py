@@ -54,10 +54,14 @@ def about(user: User) -> list[Target]:
 def sign_in(request: HttpRequest, user: User, *, how: str) -> None:
     """Begin a session of `user`, whose identity has been proven; `how` goes into the audit log.
 
-    Raises `NotAllowed` for a service account.
+    Raises `NotAllowed` for a service account and for one that has been switched off since the proof.
     """
     if user.is_service:
         raise NotAllowed(Reason(AccountCode.SERVICE_ACCOUNT_SIGNS_IN, {"username": user.username}))
+    # Whoever switches it off at this moment waits, and then ends this session; or it is off already.
+    active = User.objects.select_for_update(no_key=True).filter(pk=user.pk, is_active=True)
+    if not active.values_list("pk", flat=True).first():
+        raise NotAllowed(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
     login(request, user, backend=BACKEND)
     request.session[BEGAN_AT] = request.session[PROVEN_AT] = time.time()
     _note(request, user)

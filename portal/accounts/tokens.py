@@ -48,7 +48,7 @@ def create_token(
 
     `made_with` is the token that the request came with: what it makes can do no more and lives no
     longer than itself, or `NotAllowed` is raised. Raises `InvalidInput` (name, scopes, expiry) and
-    `StateConflict` (a service account that is deactivated).
+    `StateConflict` (an account that is deactivated).
     """
     _require_manage(actor, user)
     wanted = checked_scopes(scopes)
@@ -64,6 +64,7 @@ def create_token(
         raise InvalidInput(
             Reason(AccountCode.TOKEN_NAMELESS), errors={"name": [Reason(AccountCode.TOKEN_PURPOSE)]}
         )
+    _lock_user(user)
     made = mint(user=user, name=name, scopes=wanted, expires_at=expires_at, created_by=_maker(actor))
     _record(actor, made.token, AuditKind.TOKEN_CREATED, "made", {"scopes": wanted})
     return made
@@ -80,7 +81,7 @@ def rotate_token(
     """Make a token like this one that begins now, and let this one end by itself after `overlap_hours`.
 
     The new one lives as long as this one was made for. Raises `NotFound`, `NotAllowed`, `InvalidInput`
-    (hours) and `StateConflict` (it has been rotated before, or has ended).
+    (hours) and `StateConflict` (it has been rotated before, or has ended, or its account is deactivated).
     """
     old = _locked(actor, token_id)
     _require_manage(actor, old.user)
@@ -220,18 +221,31 @@ def _check_expiry(expires_at: datetime | None) -> None:
 def _require_manage(actor: User | SystemActor, user: User) -> None:
     if not policies.may_manage_tokens_of(actor, user):
         raise NotAllowed(Reason(AccountCode.TOKEN_FOR_ANOTHER))
-    if user.is_service and not user.is_active:
-        raise StateConflict(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
 
 
 def _locked(actor: User | SystemActor, token_id: UUID) -> ApiToken:
     """A token that the actor may see and nobody has revoked, so that it is rotated but once."""
     seen = ApiToken.objects.unrevoked() if isinstance(actor, SystemActor) else selectors.tokens_for(actor)
-    if not seen.filter(pk=token_id).exists():
+    found = seen.filter(pk=token_id).select_related("user").first()
+    if found is None:
         raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
-    return (
-        ApiToken.objects.select_for_update(of=("self",)).select_related("user__owning_team").get(pk=token_id)
-    )
+    _lock_user(found.user)
+    rows = ApiToken.objects.unrevoked().select_for_update(of=("self",)).select_related("user__owning_team")
+    token = rows.filter(pk=token_id).first()
+    if token is None:
+        # Revoked in between.
+        raise NotFound(Reason(AccountCode.NO_SUCH_TOKEN))
+    return token
+
+
+def _lock_user(user: User) -> None:
+    """Whoever switches the account off at this moment waits, and then finds the token; or it is off already.
+
+    Raises `StateConflict`.
+    """
+    active = User.objects.select_for_update(no_key=True).filter(pk=user.pk, is_active=True)
+    if not active.values_list("pk", flat=True).first():
+        raise StateConflict(Reason(AccountCode.USER_DEACTIVATED, {"username": user.username}))
 
 
 def _maker(actor: User | SystemActor) -> User | None:

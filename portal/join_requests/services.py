@@ -270,7 +270,7 @@ def _open(requests: QuerySet[JoinRequest] | None = None) -> QuerySet[JoinRequest
 
 def _locked(actor: User, request_id: UUID) -> JoinRequest:
     """The request under its lock; `NotFound` where the actor may not see it."""
-    found = JoinRequest.objects.select_related("team", "requester", "decided_by").filter(pk=request_id)
+    found = JoinRequest.objects.select_related("team", "requester").filter(pk=request_id)
     request = found.filter(policies.visible_to(actor)).select_for_update(of=("self",)).first()
     if request is None:
         raise NotFound(Reason(JoinCode.NO_SUCH_JOIN_REQUEST))

@@ -106,6 +106,8 @@ def create(
 def delete(*, actor: User | SystemActor, rule: TrustRule) -> None:
     """Take a rule away; tokens that it gave end by themselves, within its minutes."""
     _require_manage(actor, rule.account)
+    # An exchange by it that is under way ends before it does.
+    User.objects.select_for_update(no_key=True).get(pk=rule.account_id)
     _record(actor, rule, AuditKind.TRUST_RULE_DELETED, "deleted")
     rule.delete()
 

@@ -13,7 +13,7 @@ from portal.quota_requests.services import grants, requests, rules
 from portal.quotas.models import Grant
 from tests.factories import MembershipFactory, UserFactory
 from tests.quota_requests.helpers import ask, in_hours
-from tests.workspaces.test_races import at_once
+from tests.races import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

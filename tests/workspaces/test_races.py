@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from portal.catalog import selectors as catalog_selectors
 from portal.inventory.models import AllocatedDevice
@@ -18,28 +15,12 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import IdempotencyKey, Workspace
 from provisioning.types import Op
 from tests.factories import FlavorFactory, MembershipFactory, UserFactory, simulated_pool
+from tests.races import at_once
 from tests.sweeps import sweep
 from tests.workspaces.helpers import check_invariants, run_until_ready, seen
 
 pytestmark = pytest.mark.django_db(transaction=True)
 THREADS = 20
-
-
-def at_once(jobs: list[Callable[[], Any]]) -> list[Any]:
-    """Run all jobs in threads that begin together; the results, or the exceptions, in order."""
-    gate = threading.Barrier(len(jobs))
-
-    def one(job: Callable[[], Any]) -> Any:
-        gate.wait(timeout=30)
-        try:
-            return job()
-        except Exception as error:
-            return error
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(len(jobs)) as threads:
-        return list(threads.map(one, jobs))
 
 
 @pytest.fixture

@@ -67,6 +67,9 @@ def _exchange(assertion: Assertion, account: str, scopes: Sequence[str]) -> Exch
     if not active.values_list("pk", flat=True).first():
         named = {"username": rule.account.username}
         raise Refused(Reason(ExchangeCode.ACCOUNT_INACTIVE, named), {**about, "account": rule.account})
+    # Rules are deleted under the same lock.
+    if not TrustRule.objects.filter(pk=rule.pk).exists():
+        raise Refused(Reason(ExchangeCode.NO_RULE_MATCHES, {"rules": 0}), about)
     spent = _spend(assertion, rule, about)
     now = timezone.now()
     made = tokens.mint(

@@ -1,0 +1,127 @@
+"""Accounts at the moment of their beginning and their end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from django.test import Client
+
+from portal.accounts import deactivation, links, sessions, users
+from portal.accounts.links import LinkKind
+from portal.accounts.models import User, UserSession
+from portal.common.actors import SYSTEM
+from portal.common.errors import StateConflict
+from portal.events.models import Event
+from tests.factories import PASSWORD, UserFactory
+from tests.races import Meanwhile, at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+HOME = "/"
+
+
+@pytest.fixture
+def ada() -> User:
+    return UserFactory(username="ada", is_superuser=True)
+
+
+def signing_in(client: Client):
+    return lambda: client.post(
+        "/sign-in/", {"username": "bob", "password": PASSWORD}, REMOTE_ADDR="192.0.2.7"
+    )
+
+
+def signed_in(client: Client) -> bool:
+    return client.get("/account/").status_code == 200
+
+
+def out(bob: User, *clients: Client) -> None:
+    """Nobody is signed in as bob, nor will be when the account is given back."""
+    assert not bool([each for each in clients if signed_in(each)])
+    assert not UserSession.objects.filter(user=bob).exists()
+    deactivation.reactivate(actor=SYSTEM, user=bob)
+    assert not bool([each for each in clients if signed_in(each)])
+
+
+def test_an_invitation_accepted_eight_times_at_once_sets_one_password(ada):
+    link = users.invite(actor=ada, username="gina")
+    token = link.url.rstrip("/").rsplit("/", 1)[-1]
+    assert links.opened(link.user.pk, token) is not None
+    passwords = [f"heron-{number}-vault-97" for number in range(8)]
+    outcomes = at_once(
+        [
+            lambda given=given: users.join(
+                user=link.user, kind=LinkKind.INVITATION, link=token, password=given
+            )
+            for given in passwords
+        ]
+    )
+    assert Counter(type(each) for each in outcomes) == {User: 1, StateConflict: 7}, outcomes
+    gina = User.objects.get(username="gina")
+    works = [given for given in passwords if gina.check_password(given)]
+    winner = next(place for place, each in enumerate(outcomes) if isinstance(each, User))
+    assert works == [passwords[winner]]
+    assert Event.objects.filter(kind="user.joined").count() == 1
+
+
+def test_an_invitation_is_accepted_by_the_page_twice_at_once(ada):
+    link = users.invite(actor=ada, username="gina")
+    path = "/" + link.url.split("/", 3)[3]
+    clients = [Client(), Client()]
+
+    def accept(client: Client, password: str):
+        return lambda: client.post(path, {"password": password, "repeated": password}).status_code
+
+    statuses = at_once([accept(clients[0], "heron-vault-97"), accept(clients[1], "otter-cabin-31")])
+    assert Counter(statuses) == {302: 1, 409: 1}, statuses
+    assert [signed_in(client) for client in clients] == [status == 302 for status in statuses]
+
+
+def test_an_account_deactivated_while_its_invitation_is_accepted_is_not_signed_in(ada, monkeypatch):
+    link = users.invite(actor=ada, username="gina")
+    token = link.url.rstrip("/").rsplit("/", 1)[-1]
+    meanwhile = Meanwhile(
+        monkeypatch, users, "_set_password", lambda: deactivation.deactivate(actor=ada, user=link.user)
+    )
+    users.join(user=link.user, kind=LinkKind.INVITATION, link=token, password="heron-vault-97")
+    assert not isinstance(meanwhile.outcome(), Exception)
+    assert not User.objects.get(username="gina").is_active
+
+
+@pytest.mark.parametrize("moment", ["login", "_note"])
+def test_deactivated_in_the_middle_of_a_sign_in(ada, bob, monkeypatch, moment):
+    client = Client()
+    meanwhile = Meanwhile(monkeypatch, sessions, moment, lambda: deactivation.deactivate(actor=ada, user=bob))
+    signing_in(client)()
+    assert not isinstance(meanwhile.outcome(), Exception)
+    out(bob, client)
+
+
+def test_a_sign_in_in_the_middle_of_a_deactivation(ada, bob, monkeypatch):
+    """The password was right when it was looked at; the session would begin after the end of all others."""
+    client = Client()
+    meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", signing_in(client))
+    deactivation.deactivate(actor=ada, user=bob)
+    assert meanwhile.outcome().status_code in (200, 302, 403)
+    out(bob, client)
+    assert not Event.objects.filter(kind="session.signed_in").exists()
+
+
+def test_sign_ins_and_a_deactivation_at_once(ada, bob):
+    clients = [Client() for _ in range(5)]
+    outcomes = at_once(
+        [lambda: deactivation.deactivate(actor=ada, user=bob), *(signing_in(each) for each in clients)]
+    )
+    assert not [each for each in outcomes if isinstance(each, Exception)], outcomes
+    out(bob, *clients)
+    # Who came in at all did so before.
+    ended = Event.objects.get(kind="user.deactivated")
+    assert not Event.objects.filter(kind="session.signed_in", pk__gt=ended.pk).exists()
+
+
+def test_signed_out_everywhere_in_the_middle_of_a_sign_in(bob, monkeypatch):
+    client = Client()
+    meanwhile = Meanwhile(monkeypatch, sessions, "login", lambda: users.end_sessions(actor=bob, user=bob))
+    signing_in(client)()
+    assert not isinstance(meanwhile.outcome(), Exception)
+    assert not signed_in(client)

@@ -1,0 +1,91 @@
+"""One request to join, decided several times at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from portal.accounts import deactivation
+from portal.accounts.models import Membership, Role
+from portal.common.actors import SYSTEM
+from portal.common.errors import StateConflict
+from portal.common.reasons.codes import JoinCode
+from portal.events.models import Event
+from portal.join_requests import services
+from portal.join_requests.models import JoinRequest, JoinStatus
+from tests.factories import MembershipFactory, UserFactory
+from tests.races import Meanwhile, at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def fay():
+    return UserFactory(username="fay")
+
+
+@pytest.fixture
+def owners(team, alice):
+    return [
+        alice,
+        *(MembershipFactory(team=team, role=Role.OWNER, user=UserFactory()).user for _ in range(5)),
+    ]
+
+
+@pytest.fixture
+def asked(team, fay) -> JoinRequest:
+    return services.ask(actor=fay, slug="vision", text="We share the corpus")[0]
+
+
+def test_six_owners_who_approve_at_once_take_the_asker_in_once(asked, owners, team, fay):
+    outcomes = at_once(
+        [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners]
+    )
+    assert Counter(type(each) for each in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
+    winner = owners[next(place for place, each in enumerate(outcomes) if isinstance(each, JoinRequest))]
+    for each in outcomes:
+        if isinstance(each, StateConflict):
+            assert each.reason.code is JoinCode.JOIN_APPROVED_ALREADY
+            assert each.reason.params == {"who": winner.username}
+    assert Membership.objects.get(team=team, user=fay).role == Role.MEMBER
+    asked.refresh_from_db()
+    assert (asked.status, asked.decided_by) == (JoinStatus.APPROVED, winner)
+    assert Event.objects.filter(kind="team.join_approved").count() == 1
+
+
+def test_approved_and_refused_at_once_is_one_of_both(asked, owners, team, fay):
+    approve = [lambda owner=owner: services.approve(actor=owner, request_id=asked.pk) for owner in owners[:3]]
+    refuse = [
+        lambda owner=owner: services.refuse(actor=owner, request_id=asked.pk, reason="Full")
+        for owner in owners[3:]
+    ]
+    outcomes = at_once([*approve, *refuse])
+    assert Counter(type(each) for each in outcomes) == {JoinRequest: 1, StateConflict: 5}, outcomes
+    asked.refresh_from_db()
+    taken = Membership.objects.filter(team=team, user=fay).exists()
+    assert taken == (asked.status == JoinStatus.APPROVED)
+
+
+def test_withdrawn_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+    meanwhile = Meanwhile(
+        monkeypatch, services, "_close", lambda: services.withdraw(actor=fay, request_id=asked.pk)
+    )
+    services.approve(actor=alice, request_id=asked.pk)
+    assert isinstance(meanwhile.outcome(), StateConflict)
+    assert Membership.objects.filter(team=team, user=fay).exists()
+
+
+def test_the_asker_is_deactivated_in_the_middle_of_an_approval(asked, team, fay, alice, monkeypatch):
+    meanwhile = Meanwhile(
+        monkeypatch,
+        services.accounts,
+        "set_member",
+        lambda: deactivation.deactivate(actor=SYSTEM, user=fay),
+    )
+    services.approve(actor=alice, request_id=asked.pk)
+    assert not isinstance(meanwhile.outcome(), Exception), meanwhile.outcome()
+    asked.refresh_from_db()
+    assert asked.status in (JoinStatus.APPROVED, JoinStatus.WITHDRAWN)
+    fay.refresh_from_db()
+    assert not fay.is_active

@@ -1,0 +1,170 @@
+"""Tokens made at the very moment at which they should not be: nothing that works is left."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from portal.accounts import deactivation, token_lookup, tokens, users
+from portal.accounts.models import ApiToken
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotFound, StateConflict
+from portal.common.reasons.codes import ExchangeCode
+from portal.events.models import Event
+from portal.service_accounts import rules
+from portal.service_accounts.exchange import services
+from portal.service_accounts.exchange.assertions import Refused
+from portal.service_accounts.models import Exchange, TrustRule
+from tests.races import Meanwhile, at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def exchanging(token: str):
+    return lambda: services.exchange(subject_token=token)
+
+
+def code(outcome) -> ExchangeCode:
+    assert isinstance(outcome, Refused), outcome
+    return outcome.reason.code
+
+
+def dead(account, *made) -> None:
+    """No token of the account works, nor comes back with it."""
+    assert not ApiToken.objects.filter(user=account, revoked_at=None).exists()
+    secrets = [each.secret for each in made if isinstance(each, services.Exchanged | tokens.NewToken)]
+    assert [token_lookup.user_of_token(secret) for secret in secrets] == [None] * len(secrets)
+    if account.deleted_at is None:
+        deactivation.reactivate(actor=SYSTEM, user=account)
+        assert [token_lookup.user_of_token(secret) for secret in secrets] == [None] * len(secrets)
+
+
+def test_one_token_brought_eight_times_at_once_is_taken_once(issuer, rule, ci):
+    token = issuer.sign()
+    outcomes = at_once([exchanging(token)] * 8)
+    assert Counter(type(each) for each in outcomes) == {services.Exchanged: 1, Refused: 7}, outcomes
+    assert {code(each) for each in outcomes if isinstance(each, Refused)} == {ExchangeCode.REPLAYED}
+    assert ApiToken.objects.filter(user=ci).count() == Exchange.objects.count() == 1
+    assert Event.objects.filter(kind="token.exchanged").count() == 1
+    assert Event.objects.filter(kind="token.exchange_refused").count() == 7
+
+
+def test_a_replay_in_the_middle_of_the_first(issuer, rule, ci, monkeypatch):
+    token = issuer.sign()
+    second = Meanwhile(monkeypatch, tokens, "mint", exchanging(token))
+    first = services.exchange(subject_token=token)
+    assert code(second.outcome()) is ExchangeCode.REPLAYED
+    assert ApiToken.objects.get(user=ci) == first.token
+
+
+@pytest.mark.parametrize("end", ["deactivate", "delete"])
+def test_the_account_ends_in_the_middle_of_an_exchange(issuer, rule, ci, alice, monkeypatch, end):
+    ending = deactivation.deactivate if end == "deactivate" else users.delete
+    meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: ending(actor=alice, user=ci))
+    made = services.exchange(subject_token=issuer.sign())
+    assert not isinstance(meanwhile.outcome(), Exception)
+    ci.refresh_from_db()
+    assert not ci.is_active
+    dead(ci, made)
+
+
+def test_an_exchange_in_the_middle_of_the_accounts_end(issuer, rule, ci, alice, monkeypatch):
+    meanwhile = Meanwhile(monkeypatch, deactivation, "_end_delegations", exchanging(issuer.sign()))
+    deactivation.deactivate(actor=alice, user=ci)
+    assert code(meanwhile.outcome()) is ExchangeCode.ACCOUNT_INACTIVE
+    dead(ci)
+
+
+def test_exchanges_and_the_accounts_end_at_once(issuer, rule, ci, alice):
+    outcomes = at_once(
+        [
+            lambda: deactivation.deactivate(actor=alice, user=ci),
+            *(exchanging(issuer.sign()) for _ in range(6)),
+        ]
+    )
+    assert not [each for each in outcomes if isinstance(each, Exception) and not isinstance(each, Refused)]
+    dead(ci, *outcomes)
+
+
+def test_a_rule_deleted_in_the_middle_of_an_exchange_gives_nothing_more(issuer, rule, ci, alice, monkeypatch):
+    meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: rules.delete(actor=alice, rule=rule))
+    try:
+        services.exchange(subject_token=issuer.sign())
+    except Refused as refused:
+        assert refused.reason.code is ExchangeCode.NO_RULE_MATCHES
+    assert not isinstance(meanwhile.outcome(), Exception)
+    assert not TrustRule.objects.exists()
+    with pytest.raises(Refused):
+        services.exchange(subject_token=issuer.sign())
+
+
+def test_the_account_ends_while_a_token_of_it_is_issued(ci, alice, monkeypatch):
+    meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
+    made = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
+    assert not isinstance(meanwhile.outcome(), Exception)
+    dead(ci, made)
+
+
+def test_a_token_is_issued_while_the_account_ends(ci, alice, monkeypatch):
+    meanwhile = Meanwhile(
+        monkeypatch,
+        deactivation,
+        "_end_delegations",
+        lambda: tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"]),
+    )
+    deactivation.deactivate(actor=alice, user=ci)
+    assert isinstance(meanwhile.outcome(), StateConflict)
+    dead(ci)
+
+
+def test_the_account_ends_while_a_token_of_it_is_rotated(ci, alice, monkeypatch):
+    old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
+    meanwhile = Meanwhile(monkeypatch, tokens, "mint", lambda: deactivation.deactivate(actor=alice, user=ci))
+    made = tokens.rotate_token(actor=alice, token_id=old.token.pk)
+    assert not isinstance(meanwhile.outcome(), Exception)
+    dead(ci, old, made)
+
+
+def test_a_token_is_rotated_while_the_account_ends(ci, alice, monkeypatch):
+    old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
+    meanwhile = Meanwhile(
+        monkeypatch,
+        deactivation,
+        "_end_delegations",
+        lambda: tokens.rotate_token(actor=alice, token_id=old.token.pk),
+    )
+    deactivation.deactivate(actor=alice, user=ci)
+    assert isinstance(meanwhile.outcome(), NotFound | StateConflict), meanwhile.outcome()
+    dead(ci, old)
+
+
+def test_a_token_revoked_while_it_is_being_rotated_does_not_live_on_in_another(ci, alice, monkeypatch):
+    """Revoked between being found and being locked, it is not there to be rotated."""
+    old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
+    meanwhile = Meanwhile(
+        monkeypatch,
+        tokens,
+        "_lock_user",
+        lambda: tokens.revoke_token(actor=alice, token_id=old.token.pk),
+    )
+    try:
+        made = [tokens.rotate_token(actor=alice, token_id=old.token.pk)]
+    except NotFound:
+        made = []
+    assert meanwhile.outcome() is None
+    works = [each for each in made if token_lookup.user_of_token(each.secret)]
+    assert token_lookup.user_of_token(old.secret) is None
+    # SQLite's transactions stand in line: there the token was rotated first, and then the old one revoked.
+    rotated = ApiToken.objects.filter(replaces=old.token)
+    assert len(works) == rotated.count()
+    old.token.refresh_from_db()
+    for each in rotated:
+        assert each.created_at <= old.token.revoked_at
+
+
+def test_one_token_rotated_eight_times_at_once_has_one_successor(ci, alice):
+    old = tokens.create_token(actor=alice, user=ci, name="nightly", scopes=["workspaces:read"])
+    outcomes = at_once([lambda: tokens.rotate_token(actor=alice, token_id=old.token.pk)] * 8)
+    assert Counter(type(each) for each in outcomes) == {tokens.NewToken: 1, StateConflict: 7}, outcomes
+    assert ApiToken.objects.filter(replaces=old.token).count() == 1
