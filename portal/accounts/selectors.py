@@ -9,7 +9,6 @@ from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from portal.accounts import policies
-from portal.accounts.mfa import factors
 from portal.accounts.models import ApiToken, ApiTokenQuerySet, Membership, Role, Team, User, UserQuerySet
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import AccountCode
@@ -112,11 +111,11 @@ def still_valid(actor: User, token: ApiToken | None) -> bool:
 
 
 def users_for(actor: User) -> UserQuerySet:
-    """All accounts that there are, with places in teams and second factors; administrators and auditors."""
+    """All accounts that there are, with places in teams; administrators and auditors."""
     policies.require_see_people(actor)
     places = Membership.objects.select_related("team").order_by("team__slug")
     found = User.objects.existing().select_related("owning_team")
-    return factors.with_factors(found.prefetch_related(Prefetch("memberships", places))).order_by("username")
+    return found.prefetch_related(Prefetch("memberships", places)).order_by("username")
 
 
 def user_by_name(actor: User, username: str) -> User:

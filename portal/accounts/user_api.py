@@ -109,7 +109,7 @@ class UserViewSet(ReadViewSet):
     lookup_value_converter = "username"
 
     def get_queryset(self) -> QuerySet[User]:
-        return selectors.users_for(self.request.user)
+        return factors.with_factors(selectors.users_for(self.request.user))
 
     def get_object(self) -> User:
         return selectors.user_by_name(self.request.user, self.kwargs["username"])

@@ -40,7 +40,7 @@ def people(request: SignedInRequest) -> HttpResponse:
     """All accounts, and the form that invites. The link of a new one is in this answer and nowhere else."""
     if request.method == "POST":
         policies.require_administrator(request.user)
-    found = selectors.users_for(request.user)
+    found = factors.with_factors(selectors.users_for(request.user))
     form = InviteForm(request.POST or None)
     link = None
     if request.method == "POST" and form.is_valid():

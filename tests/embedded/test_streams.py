@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +16,7 @@ from django.urls import URLPattern, URLResolver, path
 from portal import stream_urls, urls
 from portal.common.serving import SyncHandler, client_address
 from portal.embedded import traefik
+from portal.embedded.environment import ROOT
 
 ID = "8d1f6a3e-0b52-4c7a-9a35-0d6c6a9f6f10"
 _VALUES = {"uuid": ID, "int": "7"}
@@ -93,3 +97,13 @@ def test_a_web_process_ends_what_would_never_end(settings: pytest.FixtureRequest
 )
 def test_only_proxies_on_this_machine_say_who_asks(peer: str, forwarded_for: str, client: str) -> None:
     assert client_address(peer, forwarded_for) == client
+
+
+def test_the_process_loads_its_urls_with_its_own_settings() -> None:
+    """It has fewer apps than the portal: an import of one of the others ends every stream."""
+    code = "import django; django.setup(); import portal.asgi, portal.stream_urls"
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "portal.gateway_settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

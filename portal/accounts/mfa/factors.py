@@ -82,8 +82,11 @@ def with_factors(users: UserQuerySet) -> UserQuerySet:
 
 
 def kinds_of(user: User) -> list[SecondFactor]:
-    """Which factors a user of `with_factors` has set up, each once."""
-    held = {_KINDS[row.type] for row in getattr(user, _HELD)}
+    """Which factors a user has set up, each once; asked of the database unless `with_factors` has done so."""
+    rows = getattr(user, _HELD, None)
+    if rows is None:
+        rows = Authenticator.objects.filter(user=user, type__in=FACTORS).only("type")
+    held = {_KINDS[row.type] for row in rows}
     return [kind for kind in SecondFactor if kind in held]
 
 
