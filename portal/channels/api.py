@@ -12,7 +12,7 @@ from rest_framework.decorators import action
 from rest_framework.response import Response
 
 from portal.accounts.models import Team
-from portal.channels import selectors, services
+from portal.channels import policies, selectors, services
 from portal.channels.models import Channel, Message, MessageStatus
 from portal.common.api import (
     ListViewSet,
@@ -87,6 +87,9 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
 
     status = serializers.ChoiceField(MessageStatus.choices)
     next_attempt_at = serializers.DateTimeField(source="due_at", allow_null=True)
+    answer = serializers.SerializerMethodField(
+        help_text="Empty for an auditor: services repeat what they were sent."
+    )
 
     class Meta:
         model = Message
@@ -105,6 +108,10 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
         ]
         read_only_fields = fields
 
+    def get_answer(self, message: Message) -> str:
+        """The context of a list says for whom it is: `only_sees`."""
+        return "" if self.context.get("only_sees") else message.answer
+
 
 class ChannelFilter(filters.FilterSet):
     team = filters.CharFilter(
@@ -120,6 +127,7 @@ class ChannelFilter(filters.FilterSet):
 
 @documented(
     list="List your channels of notices, or those of a team",
+    of="Those of a team for its owners, operators and auditors.",
     retrieve="Read a channel",
     errors=[404],
 )
@@ -141,6 +149,9 @@ class ChannelViewSet(ReadViewSet):
 
     def get_object(self) -> Channel:
         return selectors.channel_by_id(self.request.user, self.kwargs["channel_id"])
+
+    def managed(self) -> Channel:
+        return selectors.managed_channel(self.request.user, self.kwargs["channel_id"])
 
     @operation(
         "Make a channel",
@@ -164,11 +175,11 @@ class ChannelViewSet(ReadViewSet):
     )
     def partial_update(self, request: UserRequest, channel_id: UUID) -> Response:
         given = body_of(request, ChannelChangeSerializer)
-        return self.answer(services.change(actor=request.user, channel=self.get_object(), **given))
+        return self.answer(services.change(actor=request.user, channel=self.managed(), **given))
 
     @operation("Delete a channel", responses={204: None}, errors=[404])
     def destroy(self, request: UserRequest, channel_id: UUID) -> Response:
-        services.delete(actor=request.user, channel=self.get_object())
+        services.delete(actor=request.user, channel=self.managed())
         return Response(status=204)
 
     @operation(
@@ -180,7 +191,7 @@ class ChannelViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def test(self, request: UserRequest, channel_id: UUID) -> Response:
-        made = services.send_test(actor=request.user, channel=self.get_object())
+        made = services.send_test(actor=request.user, channel=self.managed())
         return Response(MessageSerializer(made).data, status=202)
 
 
@@ -196,9 +207,15 @@ class MessageViewSet(ListViewSet):
     scopes = SCOPES
     ordering = ("-id",)
 
+    def _channel(self) -> Channel:
+        return selectors.channel_by_id(self.request.user, self.kwargs["channel_id"])
+
     def get_queryset(self) -> Any:
-        channel = selectors.channel_by_id(self.request.user, self.kwargs["channel_id"])
-        return selectors.messages_of(channel)
+        return selectors.messages_of(self._channel())
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        only_sees = policies.only_sees(self.request.user, self._channel().team)
+        return {**super().get_serializer_context(), "only_sees": only_sees}
 
 
 router = Router()

@@ -1,14 +1,25 @@
-"""Who may manage which channels."""
+"""Who may see and manage which channels."""
 
 from __future__ import annotations
 
 from portal.accounts import policies as accounts
-from portal.accounts.models import User
+from portal.accounts.models import Team, User
 from portal.channels.models import Channel
 from portal.common.actors import SystemActor
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import ChannelCode
 from portal.common.reasons.reason import Reason
+
+
+def require_see_team(actor: User, team: Team) -> None:
+    """See a team's channels and what was sent there: who manages them, and auditors. Raises `NotAllowed`."""
+    if not actor.sees_all:
+        accounts.require_manage_team(actor, team)
+
+
+def only_sees(actor: User, team: Team | None) -> bool:
+    """Of those who may see a channel, who may not manage it. One's own everybody manages."""
+    return team is not None and actor.is_auditor
 
 
 def require_channel(actor: User | SystemActor, channel: Channel) -> None:

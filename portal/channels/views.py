@@ -14,9 +14,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
+from portal.accounts import policies as accounts
 from portal.accounts.forms import add_problems, form_status
 from portal.accounts.models import Team
-from portal.channels import presenters, selectors, services
+from portal.channels import policies, presenters, selectors, services
 from portal.channels.forms import ChannelForm
 from portal.channels.models import Channel, MessageStatus
 from portal.common.errors import PortalError
@@ -38,12 +39,14 @@ def own(request: SignedInRequest) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The channels of a team, for its owners and operators."""
+    """The channels of a team, for its owners and operators; auditors only read."""
     return _listed(request, selectors.team_of(request.user, slug))
 
 
 def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
     found = selectors.channels_of(request.user, of)
+    if request.method == "POST" and of is not None:
+        accounts.require_manage_team(request.user, of)
     form = ChannelForm(request.POST or None, of_team=of is not None)
     if request.method == "POST" and form.is_valid():
         try:
@@ -56,6 +59,7 @@ def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
     context = {
         "team": of,
         "rows": [presenters.row_of(each) for each in found],
+        "manages": not policies.only_sees(request.user, of),
         "form": form,
         "groups": form.groups(),
     }
@@ -72,6 +76,8 @@ def _renamed(error: PortalError) -> dict[str, list[str]]:
 def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     """One channel: how it stands, what was sent there, and its settings."""
     channel = selectors.channel_by_id(request.user, channel_id)
+    if request.method == "POST":
+        policies.require_channel(request.user, channel)
     form = ChannelForm(
         request.POST or None,
         of_team=channel.team is not None,
@@ -91,6 +97,7 @@ def detail(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     context = {
         "row": presenters.row_of(channel),
         "channel": channel,
+        "manages": not policies.only_sees(request.user, channel.team),
         "page": page,
         "rows": rows,
         "waiting": any(each.message.status == MessageStatus.PENDING for each in rows),
@@ -112,7 +119,7 @@ def list_url(channel: Channel) -> str:
 @require_http_methods(["GET", "HEAD", "POST"])
 def test(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     """Send a test. A GET, as after signing in anew, only shows the channel."""
-    channel = selectors.channel_by_id(request.user, channel_id)
+    channel = selectors.managed_channel(request.user, channel_id)
     if request.method == "POST":
         try:
             services.send_test(actor=request.user, channel=channel)
@@ -126,7 +133,7 @@ def test(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def switch(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     """Switch it on or off. A GET only shows the channel."""
-    channel = selectors.channel_by_id(request.user, channel_id)
+    channel = selectors.managed_channel(request.user, channel_id)
     if request.method == "POST":
         enabled = request.POST.get("enabled") == "1"
         services.change(actor=request.user, channel=channel, enabled=enabled)
@@ -138,7 +145,7 @@ def switch(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
 @never_cache
 def delete(request: SignedInRequest, channel_id: UUID) -> HttpResponse:
     """Ask, then delete it."""
-    channel = selectors.channel_by_id(request.user, channel_id)
+    channel = selectors.managed_channel(request.user, channel_id)
     if request.method == "POST":
         back = list_url(channel)
         services.delete(actor=request.user, channel=channel)

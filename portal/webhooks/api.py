@@ -91,7 +91,7 @@ def _with_secret(made: services.WithSecret, *, status: int = 200, **headers: str
 
 @documented(
     list="List the webhooks of the site",
-    of="For operators. Those of a team are below it.",
+    of="For operators and auditors. Those of a team are below it.",
     retrieve="Read a webhook",
 )
 class WebhookViewSet(_Webhooks, ReadViewSet):
@@ -100,6 +100,9 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
 
     def get_object(self) -> Endpoint:
         return selectors.endpoint_by_id(self.request.user, self.kwargs["webhook_id"])
+
+    def managed(self) -> Endpoint:
+        return selectors.managed_endpoint(self.request.user, self.kwargs["webhook_id"])
 
     @operation(
         "Make a webhook of the site",
@@ -121,11 +124,11 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
     )
     def partial_update(self, request: UserRequest, webhook_id: UUID) -> Response:
         given = body_of(request, WebhookChangeSerializer)
-        return self.answer(services.change(actor=request.user, endpoint=self.get_object(), **given))
+        return self.answer(services.change(actor=request.user, endpoint=self.managed(), **given))
 
     @operation("Delete a webhook", description="With its log.", responses={204: None}, errors=[404])
     def destroy(self, request: UserRequest, webhook_id: UUID) -> Response:
-        services.delete(actor=request.user, endpoint=self.get_object())
+        services.delete(actor=request.user, endpoint=self.managed())
         return Response(status=204)
 
     @operation(
@@ -137,7 +140,7 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
     )
     @action(detail=True, methods=["post"])
     def test(self, request: UserRequest, webhook_id: UUID) -> Response:
-        made = services.send_test(actor=request.user, endpoint=self.get_object())
+        made = services.send_test(actor=request.user, endpoint=self.managed())
         return Response(DeliverySerializer(made).data, status=202)
 
     @operation(
@@ -149,10 +152,10 @@ class WebhookViewSet(_Webhooks, ReadViewSet):
     )
     @action(detail=True, methods=["post"], url_path="rotate-secret")
     def rotate_secret(self, request: UserRequest, webhook_id: UUID) -> Response:
-        return _with_secret(services.rotate_secret(actor=request.user, endpoint=self.get_object()))
+        return _with_secret(services.rotate_secret(actor=request.user, endpoint=self.managed()))
 
 
-@documented(list="List the webhooks of a team", of="For its owners and operators.", errors=[404])
+@documented(list="List the webhooks of a team", of="For its owners, operators and auditors.", errors=[404])
 class TeamWebhookViewSet(_Webhooks, ListViewSet):
     def _of(self) -> Team:
         return selectors.team_of(self.request.user, self.kwargs["slug"])
@@ -207,7 +210,9 @@ class DeliveryViewSet(ReadViewSet):
     )
     @action(detail=True, methods=["post"], url_path="again")
     def send_again(self, request: UserRequest, webhook_id: UUID, delivery_id: UUID) -> Response:
-        again = services.send_again(actor=request.user, delivery=self.get_object())
+        endpoint = selectors.managed_endpoint(request.user, webhook_id)
+        delivery = selectors.delivery_by_id(endpoint, delivery_id)
+        again = services.send_again(actor=request.user, delivery=delivery)
         return self.answer(again, status=202)
 
 

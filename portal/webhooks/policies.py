@@ -1,4 +1,4 @@
-"""Who may manage which webhooks, and have what sent."""
+"""Who may see and manage which webhooks, and have what sent."""
 
 from __future__ import annotations
 
@@ -20,6 +20,23 @@ def require_manage(actor: User | SystemActor, team: Team | None) -> None:
         accounts.require_manage_team(actor, team)
     else:
         accounts.require_operator(actor)
+
+
+def require_see(actor: User, team: Team | None) -> None:
+    """See them and what becomes of deliveries: who manages them, and auditors. Raises `NotAllowed`."""
+    if not actor.sees_all:
+        require_manage(actor, team)
+
+
+def only_sees(actor: User) -> bool:
+    """Of those who may see a webhook, who may not manage it: neither owners nor operators are auditors."""
+    return actor.is_auditor
+
+
+def require_see_endpoint(actor: User, endpoint: Endpoint) -> None:
+    """As `require_endpoint`, for who does not want to change anything. Raises `NotAllowed`."""
+    if not only_sees(actor):
+        require_endpoint(actor, endpoint)
 
 
 def require_endpoint(actor: User | SystemActor, endpoint: Endpoint) -> None:

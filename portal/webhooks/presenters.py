@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -31,21 +32,30 @@ LOOKS = {
 
 @dataclass(frozen=True, slots=True)
 class EndpointRow:
-    """A webhook in a list: `word`, `icon` and `tone` say how it stands."""
+    """A webhook in a list: `word`, `icon` and `tone` say how it stands, `url` is what may be seen of it."""
 
     endpoint: Endpoint
+    url: str
     word: str | Promise
     icon: str
     tone: str
 
 
-def row_of(endpoint: Endpoint) -> EndpointRow:
-    """How a webhook stands: off, failing, or well."""
+def row_of(endpoint: Endpoint, *, secrets: bool) -> EndpointRow:
+    """How a webhook stands: off, failing, or well; with `secrets` for who manages it."""
+    url = endpoint.url if secrets else without_secrets(endpoint.url)
     if not endpoint.enabled:
-        return EndpointRow(endpoint, _("Off"), "circle-off", "")
+        return EndpointRow(endpoint, url, _("Off"), "circle-off", "")
     if endpoint.failing_since is not None:
-        return EndpointRow(endpoint, _("Failing"), "alert-triangle", "bad")
-    return EndpointRow(endpoint, _("On"), "circle-check", "ok")
+        return EndpointRow(endpoint, url, _("Failing"), "alert-triangle", "bad")
+    return EndpointRow(endpoint, url, _("On"), "circle-check", "ok")
+
+
+def without_secrets(url: str) -> str:
+    """Scheme, host and port of a URL: whatever stands behind may let anybody in who knows it."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}/" + ("…" if parts.path.strip("/") or parts.query else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +66,7 @@ class DeliveryRow:
     attempts: list[Attempt]
     icon: str
     tone: str
+    secrets: bool
 
     @property
     def last(self) -> Attempt | None:
@@ -76,9 +87,10 @@ class DeliveryRow:
         return [(each, outcome_of(each)) for each in self.attempts]
 
 
-def delivery_row(delivery: Delivery) -> DeliveryRow:
+def delivery_row(delivery: Delivery, *, secrets: bool) -> DeliveryRow:
+    """With `secrets` what was answered, too: it may repeat the URL."""
     icon, tone = LOOKS[DeliveryStatus(delivery.status)]
-    return DeliveryRow(delivery, list(delivery.attempts.all()), icon, tone)
+    return DeliveryRow(delivery, list(delivery.attempts.all()), icon, tone, secrets)
 
 
 def outcome_of(attempt: Attempt) -> str:

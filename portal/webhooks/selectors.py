@@ -1,4 +1,4 @@
-"""Reads of webhooks and their deliveries, by those who may manage them."""
+"""Reads of webhooks and their deliveries, by those who may manage them and by auditors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from portal.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
 def endpoints_of(actor: User, team: Team | None) -> QuerySet[Endpoint]:
     """Those of a team, or of the site, with `pending_count`. Raises `NotAllowed`.
 
-    Of the site's, those about people's accounts are seen by administrators only.
+    Of the site's, those about people's accounts are seen by administrators and auditors only.
     """
-    policies.require_manage(actor, team)
-    hidden = {} if actor.administers else {"sensitive": False}
+    policies.require_see(actor, team)
+    hidden = {} if actor.sees_people else {"sensitive": False}
     pending = Count("deliveries", filter=Q(deliveries__status=DeliveryStatus.PENDING))
     return (
         Endpoint.objects.filter(team=team, **hidden)
@@ -32,19 +32,26 @@ def endpoints_of(actor: User, team: Team | None) -> QuerySet[Endpoint]:
 
 
 def endpoint_by_id(actor: User, endpoint_id: UUID) -> Endpoint:
-    """One that the actor may manage. Raises `NotFound`, and `NotAllowed` for what one may only know of."""
-    visible = Q() if actor.operates else Q(team__memberships__user=actor)
+    """One that the actor may see. Raises `NotFound`, and `NotAllowed` for what one may only know of."""
+    visible = Q() if actor.sees_all else Q(team__memberships__user=actor)
     found = Endpoint.objects.select_related("team", "created_by").filter(visible, pk=endpoint_id).first()
     if found is None:
         raise NotFound(Reason(WebhookCode.NO_SUCH_WEBHOOK))
+    policies.require_see_endpoint(actor, found)
+    return found
+
+
+def managed_endpoint(actor: User, endpoint_id: UUID) -> Endpoint:
+    """One that the actor may manage. Raises `NotFound`, `NotAllowed`."""
+    found = endpoint_by_id(actor, endpoint_id)
     policies.require_endpoint(actor, found)
     return found
 
 
 def team_of(actor: User, slug: str) -> Team:
-    """A team whose webhooks the actor may manage. Raises `NotFound`, `NotAllowed`."""
+    """A team whose webhooks the actor may see. Raises `NotFound`, `NotAllowed`."""
     team = accounts.team_by_slug(actor, slug)
-    policies.require_manage(actor, team)
+    policies.require_see(actor, team)
     return team
 
 

@@ -8,13 +8,22 @@ from rest_framework import serializers
 
 from portal.common.api import StrictSerializer
 from portal.events.event_types import Audience
+from portal.webhooks import policies
 from portal.webhooks.models import Attempt, Delivery, DeliveryStatus, Endpoint
+from portal.webhooks.presenters import without_secrets
+
+
+def _secrets(serializer: serializers.Serializer[Any]) -> bool:
+    """Whether this answer is for somebody who manages what it shows."""
+    request = serializer.context.get("request")
+    return request is None or not policies.only_sees(request.user)
 
 
 class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
     """Where events are sent. `team` is null for one of the site."""
 
     team = serializers.CharField(source="team.slug", allow_null=True, default=None)
+    url = serializers.SerializerMethodField(help_text="For an auditor without what stands behind the host.")
     types = serializers.ListField(child=serializers.CharField())
     previous_secret_until = serializers.DateTimeField(
         source="previous_until",
@@ -41,6 +50,9 @@ class WebhookSerializer(serializers.ModelSerializer[Endpoint]):
             "created_at",
         ]
         read_only_fields = fields
+
+    def get_url(self, endpoint: Endpoint) -> str:
+        return endpoint.url if _secrets(self) else without_secrets(endpoint.url)
 
 
 class NewWebhookSerializer(WebhookSerializer):
@@ -79,10 +91,17 @@ class WebhookChangeSerializer(WebhookCreateSerializer):
 class AttemptSerializer(serializers.ModelSerializer[Attempt]):
     """One try. `error` is why there was no answer; `answer` the first kilobyte of what was answered."""
 
+    answer = serializers.SerializerMethodField(
+        help_text="Empty for an auditor: receivers repeat what they were sent."
+    )
+
     class Meta:
         model = Attempt
         fields = ["number", "at", "duration_ms", "status_code", "error", "answer"]
         read_only_fields = fields
+
+    def get_answer(self, attempt: Attempt) -> str:
+        return attempt.answer if _secrets(self) else ""
 
 
 class DeliverySerializer(serializers.ModelSerializer[Delivery]):

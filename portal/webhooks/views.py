@@ -30,20 +30,23 @@ ROWS_PER_PAGE = 50
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def site(request: SignedInRequest) -> HttpResponse:
-    """The webhooks of the site, for operators."""
+    """The webhooks of the site, for operators; auditors only read."""
     return _listed(request, None)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 def team(request: SignedInRequest, slug: str) -> HttpResponse:
-    """The webhooks of a team, for its owners and operators."""
+    """The webhooks of a team, for its owners and operators; auditors only read."""
     return _listed(request, selectors.team_of(request.user, slug))
 
 
 def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
     """The list, and the form for another one. Its secret is in this answer and nowhere else."""
     found = selectors.endpoints_of(request.user, of)
+    manages = not policies.only_sees(request.user)
+    if request.method == "POST":
+        policies.require_manage(request.user, of)
     form = _form(request, of)
     made = None
     if request.method == "POST" and form.is_valid():
@@ -55,7 +58,8 @@ def _listed(request: SignedInRequest, of: Team | None) -> HttpResponse:
             form = _form(request, of, empty=True)
     context = {
         "team": of,
-        "rows": [presenters.row_of(each) for each in found],
+        "rows": [presenters.row_of(each, secrets=manages) for each in found],
+        "manages": manages,
         "form": form,
         "made": made,
         "groups": form.groups(),
@@ -77,6 +81,8 @@ def _form(
 def detail(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     """One webhook: how it stands, what it is sent, and the log of its deliveries."""
     endpoint = selectors.endpoint_by_id(request.user, webhook_id)
+    if request.method == "POST":
+        policies.require_endpoint(request.user, endpoint)
     form = _form(request, endpoint.team, endpoint=endpoint)
     if request.method == "POST" and form.is_valid():
         try:
@@ -98,9 +104,11 @@ def _detail(
     if only in DeliveryStatus.values:
         log = log.filter(status=only)
     page = Paginator(log, ROWS_PER_PAGE).get_page(request.GET.get("page"))
-    rows = [presenters.delivery_row(each) for each in page.object_list]
+    manages = not policies.only_sees(request.user)
+    rows = [presenters.delivery_row(each, secrets=manages) for each in page.object_list]
     context: dict[str, Any] = {
-        "row": presenters.row_of(endpoint),
+        "row": presenters.row_of(endpoint, secrets=manages),
+        "manages": manages,
         "endpoint": endpoint,
         "page": page,
         "rows": rows,
@@ -126,7 +134,7 @@ def list_url(endpoint: Endpoint) -> str:
 @require_http_methods(["GET", "HEAD", "POST"])
 def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     """Send a test. A GET, as after signing in anew, only shows the webhook."""
-    endpoint = selectors.endpoint_by_id(request.user, webhook_id)
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method == "POST":
         try:
             services.send_test(actor=request.user, endpoint=endpoint)
@@ -140,7 +148,7 @@ def test(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def again(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> HttpResponse:
     """Send a delivery once more. A GET only shows the webhook."""
-    endpoint = selectors.endpoint_by_id(request.user, webhook_id)
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
     delivery = selectors.delivery_by_id(endpoint, delivery_id)
     if request.method == "POST":
         try:
@@ -156,7 +164,7 @@ def again(request: SignedInRequest, webhook_id: UUID, delivery_id: UUID) -> Http
 @never_cache
 def rotate(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     """Make another secret; it is in this answer and nowhere else. A GET only shows the webhook."""
-    endpoint = selectors.endpoint_by_id(request.user, webhook_id)
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method != "POST":
         return redirect("webhooks:detail", webhook_id)
     made = services.rotate_secret(actor=request.user, endpoint=endpoint)
@@ -166,7 +174,7 @@ def rotate(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 def switch(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     """Switch it on or off. A GET only shows the webhook."""
-    endpoint = selectors.endpoint_by_id(request.user, webhook_id)
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method == "POST":
         changed = services.change(
             actor=request.user, endpoint=endpoint, enabled=request.POST.get("enabled") == "1"
@@ -179,8 +187,7 @@ def switch(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
 @never_cache
 def delete(request: SignedInRequest, webhook_id: UUID) -> HttpResponse:
     """Ask, then delete it."""
-    endpoint = selectors.endpoint_by_id(request.user, webhook_id)
-    policies.require_endpoint(request.user, endpoint)
+    endpoint = selectors.managed_endpoint(request.user, webhook_id)
     if request.method == "POST":
         back = list_url(endpoint)
         services.delete(actor=request.user, endpoint=endpoint)

@@ -20,11 +20,9 @@ these people (`python -m tests.permissions.roles > docs/roles.md`). How roles ar
 |---|---|
 | outsider | signed in, in another team |
 | viewer | a viewer of the team |
-| viewer | a viewer of the team |
 | member | another member of the team |
 | its user | the member whose workspace, token, notice or request it is |
 | owner | an owner of that team |
-| auditor | the site role; with a session: tokens of theirs only read |
 | auditor | the site role; with a session: tokens of theirs only read |
 | operator | the site role; in no team |
 | administrator | the site role; in no team |
