@@ -15,13 +15,15 @@ from portal.accounts.selectors import user_by_name
 from portal.accounts.user_api import Administrates
 from portal.common.api import ApiView, ListViewSet, UserRequest, body_of, documented, operation, routes
 from portal.common.scopes import Scope
-from portal.identity import presenters, selectors, services
+from portal.identity import lookups, presenters, selectors, services
 from portal.identity.config import Provider
 from portal.identity.decisions import decide
 from portal.identity.models import IdentityLink
 from portal.identity.serializers import (
     IdentityLinkCreateSerializer,
     IdentityLinkSerializer,
+    LookUpRequestSerializer,
+    LookUpSerializer,
     PreviewRequestSerializer,
     PreviewSerializer,
     ProviderListSerializer,
@@ -82,6 +84,25 @@ class Preview(_View):
         return Response(PreviewSerializer(presenters.decision_json(decide(found, claims))).data)
 
 
+class Test(_View):
+    @operation(
+        "Test a directory",
+        description="LDAP only: reads somebody's attributes and groups by the account that searches, and "
+        "says what a sign-in of theirs would do. Signs nobody in and changes nothing; the audit log says who "
+        "asked for whom.",
+        request=LookUpRequestSerializer,
+        responses={200: LookUpSerializer},
+        parameters=[PROVIDER],
+        errors=[400, 404, 409, 415, 503],
+    )
+    def post(self, request: UserRequest, idp: str) -> Response:
+        provider = selectors.provider_for(request.user, idp)
+        username = body_of(request, LookUpRequestSerializer)["username"]
+        found = lookups.look_up(actor=request.user, provider=provider, username=username)
+        outcome = presenters.decision_json(found.decision)
+        return Response(LookUpSerializer({"claims": found.claims, "outcome": outcome}).data)
+
+
 @documented(
     list="List the accounts that are linked to a provider", of="By name. For administrators.", errors=[404]
 )
@@ -140,6 +161,7 @@ urlpatterns = [
     *routes("sign-in-providers", Providers, "sign-in-provider-list"),
     *routes("sign-in-providers/<slug:idp>", ProviderDetail, "sign-in-provider-detail"),
     *routes("sign-in-providers/<slug:idp>/preview", Preview, "sign-in-provider-preview"),
+    *routes("sign-in-providers/<slug:idp>/test", Test, "sign-in-provider-test"),
     *_links("sign-in-providers/<slug:idp>/links", {"get": "list", "post": "create"}, "identity-link-list"),
     *_links(
         "sign-in-providers/<slug:idp>/links/<username:username>",

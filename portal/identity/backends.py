@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import ModuleType
 from typing import Any
 
 from django.contrib.auth.backends import BaseBackend
@@ -58,12 +59,29 @@ def _asked(
     provider: Ldap, request: HttpRequest | None, username: str, password: str
 ) -> dict[str, Any] | None:
     """The claims, or None. Raises `ConnectionError`, also where the library is missing."""
+    directory = _library()
+    try:
+        claims: dict[str, Any] | None = directory.claims_of(provider, request, username, password)
+    except directory.Unreachable as error:
+        raise ConnectionError(str(error)) from error
+    return claims
+
+
+def look_up(provider: Ldap, username: str) -> dict[str, Any] | None:
+    """What a directory has of somebody, without their password; None for nobody. Raises `ConnectionError`."""
+    directory = _library()
+    try:
+        claims: dict[str, Any] | None = directory.look_up(provider, username)
+    except directory.Unreachable as error:
+        raise ConnectionError(str(error)) from error
+    return claims
+
+
+def _library() -> ModuleType:
+    """Raises `ConnectionError` where the packages are missing."""
     try:
         # An extra: it is built where it is installed, and most installations have no directory.
         from portal.identity import directory
     except ImportError as error:
         raise ConnectionError("the packages of requirements/ldap.lock are not installed") from error
-    try:
-        return directory.claims_of(provider, request, username, password)
-    except directory.Unreachable as error:
-        raise ConnectionError(str(error)) from error
+    return directory

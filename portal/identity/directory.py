@@ -50,6 +50,18 @@ def claims_of(
     return backend.claims
 
 
+def look_up(provider: Ldap, username: str) -> dict[str, Any] | None:
+    """What the directory has of somebody, read by the account that searches; None for nobody or several.
+
+    No password is asked for or tried. Raises `Unreachable`.
+    """
+    backend = _Search(provider)
+    ldap_error.connect(_raise, sender=_Search)
+    # The password is looked at by nobody: without one the library would not begin.
+    backend.authenticate(None, username=username, password="-")  # noqa: S106
+    return backend.claims
+
+
 class _Backend(LDAPBackend):
     """One directory, for one sign-in. It makes no user: `get_or_build_user` keeps the claims."""
 
@@ -64,6 +76,15 @@ class _Backend(LDAPBackend):
         except ldap.LDAPError as error:
             raise Unreachable(type(error).__name__) from error
         return User(), False
+
+
+class _Search(_Backend):
+    """The same without the bind as the entry that is found."""
+
+    def authenticate_ldap_user(self, ldap_user: Any, password: str) -> None:
+        # The search for the name brings the attributes, those of operation too.
+        if ldap_user.dn is not None:
+            self.get_or_build_user("", ldap_user)
 
 
 def _settings(provider: Ldap) -> dict[str, Any]:

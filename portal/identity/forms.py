@@ -35,6 +35,17 @@ class ClaimsForm(forms.Form):
         return found
 
 
+class LookUpForm(forms.Form):
+    """Somebody in a directory."""
+
+    username = forms.CharField(
+        label=_("Name there"),
+        max_length=150,
+        help_text=_("As it would be typed on the sign-in page. No password is needed."),
+        widget=forms.TextInput(attrs=_PLAIN),
+    )
+
+
 class LinkForm(forms.Form):
     """An account, and who it is at the provider."""
 

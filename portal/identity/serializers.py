@@ -75,6 +75,19 @@ class PreviewSerializer(serializers.Serializer[Any]):
     problems = RefusalSerializer(many=True, help_text="What rules ask for and cannot be.")
 
 
+class LookUpRequestSerializer(StrictSerializer):
+    username = serializers.CharField(
+        max_length=150, help_text="As it would be typed on the sign-in page. No password is needed."
+    )
+
+
+class LookUpSerializer(serializers.Serializer[Any]):
+    """What a directory has of somebody, and what a sign-in of theirs would do: nothing of it is done."""
+
+    claims = serializers.DictField(help_text="Attributes and groups, without passwords and keys.")
+    outcome = PreviewSerializer()
+
+
 class IdentityLinkSerializer(serializers.ModelSerializer[IdentityLink]):
     """An account, and who it is at the provider."""
 

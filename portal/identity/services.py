@@ -336,14 +336,14 @@ def unlink(*, actor: User | SystemActor, provider_id: str, username: str) -> Non
 
 
 @transaction.atomic
-def tested(*, actor: User, provider: Provider) -> None:
-    """Note that an administrator has tried a provider. Nobody was signed in."""
+def tested(*, actor: User, provider: Provider, username: str = "") -> None:
+    """Note that an administrator has tried a provider, and by whose name. Nobody was signed in."""
     require_administrator(actor)
     events.record(
         actor=actor,
         kind=AuditKind.USER_PROVIDER_TESTED,
         message=f"tested the sign-in by {provider.name}",
-        data={"provider": provider.id},
+        data={"provider": provider.id, **({"username": username[:150]} if username else {})},
     )
 
 

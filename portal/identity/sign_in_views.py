@@ -16,14 +16,16 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from requests import RequestException
 
 from portal.accounts import sessions
+from portal.accounts.forms import add_problems, form_status
 from portal.accounts.policies import require_administrator
-from portal.common.errors import NotFound
+from portal.common.errors import NotFound, PortalError
 from portal.common.htmx import local_path, public_url
 from portal.common.reasons.codes import IdentityCode
 from portal.common.reasons.reason import Reason
 from portal.common.typed_requests import SignedInRequest
-from portal.identity import flow, oidc, presenters, registry, selectors, services
-from portal.identity.config import Oidc, Provider, Saml
+from portal.identity import flow, lookups, oidc, presenters, registry, selectors, services
+from portal.identity.config import Ldap, Oidc, Provider, Saml
+from portal.identity.forms import LookUpForm
 from portal.identity.social import NotTrusted
 
 log = logging.getLogger(__name__)
@@ -38,12 +40,37 @@ def begin(request: HttpRequest, idp: str) -> HttpResponse:
     return _away(request, found, wanted=local_path(request.GET.get("next", "")))
 
 
-@require_GET
+@require_http_methods(["GET", "POST"])
 @never_cache
 def test(request: SignedInRequest, idp: str) -> HttpResponse:
-    """Send an administrator to the provider, to see what it says of them."""
+    """Send an administrator to the provider, to see what it says of them; ask a directory about anybody."""
     require_administrator(request.user)
-    return _away(request, selectors.provider_for(request.user, idp), test=True)
+    found = selectors.provider_for(request.user, idp)
+    if isinstance(found, Ldap):
+        return _look_up(request, found)
+    if request.method == "POST":
+        return redirect("identity:provider", idp)
+    return _away(request, found, test=True)
+
+
+def _look_up(request: SignedInRequest, provider: Ldap) -> HttpResponse:
+    """The form for a name, and what the directory has of whose it is."""
+    form = LookUpForm(request.POST or None)
+    context: dict[str, Any] = {
+        "provider": presenters.provider_row(provider, selectors.figures()),
+        "form": form,
+    }
+    status = form_status(form)
+    if request.method == "POST" and form.is_valid():
+        try:
+            result = lookups.look_up(actor=request.user, provider=provider, **form.cleaned_data)
+        except PortalError as error:
+            add_problems(form, error.field_errors, error.sentence)
+            status = error.status
+        else:
+            context["outcome"] = presenters.decision_shown(result.decision)
+            context["claims"] = presenters.claims_text(result.claims)
+    return render(request, "identity/look_up.html", context, status=status)
 
 
 def _away(request: HttpRequest, found: Provider, *, wanted: str = "", test: bool = False) -> HttpResponse:

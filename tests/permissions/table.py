@@ -311,6 +311,7 @@ POST   sign-in/saml/<slug:idp>/acs/                         404 404 404 404 404 
 GET    sign-in/saml/<slug:idp>/finish/                      404 404 404 404 404 404 404 404 404 -
 GET    sign-in/saml/<slug:idp>/metadata/                    404 404 404 404 404 404 404 404 404 -
 GET    sign-in-providers/<slug:idp>/test/                   302 403 403 403 403 403 403 403 503 -
+POST   sign-in-providers/<slug:idp>/test/                   302 403 403 403 403 403 403 403 302 -
 GET    sign-in-providers/<slug:idp>/tested/                 302 403 403 403 403 403 403 403 302 -
 
 # --- sign-in providers: the one named here is corp, where dan has a link ---
@@ -324,6 +325,7 @@ POST   sign-in-providers/<slug:idp>/unlink/<str:username>/  302 403 403 403 403 
 GET    api/v1/sign-in-providers                             401 403 403 403 403 403 200 403 200 users:read
 GET    api/v1/sign-in-providers/<slug:idp>                  401 403 403 403 403 403 200 403 200 users:read
 POST   api/v1/sign-in-providers/<slug:idp>/preview          401 403 403 403 403 403 403 403 200 users:read
+POST   api/v1/sign-in-providers/<slug:idp>/test             401 403 403 403 403 403 403 403 409 users:read
 GET    api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 403 200 403 200 users:read
 POST   api/v1/sign-in-providers/<slug:idp>/links            401 403 403 403 403 403 403 403 201 users:write
 DELETE api/v1/sign-in-providers/<slug:idp>/links/<username:username> 401 403 403 403 403 403 403 403 204 users:write

@@ -23,6 +23,14 @@ TEXTS: dict[StrEnum, Text] = {
         _("%(provider)s did not say “%(claim)s” of you."), _("Ask an administrator to have it sent.")
     ),
     IdentityCode.CLAIM_TOO_LONG: Text(_("The claim “%(claim)s” is too long."), _ASK),
+    IdentityCode.DIRECTORY_NOBODY: Text(
+        _("%(provider)s finds nobody, or more than one, by the name “%(username)s”."),
+        _("Look at user_base and user_filter."),
+    ),
+    IdentityCode.TESTED_IN_A_BROWSER: Text(
+        _("%(provider)s is asked by the browser of whoever signs in."),
+        _("Test it on its page."),
+    ),
     IdentityCode.EMAIL_TAKEN: Text(
         _("The address %(email)s belongs to an account that is not linked to %(provider)s."), _LINK
     ),
