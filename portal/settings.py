@@ -12,6 +12,8 @@ import environ
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
+from portal.common import front_door
+
 env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -52,6 +54,12 @@ if not SECRET_KEY:
 # Keys that were the secret key before: what they have signed still counts.
 SECRET_KEY_FALLBACKS = env.list("BERTH_SECRET_KEY_FALLBACKS", default=[])
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
+# Addresses of proxies in front of the front door, and the secret by which one on this machine proves itself.
+try:
+    BERTH_TRUSTED_PROXIES = front_door.networks(env.list("BERTH_TRUSTED_PROXIES", default=[]))
+except ValueError as error:
+    raise ImproperlyConfigured(f"BERTH_TRUSTED_PROXIES: {error}. Write addresses or networks.") from error
+BERTH_PROXY_SECRET = secret("BERTH_PROXY_SECRET", "proxy_secret")
 _redis_password = secret("BERTH_REDIS_PASSWORD", "redis_control")
 BERTH_REDIS_URL = env.str(
     "BERTH_REDIS_URL",
@@ -261,6 +269,8 @@ AXES_FAILURE_LIMIT = env.int("BERTH_SIGN_IN_FAILURES", default=8)
 AXES_COOLOFF_TIME = 0.25  # hours
 # Failed sign-ins from one address in a quarter of an hour, whatever the names; many may share an address.
 BERTH_SIGN_IN_FAILURES_PER_ADDRESS = max(1, env.int("BERTH_SIGN_IN_FAILURES_PER_ADDRESS", default=50))
+# And for one name from whatever addresses.
+BERTH_SIGN_IN_FAILURES_PER_NAME = max(1, env.int("BERTH_SIGN_IN_FAILURES_PER_NAME", default=30))
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_CALLABLE = "portal.accounts.lockout.locked_out"

@@ -1,8 +1,9 @@
 """Limits of signing in, and what is answered beyond them.
 
-Wrong passwords for one name from one address are counted by django-axes. Those for many names from one
-address (spraying) are counted here: beyond a higher limit the address is refused for a while. As many people
-may share it, it is not refused to who is known: in a browser that the user has signed in with before, and, up
+Wrong passwords for one name from one address are counted by django-axes. Two more are counted here: those for
+many names from one address (spraying), and those for one name from whatever addresses. Beyond a higher limit
+the address, or the name, is refused for a while. As many people may share an address, and anybody may guess
+at a name, neither is refused to who is known: in a browser that the user has signed in with before, and, up
 to four times the limit, from an address from which the user has.
 """
 
@@ -16,6 +17,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
 from portal.accounts import devices, limits, sessions
@@ -42,20 +44,24 @@ def locked_out(request: HttpRequest, *_args: Any) -> HttpResponse:
 
 
 def refuses(request: HttpRequest, username: str) -> bool:
-    """Whether too many names have failed from this address for somebody who is not known."""
-    failed = limits.reached(_key(), window=WINDOW)
-    if failed < settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
+    """Whether too much has failed from this address, or for this name, for somebody who is not known."""
+    from_here = limits.reached(_key(), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
+    for_name = limits.reached(_key_of(username), window=WINDOW) / settings.BERTH_SIGN_IN_FAILURES_PER_NAME
+    failed = max(from_here, for_name)
+    if failed < 1:
         return False
     user = User.objects.existing().filter(username=strip_nul(username)[:150].strip().lower()).first()
     if user is None:
         return True
     if devices.knows(request, user):
         return False
-    return failed >= HARD * settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS or not _came_from_here(user)
+    return failed >= HARD or not _came_from_here(user)
 
 
-def count_failure() -> None:
-    """Count a sign-in that has failed; the one that reaches the limit is told in the audit log."""
+def count_failure(username: str) -> None:
+    """Count a sign-in that has failed; the one that reaches a limit is told in the audit log."""
+    if limits.count(_key_of(username), window=WINDOW) == settings.BERTH_SIGN_IN_FAILURES_PER_NAME:
+        sessions.sign_in_failed(username=username, locked_out=True)
     if limits.count(_key(), window=WINDOW) == settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS:
         sessions.address_refused(
             minutes=_minutes(WINDOW), failures=settings.BERTH_SIGN_IN_FAILURES_PER_ADDRESS
@@ -66,14 +72,20 @@ def too_many(request: HttpRequest) -> HttpResponse:
     """The page for an address from which too much has failed."""
     minutes = _minutes(WINDOW)
     words = _(
-        "Too many sign-ins have failed from this address. Wait %(minutes)d minutes, then try again; from "
-        "elsewhere you can sign in now."
+        "Too many sign-ins have failed from this address, or for this name. Wait %(minutes)d minutes, then "
+        "try again; in a browser that you have signed in with before you can sign in now."
     )
     return _page(request, words % {"minutes": minutes}, minutes)
 
 
 def _key() -> str:
     return f"sign-in:{limits.network_of(origins.present().address)}"
+
+
+def _key_of(username: str) -> str:
+    """By what a name is counted, also one that nobody has; a password typed too early is not kept."""
+    name = strip_nul(username)[:150].strip().lower()
+    return f"name:{salted_hmac('berth.lockout', name).hexdigest()}"
 
 
 def _came_from_here(user: User) -> bool:

@@ -83,7 +83,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         if request.POST.get("username"):
             locked_out = getattr(request, "axes_locked_out", False)
             if not locked_out:
-                lockout.count_failure()
+                lockout.count_failure(request.POST["username"])
             sessions.sign_in_failed(username=request.POST["username"], locked_out=locked_out)
     context = {"form": form, "next": wanted, "mail": settings.BERTH_MAIL}
     return render(request, "accounts/sign_in.html", context)

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.translation import gettext as _
 
+from portal.common import front_door
 from portal.common.problems import plain_response
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
 
-_LOOPBACK = frozenset({"127.0.0.1", "::1"})
+THROUGH_FRONT_DOOR = "berth.through_front_door"
+INSIDE = "/agent/"
+"""What agents ask from inside, never through the front door."""
+
+
+def _meta(header: str) -> str:
+    return "HTTP_" + header.upper().replace("-", "_")
 
 
 class SyncHandler(WSGIHandler):
-    """Django's handler behind the proxy.
+    """Django's handler behind the front door, whose word on who asks it takes.
 
     It refuses to hold a thread for an answer without an end. Event streams are asynchronous answers, and
     the proxy sends their requests to the process that is made for them (`portal.embedded.traefik`); one
@@ -25,12 +33,20 @@ class SyncHandler(WSGIHandler):
     """
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> HttpResponseBase:
+        token = environ.pop(_meta(front_door.TOKEN_HEADER), "")
+        environ[THROUGH_FRONT_DOOR] = front_door.is_front_door(token, settings.BERTH_GATEWAY_SECRET)
         environ["REMOTE_ADDR"] = client_address(
-            environ.get("REMOTE_ADDR", ""), environ.get("HTTP_X_FORWARDED_FOR", "")
+            environ.get("REMOTE_ADDR", ""),
+            token=token,
+            forwarded_for=environ.get("HTTP_X_FORWARDED_FOR", ""),
+            proxy_secret=environ.pop(_meta(front_door.PROXY_HEADER), ""),
         )
         return super().__call__(environ, start_response)
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
+        if request.META.get(THROUGH_FRONT_DOOR) and request.path_info.startswith(INSIDE):
+            # However the path was written: it is decoded here.
+            return plain_response(404, "not_found", _("There is no such page."), request)
         response: HttpResponseBase = super().get_response(request)
         if response.streaming and getattr(response, "is_async", False):
             # It has not begun, so it holds nothing.
@@ -44,15 +60,14 @@ class SyncHandler(WSGIHandler):
         return response
 
 
-def client_address(peer: str, forwarded_for: str) -> str:
-    """Who asks: the peer, or whom proxies on this machine name in `X-Forwarded-For` as the last but them.
-
-    A name that somebody from outside has put there is not believed, as Traefik drops it or adds the real one.
-    """
-    if peer not in _LOOPBACK:
-        return peer
-    named = [name for part in forwarded_for.split(",") if (name := part.strip())]
-    for name in reversed(named):
-        if name not in _LOOPBACK:
-            return name
-    return named[0] if named else peer
+def client_address(peer: str, *, token: str, forwarded_for: str, proxy_secret: str) -> str:
+    """Who asks, as `front_door.client_address` finds it with this portal's settings."""
+    return front_door.client_address(
+        peer,
+        token=token,
+        forwarded_for=forwarded_for,
+        proxy_secret=proxy_secret,
+        gateway_secret=settings.BERTH_GATEWAY_SECRET,
+        trusted=settings.BERTH_TRUSTED_PROXIES,
+        own_proxy_secret=settings.BERTH_PROXY_SECRET,
+    )

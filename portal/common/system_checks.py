@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
+from portal.common import front_door
+
 
 @register(Tags.security)
 def http_stays_on_this_machine(**_: Any) -> list[CheckMessage]:
@@ -20,6 +22,22 @@ def http_stays_on_this_machine(**_: Any) -> list[CheckMessage]:
             f"The portal is reached at {settings.BERTH_PUBLIC_URL}, without encryption.",
             hint="Put TLS in front of it and set BERTH_PUBLIC_URL to the https address.",
             id="common.W001",
+        )
+    ]
+
+
+@register(Tags.security)
+def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
+    """A notebook has the same address as a proxy on this machine, so the address alone proves nothing."""
+    local = any(network.network_address.is_loopback for network in settings.BERTH_TRUSTED_PROXIES)
+    if not local or len(settings.BERTH_PROXY_SECRET) >= front_door.MIN_SECRET:
+        return []
+    return [
+        Warning(
+            "BERTH_TRUSTED_PROXIES names this machine, and there is no BERTH_PROXY_SECRET: everybody behind "
+            "that proxy counts as one address.",
+            hint=f"Set BERTH_PROXY_SECRET, and have the proxy send it as {front_door.PROXY_HEADER}.",
+            id="common.W002",
         )
     ]
 

@@ -100,14 +100,13 @@ def traefik_static(instance: Instance, *, gateway_secret: str) -> str:
         gateway_url=instance.gateway_url,
         secret=gateway_secret,
         dynamic_file=str(instance.run_dir / "traefik-routes.yml"),
+        read_timeout_s=instance.read_timeout_s,
     )
     config["log"] = {"level": "WARN", "format": "json"}
     config["ping"] = {"manualRouting": True}
     config["providers"]["file"]["watch"] = False
     web = config["entryPoints"]["web"]
-    # 0: an upload or a stream may take as long as it takes.
-    web["transport"]["respondingTimeouts"] |= {"readTimeout": "0s", "writeTimeout": "0s"}
-    web["http"] = {
+    web["http"] |= {
         # X_Forwarded_For is no way round the check of X-Forwarded-For.
         "aliasHeadersStrategy": "delete",
         # File names in notebooks' addresses hold any character.
@@ -139,11 +138,10 @@ def traefik_routes(
         "priority": traefik.GATEWAY_PRIORITY,
         "service": "ping@internal",
     }
-    # Agents come by loopback, as Traefik's own questions do, never through the front door.
-    routers["portal"]["rule"] += " && !PathPrefix(`/agent/`)"
-    for name in ("ws-gateway", "ws-fallback", "portal-streams", "portal"):
-        routers[name]["middlewares"] = ["portal-outage"]
-    routers["portal"]["middlewares"].append("portal-compress")
+    for name in ("ws-gateway", "ws-fallback", "portal-streams", "portal-writes", "portal"):
+        routers[name]["middlewares"].insert(0, "portal-outage")
+    for name in ("portal-writes", "portal"):
+        routers[name]["middlewares"].insert(1, "portal-compress")
     config["http"]["services"]["outage"] = {"loadBalancer": {"servers": [{"url": outage_url}]}}
     # The statuses of Traefik itself; the portal's own 503 has a page already.
     middlewares["portal-outage"] = {"errors": {"status": ["502", "504"], "service": "outage", "query": "/"}}

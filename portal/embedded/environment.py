@@ -37,6 +37,7 @@ _SECRET_VARIABLES = (
     "BERTH_REDIS_PASSWORD",
     "BERTH_ADMIN_PASSWORD",
     "BERTH_METRICS_TOKEN",
+    "BERTH_PROXY_SECRET",
     "DATABASE_URL",
 )
 
@@ -58,6 +59,7 @@ class Instance:
     agent_url: str
     multiuser: bool
     trusted_proxies: tuple[str, ...]
+    read_timeout_s: int
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Instance:
@@ -97,6 +99,7 @@ class Instance:
             agent_url=environ.get("BERTH_AGENT_URL") or f"http://127.0.0.1:{web_port}",
             multiuser=environ.get("BERTH_MULTIUSER", "").lower() in {"1", "true", "yes", "on"},
             trusted_proxies=tuple(part for part in proxies if part),
+            read_timeout_s=_seconds(environ, "BERTH_READ_TIMEOUT_S", 3600),
         )
 
     @property
@@ -187,6 +190,13 @@ def _port(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name) or str(default)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 65535:
         raise Problem(f"{name} is “{text}”, which is not a port.", "Give a number from 1 to 65535.")
+    return int(text)
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: int) -> int:
+    text = environ.get(name) or str(default)
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 604_800:
+        raise Problem(f"{name} is “{text}”, which is no time.", "Give seconds, from 1 to 604800.")
     return int(text)
 
 

@@ -12,6 +12,7 @@ from portal.embedded import probes
 from portal.embedded.configs import HEALTH_HOST
 from portal.embedded.environment import ROOT, Instance, bare_environ
 
+GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 PULSE_KEY = "berth:q:pulse"
 """As in provisioning.heartbeat, which imports Celery and therefore is not imported here."""
 
@@ -82,7 +83,7 @@ def programs(
                 "-c", "python:portal.embedded.web_server", "portal.wsgi:application",
             ),
             environ=portal,
-            answers=lambda _: probes.http_status(instance.web_port, "/healthz/live") > 0,
+            answers=lambda _: probes.http_status(instance.web_port, "/healthz/live") == 200,
             after=("redis",),
             port=instance.web_port,
         ),
@@ -91,11 +92,12 @@ def programs(
             argv=(
                 sys.executable, "-m", "uvicorn", "portal.asgi:application", "--app-dir", str(ROOT),
                 "--host", "127.0.0.1", "--port", str(instance.gateway_port), "--no-access-log",
-                "--no-server-header", "--proxy-headers", "--forwarded-allow-ips", "127.0.0.1",
+                # Who asks is found out by the application itself (`portal.common.front_door`).
+                "--no-server-header", "--no-proxy-headers", "--http", GATEWAY_PROTOCOL,
                 "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
             ),
             environ=portal,
-            answers=lambda _: probes.http_status(instance.gateway_port, "/healthz/live") > 0,
+            answers=lambda _: probes.http_status(instance.gateway_port, "/healthz/live") == 200,
             after=("redis",),
             port=instance.gateway_port,
         ),

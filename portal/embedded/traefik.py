@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from portal.common import front_door
+
 # A workspace's rule has the length of its host as its priority: between these two.
 FALLBACK_PRIORITY = 3
 GATEWAY_PRIORITY = 1_000_000
 # How long Traefik waits between two changes of its configuration; its default is two seconds.
 THROTTLE = "10ms"
+READ_TIMEOUT_S = 3600
 
 _UUID = "[0-9a-fA-F-]{36}"
 STREAMS = (
@@ -24,6 +27,20 @@ STREAMS = (
     " && HeaderRegexp(`Accept`, `text/event-stream`))"
 )
 """The portal's event streams, which go to the gateway process: `portal.stream_urls` has the same."""
+
+
+# Agents come by loopback, as Traefik's own questions do, never through the front door. No path of the portal
+# has a slash, a backslash, a dot segment or a parameter in it that is written in another way, so that what is
+# compared here is what the portal reads.
+PORTAL = (
+    r"!PathRegexp(`(?i)^/+(gateway|agent)(/|$)`)"
+    r" && !PathRegexp(`(?i)%2f|%5c|%25|%2e|%3b|%00|;|\\\\|//|/\.\.?(/|$)`)"
+)
+WITH_BODY = "(!Method(`GET`) && !Method(`HEAD`)) || HeaderRegexp(`Content-Length`, `[1-9]`)"
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""More than the portal takes of anybody; the body of a workspace's request is not bounded."""
+MAX_HEADER_BYTES = 64 * 1024
+OWN_HEADERS = (front_door.TOKEN_HEADER, front_door.PROXY_HEADER)
 
 
 def http_provider(*, gateway_url: str, secret: str) -> dict[str, Any]:
@@ -38,7 +55,9 @@ def http_provider(*, gateway_url: str, secret: str) -> dict[str, Any]:
     }
 
 
-def static_config(*, listen: str, gateway_url: str, secret: str, dynamic_file: str) -> dict[str, Any]:
+def static_config(
+    *, listen: str, gateway_url: str, secret: str, dynamic_file: str, read_timeout_s: int = READ_TIMEOUT_S
+) -> dict[str, Any]:
     """Entry point `listen` (`host:port`), the routes, and the file of `dynamic_config` (`.yml`).
 
     Client-sent X-Forwarded-* headers are dropped at the entry point.
@@ -50,9 +69,15 @@ def static_config(*, listen: str, gateway_url: str, secret: str, dynamic_file: s
             "web": {
                 "address": listen,
                 "forwardedHeaders": {"insecure": False},
-                # A kernel's WebSocket and a large upload are both slow on purpose.
+                "http": {"maxHeaderBytes": MAX_HEADER_BYTES},
+                # Within `read_timeout_s` a request has come, its body too: a large upload is slow on purpose.
+                # WebSockets and event streams, once begun, last as long as they last.
                 "transport": {
-                    "respondingTimeouts": {"readTimeout": "0s", "idleTimeout": "180s"},
+                    "respondingTimeouts": {
+                        "readTimeout": f"{read_timeout_s}s",
+                        "writeTimeout": "0s",
+                        "idleTimeout": "180s",
+                    },
                     "lifeCycle": {"graceTimeOut": "2s"},
                 },
             }
@@ -71,6 +96,7 @@ def dynamic_config(*, web_url: str, gateway_url: str, domain: str, secret: str) 
     `web_url` is the portal's web processes', `gateway_url` that of the process of `portal.asgi`, `secret`
     the path secret of forward-auth.
     """
+    token = front_door.token_of(secret)
     hosts = f"HostRegexp(`(?i)^ws-[0-9a-f]{{32}}\\.{re.escape(domain)}\\.?$`)"
     return {
         "http": {
@@ -83,28 +109,49 @@ def dynamic_config(*, web_url: str, gateway_url: str, domain: str, secret: str) 
                         "preserveLocationHeader": True,
                         "maxResponseBodySize": 65_536,
                     }
-                }
+                },
+                # No workspace learns what proves the proxies in front, or may pass for the front door.
+                "ws-strip": {"headers": {"customRequestHeaders": dict.fromkeys(OWN_HEADERS, "")}},
+                "front-door": {"headers": {"customRequestHeaders": {front_door.TOKEN_HEADER: token}}},
+                # A thread of the portal never waits for a body: it gets whole ones, none that is too large.
+                "portal-bodies": {
+                    "buffering": {
+                        "maxRequestBodyBytes": MAX_BODY_BYTES,
+                        "memRequestBodyBytes": 262_144,
+                        "memResponseBodyBytes": 4_194_304,
+                    }
+                },
             },
             "routers": {
                 "ws-gateway": {
                     "rule": f"{hosts} && PathPrefix(`/.berth/`)",
                     "priority": GATEWAY_PRIORITY,
+                    "middlewares": ["front-door"],
                     "service": "gateway",
                 },
                 "ws-fallback": {
                     "rule": hosts,
                     "priority": FALLBACK_PRIORITY,
+                    "middlewares": ["front-door"],
                     "service": "gateway",
                 },
                 # A workspace's host comes first: its own paths may look like these.
                 "portal-streams": {
                     "rule": STREAMS,
                     "priority": FALLBACK_PRIORITY - 1,
+                    "middlewares": ["front-door"],
                     "service": "gateway",
                 },
+                "portal-writes": {
+                    "rule": f"{PORTAL} && ({WITH_BODY})",
+                    "priority": FALLBACK_PRIORITY - 1,
+                    "middlewares": ["front-door", "portal-bodies"],
+                    "service": "portal",
+                },
                 "portal": {
-                    "rule": "!PathPrefix(`/gateway/`)",
+                    "rule": PORTAL,
                     "priority": FALLBACK_PRIORITY - 2,
+                    "middlewares": ["front-door"],
                     "service": "portal",
                 },
             },

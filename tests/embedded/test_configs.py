@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from portal.embedded import configs
+from portal.embedded import configs, traefik
 from portal.embedded.environment import Instance
 
 
@@ -60,7 +60,8 @@ def test_traefik_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance) -> No
     web = config["entryPoints"]["web"]
     assert list(config["entryPoints"]) == ["web"]
     assert web["address"] == "127.0.0.1:8000"
-    assert web["transport"]["respondingTimeouts"]["readTimeout"] == "0s"
+    assert web["transport"]["respondingTimeouts"]["readTimeout"] == "3600s"
+    assert web["http"]["maxHeaderBytes"] == 65_536
     assert web["transport"]["respondingTimeouts"]["writeTimeout"] == "0s"
     assert web["forwardedHeaders"] == {"insecure": False}
     assert set(config["providers"]) == {"providersThrottleDuration", "file", "http"}
@@ -103,12 +104,16 @@ def test_the_routes_of_the_portal() -> None:
     routers = routes["routers"]
     assert routers["health"]["rule"] == "Host(`health.berth.internal`)"
     assert routers["health"]["service"] == "ping@internal"
-    assert routers["portal"]["rule"] == "!PathPrefix(`/gateway/`) && !PathPrefix(`/agent/`)"
+    assert routers["portal"]["rule"] == traefik.PORTAL
+    assert routers["portal-writes"]["rule"].startswith(f"{traefik.PORTAL} && (")
     assert routers["portal"]["priority"] < min(
         router["priority"] for name, router in routers.items() if name != "portal"
     )
+    for name, router in routers.items():
+        assert ("front-door" in router["middlewares"]) if name != "health" else ("middlewares" not in router)
+    assert "portal-bodies" in routers["portal-writes"]["middlewares"]
     services = {name: router["service"] for name, router in routers.items() if name != "health"}
-    assert services.pop("portal") == "portal"
+    assert services.pop("portal") == services.pop("portal-writes") == "portal"
     assert set(services.values()) == {"gateway"}
     assert routers["ws-fallback"]["priority"] > routers["portal-streams"]["priority"]
     auth = routes["middlewares"]["ws-auth"]["forwardAuth"]

@@ -15,7 +15,7 @@ import yaml
 from portal.embedded.environment import ROOT, Instance
 
 # Of what may be left off as a whole.
-OPTIONAL_SECRETS = {"BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
+OPTIONAL_SECRETS = {"BERTH_PROXY_SECRET", "BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
 CONTROL_PLANE = {"web", "gateway", "control", "beat", "migrate"}
 
 

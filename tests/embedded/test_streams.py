@@ -14,7 +14,7 @@ from django.test import RequestFactory
 from django.urls import URLPattern, URLResolver, path
 
 from portal import stream_urls, urls
-from portal.common.serving import SyncHandler, client_address
+from portal.common.serving import SyncHandler
 from portal.embedded import traefik
 from portal.embedded.environment import ROOT
 
@@ -82,21 +82,6 @@ def test_a_web_process_ends_what_would_never_end(settings: pytest.FixtureRequest
     response = handler.get_response(RequestFactory().get("/endless/"))
     assert response.status_code == 421
     assert response["Content-Type"] == "application/problem+json"
-
-
-@pytest.mark.parametrize(
-    ("peer", "forwarded_for", "client"),
-    [
-        ("127.0.0.1", "203.0.113.7", "203.0.113.7"),
-        ("127.0.0.1", "198.51.100.1, 203.0.113.7", "203.0.113.7"),
-        ("127.0.0.1", "203.0.113.7, 127.0.0.1", "203.0.113.7"),
-        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
-        ("127.0.0.1", "", "127.0.0.1"),
-        ("203.0.113.9", "198.51.100.1", "203.0.113.9"),
-    ],
-)
-def test_only_proxies_on_this_machine_say_who_asks(peer: str, forwarded_for: str, client: str) -> None:
-    assert client_address(peer, forwarded_for) == client
 
 
 def test_the_process_loads_its_urls_with_its_own_settings() -> None:

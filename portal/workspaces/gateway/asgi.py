@@ -11,9 +11,14 @@ from django.conf import settings
 from django.db import close_old_connections
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from portal.common import front_door
+from portal.common.serving import client_address
 from portal.workspaces.gateway import publishing
 from portal.workspaces.gateway.app import GatewaySettings, build_app
 
+_TOKEN = front_door.TOKEN_HEADER.lower().encode()
+_PROXY = front_door.PROXY_HEADER.lower().encode()
+_AUTH_PATH = "/gateway/%s/auth"
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -49,9 +54,40 @@ def gateway_application(django_application: Any) -> ASGIApp:
     )
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            _find_client(scope)
         if app.handles(scope):
             await app(scope, receive, send)
         else:
             await django_application(scope, receive, send)
 
     return application
+
+
+def _find_client(scope: Scope) -> None:
+    """Put the client's address into the scope, and take out what only the front door and proxies know."""
+    found: dict[bytes, str] = {}
+    kept = []
+    for name, value in scope["headers"]:
+        if name in (_TOKEN, _PROXY):
+            found[name] = value.decode("latin-1")
+        else:
+            kept.append((name, value))
+            if name == b"x-forwarded-for":
+                before = found.get(name)
+                found[name] = f"{before}, {value.decode('latin-1')}" if before else value.decode("latin-1")
+    scope["headers"] = kept
+    token = found.get(_TOKEN, "")
+    asked_by_traefik = _AUTH_PATH % settings.BERTH_GATEWAY_SECRET
+    if scope["path"] == asked_by_traefik:
+        # Forward-auth names the client too, and proves itself by its path.
+        token = front_door.token_of(settings.BERTH_GATEWAY_SECRET)
+    peer, port = scope.get("client") or ("", 0)
+    address = client_address(
+        peer,
+        token=token,
+        forwarded_for=found.get(b"x-forwarded-for", ""),
+        proxy_secret=found.get(_PROXY, ""),
+    )
+    if address != peer:
+        scope["client"] = (address, port)

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from portal.workspaces.gateway import routes
 from portal.workspaces.gateway.routes import Route, Snapshot
 
-AUTH_MIDDLEWARE = "ws-auth@file"
+MIDDLEWARES = ("ws-strip@file", "ws-auth@file")
 # Traefik does not break off a poll when it has to end: this is how long that may take it.
 HOLD_S = 2.0
 _RETRY_S = 0.25
@@ -41,7 +41,7 @@ def document(found: tuple[Route, ...]) -> bytes:
         route.external_name: {
             "rule": f"Host(`{route.host}`)",
             "service": route.external_name,
-            "middlewares": [AUTH_MIDDLEWARE],
+            "middlewares": list(MIDDLEWARES),
         }
         for route in found
     }

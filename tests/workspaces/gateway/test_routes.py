@@ -49,7 +49,7 @@ def test_every_router_has_its_guard_and_no_routes_is_no_empty_document() -> None
     http = json.loads(document((A, B)))["http"]
     assert set(http["routers"]) == {WS_A, WS_B}
     for name, router in http["routers"].items():
-        assert router["middlewares"] == ["ws-auth@file"]
+        assert router["middlewares"] == ["ws-strip@file", "ws-auth@file"]
         assert router["rule"] == f"Host(`{name}.localhost`)"
         assert router["service"] == name
     assert http["services"][WS_B]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:5001"}]

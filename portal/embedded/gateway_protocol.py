@@ -1,0 +1,61 @@
+"""uvicorn's protocol for the gateway process, with a time by which the head of a request has to be there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_TIMEOUT_S = 10.0
+MAX_HEAD_BYTES = 128 * 1024
+
+
+class DeadlineProtocol(HttpToolsProtocol):
+    """Closes a connection whose first or next request does not come to the end of its head.
+
+    Between two requests uvicorn's own time for idle connections counts, and a request that is being answered,
+    a stream or a WebSocket has all the time it takes.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin()
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._begin()
+        if self._head_timer is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._end()
+                self.transport.close()
+                return
+        super().data_received(data)
+
+    def on_headers_complete(self) -> None:
+        self._end()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def _begin(self) -> None:
+        self._head_bytes = 0
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._late)
+
+    def _end(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _late(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()

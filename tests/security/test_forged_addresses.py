@@ -1,0 +1,158 @@
+"""A notebook writes others' addresses into its headers, to guess passwords without being locked out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.common import front_door
+from portal.common.serving import SyncHandler
+from portal.common.system_checks import proxies_of_this_machine_prove_themselves
+from tests.factories import PASSWORD
+
+GATEWAY_SECRET = "a gateway secret for tests alone"
+PROXY_SECRET = "what the proxy says of itself"
+TOKEN = front_door.token_of(GATEWAY_SECRET)
+
+
+def client(
+    peer: str,
+    forwarded_for: str,
+    *,
+    token: str = TOKEN,
+    proxy: str = "",
+    trusted: str = "",
+    own: str = PROXY_SECRET,
+) -> str:
+    return front_door.client_address(
+        peer,
+        token=token,
+        forwarded_for=forwarded_for,
+        proxy_secret=proxy,
+        gateway_secret=GATEWAY_SECRET,
+        trusted=front_door.networks(trusted.split(",")),
+        own_proxy_secret=own,
+    )
+
+
+@pytest.mark.parametrize(
+    ("forwarded_for", "found"),
+    [
+        ("203.0.113.7", "203.0.113.7"),
+        ("198.51.100.1, 203.0.113.7", "203.0.113.7"),
+        ("198.51.100.1, 127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("::ffff:203.0.113.7", "203.0.113.7"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("", "127.0.0.1"),
+        ("nonsense", "127.0.0.1"),
+        ("203.0.113.7,", "127.0.0.1"),
+    ],
+)
+def test_whom_the_front_door_names(forwarded_for, found):
+    assert client("127.0.0.1", forwarded_for) == found
+
+
+@pytest.mark.parametrize("token", ["", "x", TOKEN[:-1], TOKEN.upper(), TOKEN + "0", GATEWAY_SECRET, "\udcff"])
+def test_nobody_else_is_believed(token):
+    assert client("127.0.0.1", "203.0.113.7", token=token) == "127.0.0.1"
+    assert client("203.0.113.9", "198.51.100.1", token=token) == "203.0.113.9"
+
+
+def test_without_a_gateway_secret_nobody_is_believed():
+    assert not front_door.is_front_door(front_door.token_of(""), "")
+
+
+@pytest.mark.parametrize(
+    ("forwarded_for", "proxy", "trusted", "found"),
+    [
+        # A proxy on another machine is known by its address.
+        ("203.0.113.7, 198.18.5.1", "", "198.18.5.1", "203.0.113.7"),
+        ("198.51.100.1, 203.0.113.7, 198.18.5.1", "", "198.18.5.0/24", "203.0.113.7"),
+        ("198.51.100.1, 203.0.113.7, 198.18.5.2, 198.18.5.1", "", "198.18.5.0/24", "203.0.113.7"),
+        ("203.0.113.7, 198.18.5.9", "", "198.18.5.1", "198.18.5.9"),
+        ("nonsense, 198.18.5.1", "", "198.18.5.1", "198.18.5.1"),
+        # One on this machine proves itself.
+        ("203.0.113.7, 127.0.0.1", PROXY_SECRET, "127.0.0.1", "203.0.113.7"),
+        ("203.0.113.7, 127.0.0.1", "", "127.0.0.1", "127.0.0.1"),
+        ("203.0.113.7, 127.0.0.1", "a guess of some length", "127.0.0.1", "127.0.0.1"),
+        ("203.0.113.7, ::1", "", "::1", "::1"),
+        ("203.0.113.7, 127.1.2.3", "", "127.0.0.0/8", "127.1.2.3"),
+        ("203.0.113.7, 127.0.0.1", "", "0.0.0.0/0", "127.0.0.1"),
+        # Proven, but not named as a proxy.
+        ("203.0.113.7, 198.18.5.9", PROXY_SECRET, "127.0.0.1", "198.18.5.9"),
+    ],
+)
+def test_whom_a_proxy_in_front_names(forwarded_for, proxy, trusted, found):
+    assert client("127.0.0.1", forwarded_for, proxy=proxy, trusted=trusted) == found
+
+
+@pytest.mark.parametrize("own", ["", "short"])
+def test_a_missing_or_short_secret_proves_nothing(own):
+    assert (
+        client("127.0.0.1", "203.0.113.7, 127.0.0.1", proxy=own, trusted="127.0.0.1", own=own) == "127.0.0.1"
+    )
+
+
+def test_a_proxy_without_a_secret_is_warned_of(settings):
+    settings.BERTH_TRUSTED_PROXIES = front_door.networks(["127.0.0.1"])
+    settings.BERTH_PROXY_SECRET = ""
+    assert [found.id for found in proxies_of_this_machine_prove_themselves()] == ["common.W002"]
+    settings.BERTH_PROXY_SECRET = PROXY_SECRET
+    assert proxies_of_this_machine_prove_themselves() == []
+    settings.BERTH_TRUSTED_PROXIES, settings.BERTH_PROXY_SECRET = front_door.networks(["198.18.5.1"]), ""
+    assert proxies_of_this_machine_prove_themselves() == []
+
+
+def environ(path: str, **headers: str) -> dict[str, Any]:
+    from django.test import RequestFactory
+
+    return RequestFactory().get(path, headers=headers).environ
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/agent/v1/ready", "/agent%2fv1/ready", "/agent/", "/agent%2Fv1%2Fready"])
+def test_through_the_front_door_no_agent_is_answered(path):
+    statuses: list[str] = []
+    handler = SyncHandler()
+    for headers in ({front_door.TOKEN_HEADER: TOKEN}, {}):
+        handler(environ(path, **headers), lambda status, _headers: statuses.append(status))
+    assert statuses[0].startswith("404")
+    # From inside it is a route that takes no GET, or there is none.
+    assert statuses[1].startswith("405" if path.endswith("ready") else "404")
+
+
+@pytest.mark.django_db
+def test_forty_guesses_of_a_password_from_forty_addresses_lock_the_name(alice, settings):
+    settings.BERTH_SIGN_IN_FAILURES_PER_NAME = 20
+    known = Client()
+    assert known.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
+    known.post("/sign-out/")
+    statuses = [
+        Client(REMOTE_ADDR=f"203.0.113.{number}")
+        .post("/sign-in/", {"username": " Alice" if number % 2 else "alice", "password": f"guess {number}"})
+        .status_code
+        for number in range(40)
+    ]
+    assert statuses == [200] * 20 + [429] * 20
+    elsewhere = Client(REMOTE_ADDR="198.51.100.1")
+    answered = elsewhere.post("/sign-in/", {"username": "alice", "password": PASSWORD})
+    assert answered.status_code == 429
+    assert answered["Retry-After"]
+    # Her own browser is let in, so that nobody can lock her out of it.
+    assert known.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
+
+
+@pytest.mark.django_db
+def test_a_name_that_nobody_has_is_refused_alike(settings):
+    settings.BERTH_SIGN_IN_FAILURES_PER_NAME = 3
+    statuses = [
+        Client(REMOTE_ADDR=f"203.0.113.{number}")
+        .post("/sign-in/", {"username": "nobody", "password": "guess"})
+        .status_code
+        for number in range(5)
+    ]
+    assert statuses == [200, 200, 200, 429, 429]

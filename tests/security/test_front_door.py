@@ -1,0 +1,285 @@
+"""Somebody from outside, or a notebook, tries the real front door and the portal's own ports."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from portal.common import front_door
+from portal.embedded import gateway_protocol, web_worker
+from tests import instance
+from tests.instance import Berth
+
+pytestmark = pytest.mark.engine
+LIMIT_S = 60.0
+READ_TIMEOUT_S = 4
+PROXY_SECRET = "the proxy's own secret"
+
+
+@pytest.fixture(scope="module")
+def berth(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Berth]:
+    """Every process, without notebooks, and with a short time for requests to arrive."""
+    with instance.running(
+        tmp_path_factory.mktemp("front-door"),
+        environment=None,
+        BERTH_READ_TIMEOUT_S=str(READ_TIMEOUT_S),
+        BERTH_TRUSTED_PROXIES="127.0.0.1",
+        BERTH_PROXY_SECRET=PROXY_SECRET,
+        BERTH_SIGN_IN_FAILURES="4",
+        BERTH_SIGN_IN_FAILURES_PER_NAME="6",
+        BERTH_WEB_PROCESSES="1",
+        BERTH_WEB_THREADS="2",
+    ) as found:
+        yield found
+
+
+class Line:
+    """One connection, byte by byte."""
+
+    def __init__(self, port: int, sent: str | bytes = b"") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
+        try:
+            self.send(sent)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def send(self, sent: str | bytes) -> None:
+        self.socket.sendall(sent.encode() if isinstance(sent, str) else sent)
+
+    def status(self) -> int:
+        """The status of the answer; 0 when the other side has closed without one."""
+        head = b""
+        with contextlib.suppress(ConnectionError):
+            while b"\r\n" not in head and (more := self.socket.recv(4096)):
+                head += more
+        return int(head.split()[1]) if head else 0
+
+    def closed(self) -> bool:
+        """Whether the other side has closed, once it has."""
+        with contextlib.suppress(ConnectionError):
+            while self.socket.recv(65536):
+                pass
+        return True
+
+    def __enter__(self) -> Line:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+
+def raw(port: int, path: str, *headers: str) -> int:
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", *headers, "Connection: close", "", ""]
+    with Line(port, "\r\n".join(lines)) as line:
+        return line.status()
+
+
+# --- agents' paths ---------------------------------------------------------------------------------
+
+SPELLINGS = [
+    "/agent/v1/ready",
+    "/agent%2fv1/ready",
+    "/agent%2Fv1%2Fready",
+    "/agent/v1%2fready",
+    "//agent/v1/ready",
+    "/agent//v1/ready",
+    "/./agent/v1/ready",
+    "/agent/./v1/ready",
+    "/x/../agent/v1/ready",
+    "/x/..%2fagent/v1/ready",
+    "/x%2f..%2fagent/v1/ready",
+    "/%2e/agent/v1/ready",
+    "/%2fagent/v1/ready",
+    "/.%2fagent/v1/ready",
+    "/%61gent/v1/ready",
+    "/%61gent%2fv1/ready",
+    "/agent%252fv1/ready",
+    "/agent;x/v1/ready",
+    "/agent;/v1/ready",
+    "/agent/;/v1/ready",
+    "/agent/v1;x=y/ready",
+    "/agent%3bx/v1/ready",
+    "/agent%5cv1/ready",
+    "/agent\\v1/ready",
+    "/AGENT/v1/ready",
+    "/agent%00/v1/ready",
+    "/agent/v1/ready%00",
+    "/gateway%2fx/auth",
+    "http://localhost/agent/v1/ready",
+    "http://localhost/agent%2fv1/ready",
+]
+
+
+@pytest.mark.parametrize("path", SPELLINGS)
+def test_no_spelling_of_an_agents_path_passes(berth: Berth, path: str) -> None:
+    # An agent's path answers 405 to GET and 401 to a POST without its token: neither may be heard.
+    assert raw(berth.port, path) in {400, 404}
+    with Line(
+        berth.port, f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}"
+    ) as line:
+        assert line.status() in {400, 404}
+
+
+def test_what_comes_from_inside_is_heard(berth: Berth) -> None:
+    assert raw(berth.instance.web_port, "/agent/v1/ready") == 405
+
+
+def test_pages_and_programs_pass(berth: Berth) -> None:
+    assert raw(berth.port, "/sign-in/?next=%2Fgpus%2F") == 200
+    assert raw(berth.port, "/api/v1/workspaces?name=a%2Fb") == 401
+    assert raw(berth.port, "/static/berth/berth.css") in {200, 404}
+    assert raw(berth.port, "/healthz/live") == 200
+
+
+# --- addresses -------------------------------------------------------------------------------------
+
+
+def guess(berth: Berth, port: int, name: str, **headers: str) -> int:
+    """The status of a sign-in with a wrong password, in a browser of its own."""
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", headers={"Host": "localhost", **headers}
+    ) as browser:
+        page = browser.get("/sign-in/")
+        token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', page.text)
+        assert token is not None
+        data = {"username": name, "password": "a wrong guess", "csrfmiddlewaretoken": token[1]}
+        cookies = "; ".join(f"{key}={value}" for key, value in page.cookies.items())
+        return browser.post("/sign-in/", data=data, headers={"Cookie": cookies}).status_code
+
+
+def seen_address(berth: Berth, name: str) -> set[str]:
+    rows = berth.rows("SELECT address FROM events_event WHERE data LIKE ? ", f'%"username": "{name}"%')
+    return {row["address"] for row in rows}
+
+
+@pytest.mark.parametrize("door", ["front door", "web"])
+def test_forged_addresses_do_not_help_to_guess(berth: Berth, door: str) -> None:
+    name = f"guessed-{door.split()[0]}"
+    port = berth.port if door == "front door" else berth.instance.web_port
+    statuses = []
+    for number in range(10):
+        forged = f"198.51.100.{number}"
+        statuses.append(
+            guess(
+                berth,
+                port,
+                name,
+                **{
+                    "X-Forwarded-For": f"{forged}, 203.0.113.{number}",
+                    "X-Real-Ip": forged,
+                    "Forwarded": f"for={forged}",
+                    "X_Forwarded_For": forged,
+                    front_door.TOKEN_HEADER: "0" * 64,
+                    front_door.PROXY_HEADER: "a guess of that secret",
+                },
+            )
+        )
+    assert set(statuses[:3]) == {200}
+    assert set(statuses[6:]) == {429}, statuses
+
+
+def test_the_proxy_in_front_is_believed_when_it_proves_itself(berth: Berth) -> None:
+    berth.run(
+        "-c",
+        "import django; django.setup(); from portal.accounts.models import User; "
+        "User.objects.create_user('proxied', password='x')",
+        DJANGO_SETTINGS_MODULE="portal.settings",
+    )
+    named = {"X-Forwarded-For": "203.0.113.77", front_door.PROXY_HEADER: PROXY_SECRET}
+    assert guess(berth, berth.port, "proxied", **named) == 200
+    assert seen_address(berth, "proxied") == {"203.0.113.77"}
+    # The same words on the portal's own port prove nothing: the front door has not said them.
+    assert guess(berth, berth.instance.web_port, "proxied", **named) == 200
+    assert seen_address(berth, "proxied") == {"203.0.113.77", "127.0.0.1"}
+
+
+# --- slow and large --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        "",
+        "GET / HT",
+        "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+        "POST /sign-in/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nuser",
+        "POST /sign-in/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nuser",
+    ],
+    ids=["nothing", "line", "header", "body", "chunk"],
+)
+def test_what_does_not_come_to_its_end_is_given_up(berth: Berth, begun: str) -> None:
+    before = time.monotonic()
+    with Line(berth.port, begun) as line:
+        if begun:
+            assert line.closed()
+            assert time.monotonic() - before < LIMIT_S
+    assert raw(berth.port, "/healthz/live") == 200
+
+
+@pytest.mark.parametrize("port", ["web", "gateway"])
+def test_slow_heads_on_the_own_ports_are_given_up(berth: Berth, port: str) -> None:
+    number = berth.instance.web_port if port == "web" else berth.instance.gateway_port
+    with contextlib.ExitStack() as held:
+        lines = [
+            held.enter_context(Line(number, "GET /healthz/live HTTP/1.1\r\nHost: localhost\r\nX: "))
+            for _ in range(12)
+        ]
+        # More than there are threads: each is given up in its time, and others are answered.
+        for line in lines:
+            assert line.closed()
+        assert raw(number, "/healthz/live") == 200
+
+
+def test_idle_connections_take_no_thread(berth: Berth) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(40):
+            held.enter_context(Line(berth.instance.web_port))
+        before = time.monotonic()
+        assert raw(berth.instance.web_port, "/healthz/live") == 200
+        assert time.monotonic() - before < web_worker.HEAD_TIMEOUT_S
+
+
+def test_slow_bodies_through_the_front_door_take_no_thread(berth: Berth) -> None:
+    slow = "POST /sign-in/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nuser"
+    with contextlib.ExitStack() as held:
+        for _ in range(20):
+            held.enter_context(Line(berth.port, slow))
+        assert raw(berth.port, "/healthz/live") == 200
+
+
+def test_heads_and_bodies_that_are_too_large(berth: Berth) -> None:
+    assert raw(berth.port, "/", "X-Large: " + "x" * 200_000) == 431
+    large = httpx.post(f"{berth.url}/api/v1/workspaces", content=b"[" * 6_000_000, timeout=LIMIT_S)
+    assert large.status_code == 413
+    port = berth.instance.gateway_port
+    with Line(port, "GET / HTTP/1.1\r\nHost: localhost\r\n") as line, contextlib.suppress(ConnectionError):
+        for _ in range(gateway_protocol.MAX_HEAD_BYTES // 1024 + 64):
+            line.send("X-Large: " + "x" * 1024 + "\r\n")
+        assert line.closed()
+    assert raw(berth.instance.web_port, "/", "X-Large: " + "x" * 200_000) in {400, 431, 0}
+
+
+def test_an_event_stream_outlasts_the_time_for_requests(berth: Berth) -> None:
+    api = berth.api("ada")
+    body = {"template": "files", "flavor": "tiny", "team": "lab", "name": "streamed"}
+    workspace = api.json("POST", "workspaces", body)["id"]
+    heard_until = time.monotonic() + READ_TIMEOUT_S * 2.5
+    headers = {"Authorization": f"Bearer {berth.tokens['ada']}", "Accept": "text/event-stream"}
+    path = f"/api/v1/workspaces/{workspace}/events/stream"
+    with httpx.stream("GET", berth.url + path, headers=headers, timeout=LIMIT_S) as answered:
+        assert answered.status_code == 200
+        for _line in answered.iter_lines():
+            if time.monotonic() > heard_until:
+                break
+        else:
+            pytest.fail("the stream was cut")
+    api.act(workspace, "delete")
+    api.wait(workspace, "terminated", limit_s=30)
+    api.close()
