@@ -87,7 +87,11 @@ def test_a_web_process_ends_what_would_never_end(settings: pytest.FixtureRequest
 def test_the_process_loads_its_urls_with_its_own_settings() -> None:
     """It has fewer apps than the portal: an import of one of the others ends every stream."""
     code = "import django; django.setup(); import portal.asgi, portal.stream_urls"
-    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "portal.gateway_settings"}
+    environ = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "portal.gateway_settings",
+        "BERTH_GATEWAY_SECRET": "x" * 32,
+    }
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60
     )
