@@ -12,8 +12,6 @@ import environ
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
-from portal.common import front_door
-
 env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -56,7 +54,11 @@ SECRET_KEY_FALLBACKS = env.list("BERTH_SECRET_KEY_FALLBACKS", default=[])
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
 # Addresses of proxies in front of the front door, and the secret by which one on this machine proves itself.
 try:
-    BERTH_TRUSTED_PROXIES = front_door.networks(env.list("BERTH_TRUSTED_PROXIES", default=[]))
+    BERTH_TRUSTED_PROXIES = tuple(
+        ipaddress.ip_network(name.strip(), strict=False)
+        for name in env.list("BERTH_TRUSTED_PROXIES", default=[])
+        if name.strip()
+    )
 except ValueError as error:
     raise ImproperlyConfigured(f"BERTH_TRUSTED_PROXIES: {error}. Write addresses or networks.") from error
 BERTH_PROXY_SECRET = secret("BERTH_PROXY_SECRET", "proxy_secret")

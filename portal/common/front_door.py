@@ -15,7 +15,6 @@ import hashlib
 import hmac
 import ipaddress
 import socket
-from collections.abc import Iterable
 from functools import lru_cache
 
 TOKEN_HEADER = "X-Berth-Front-Door"  # noqa: S105  (a header's name)
@@ -37,11 +36,6 @@ def is_front_door(given: str, gateway_secret: str) -> bool:
     return bool(gateway_secret) and hmac.compare_digest(
         given.encode("utf-8", "replace"), token_of(gateway_secret).encode()
     )
-
-
-def networks(named: Iterable[str]) -> tuple[Network, ...]:
-    """The networks of trusted proxies. Raises `ValueError`."""
-    return tuple(ipaddress.ip_network(name.strip(), strict=False) for name in named if name.strip())
 
 
 def client_address(

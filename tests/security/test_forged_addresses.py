@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from tests.factories import PASSWORD
 GATEWAY_SECRET = "a gateway secret for tests alone"
 PROXY_SECRET = "what the proxy says of itself"
 TOKEN = front_door.token_of(GATEWAY_SECRET)
+
+
+def networks(named: list[str]) -> tuple[front_door.Network, ...]:
+    return tuple(ipaddress.ip_network(name) for name in named if name)
 
 
 def client(
@@ -32,7 +37,7 @@ def client(
         forwarded_for=forwarded_for,
         proxy_secret=proxy,
         gateway_secret=GATEWAY_SECRET,
-        trusted=front_door.networks(trusted.split(",")),
+        trusted=networks(trusted.split(",")),
         own_proxy_secret=own,
     )
 
@@ -98,12 +103,12 @@ def test_a_missing_or_short_secret_proves_nothing(own):
 
 
 def test_a_proxy_without_a_secret_is_warned_of(settings):
-    settings.BERTH_TRUSTED_PROXIES = front_door.networks(["127.0.0.1"])
+    settings.BERTH_TRUSTED_PROXIES = networks(["127.0.0.1"])
     settings.BERTH_PROXY_SECRET = ""
     assert [found.id for found in proxies_of_this_machine_prove_themselves()] == ["common.W002"]
     settings.BERTH_PROXY_SECRET = PROXY_SECRET
     assert proxies_of_this_machine_prove_themselves() == []
-    settings.BERTH_TRUSTED_PROXIES, settings.BERTH_PROXY_SECRET = front_door.networks(["198.18.5.1"]), ""
+    settings.BERTH_TRUSTED_PROXIES, settings.BERTH_PROXY_SECRET = networks(["198.18.5.1"]), ""
     assert proxies_of_this_machine_prove_themselves() == []
 
 
