@@ -260,6 +260,8 @@ BERTH_TOKEN_EXCHANGE_ISSUERS = env.list("BERTH_TOKEN_EXCHANGE_ISSUERS", default=
 BERTH_TOKEN_EXCHANGE_LOOPBACK = env.bool("BERTH_TOKEN_EXCHANGE_LOOPBACK", default=False)
 # No API token works longer than so many days after it was made; 0: as long as it was made for.
 BERTH_TOKEN_MAX_DAYS = max(0, env.int("BERTH_TOKEN_MAX_DAYS", default=0))
+# Whether people may delete their own accounts: `off` (administrators do it) or `on`.
+BERTH_ACCOUNT_DELETION = env.str("BERTH_ACCOUNT_DELETION", default="off").strip().lower()
 # Whether everybody who is signed in is shown the teams with their owners, and may ask to join; for how many
 # days a request waits, and after how many a refused one may be made again.
 BERTH_LIST_TEAMS = env.bool("BERTH_LIST_TEAMS", default=True)

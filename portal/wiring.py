@@ -38,7 +38,7 @@ from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.scim import services as scim
-from portal.workspaces import notices
+from portal.workspaces import homes, notices
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
     AllocationsReleased,
@@ -73,7 +73,7 @@ def connect() -> None:
     on_commit(UserDeactivated, publishing.end_access)
     in_transaction(UserReactivated, scim.reactivated)
     in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
-    in_transaction(UserDeleted, workspaces.delete_all_of, delete_channels)
+    in_transaction(UserDeleted, workspaces.delete_all_of, homes.account_deleted, delete_channels)
     in_transaction(MemberSet, join_requests.member_set)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory

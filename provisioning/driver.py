@@ -13,6 +13,8 @@
 7. Only what has been seen to be gone is ABSENT or STOPPED; what cannot be seen is UNKNOWN.
 8. A change of a MIG layout is whole or did not happen, for whoever asks the inventory: also after a kill at
    any point. Repeating one that stands is success. What somebody uses is never destroyed.
+9. A home is deleted by `delete_home` alone. Each call goes on where an earlier one was cut short, also by a
+   kill; nothing outside the home goes, whatever leads there. Deleting what is missing is success.
 """
 
 from __future__ import annotations
@@ -103,6 +105,15 @@ class Driver(ABC):
         """End the workspace and remove all that belongs to it but its home; STOPPING until ABSENT.
 
         For `grace_s` see `ensure_stopped`.
+        """
+
+    @abstractmethod
+    def delete_home(self, *, team: str, owner: str) -> bool:
+        """Delete a home for good; True when nothing is left, False when there is more to delete: call again.
+
+        The caller knows that nothing uses the home and nothing will. Raises `InvalidSpec` for names that no
+        home can have, `BackendUnavailable`, or another error that is not retryable where somebody has
+        arranged the home in a way that the driver does not undo.
         """
 
     @abstractmethod

@@ -121,6 +121,11 @@ def external_name(workspace_id: str) -> str:
     return "ws-" + workspace_id.replace("-", "").lower()
 
 
+def home_key(team: str, owner: str) -> str:
+    """Relative path of a home volume: one for each user in each team."""
+    return f"{team}/{owner}"
+
+
 class Within(StrEnum):
     """What the devices of one node must have in common. A tighter bond is preferred in any case."""
 
@@ -214,7 +219,7 @@ class WorkspaceSpec:
     @property
     def home_key(self) -> str:
         """Relative path of the home volume: one for each user in each team."""
-        return f"{self.team}/{self.owner}"
+        return home_key(self.team, self.owner)
 
     def digest(self) -> str:
         """SHA-256 of the specification without its secrets; equal digests mean equal workspaces."""
@@ -383,6 +388,31 @@ class Command:
     spec: WorkspaceSpec | None = None
     placement: Placement | None = None
     grace_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HomeDeletion:
+    """A request to a driver to delete a home for good, or to go on with it.
+
+    It is refused after `expires_at`; `deletion` and `lease` come back with the answer.
+    """
+
+    deletion: str
+    lease: str
+    pool: PoolConfig
+    team: str
+    owner: str
+    expires_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class HomeDeleted:
+    """The answer to a `HomeDeletion`: whether nothing is left of the home (`done`), or a failure."""
+
+    deletion: Word
+    lease: Word
+    done: bool = False
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)

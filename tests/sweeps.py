@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from portal.scheduling import cycle
-from portal.workspaces import reconcile
+from portal.workspaces import homes, reconcile
 
 
 def sweep() -> int:
-    """Reconcile all that is due, then look at the queue; returns how many were due."""
+    """Reconcile all that is due, then look at homes and at the queue; returns how many were due."""
     due = reconcile.sweep()
+    homes.sweep()
     cycle.run_if_due()
     return due

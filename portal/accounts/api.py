@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.auth import logout
 from django.db.models import QuerySet
 from django.urls import register_converter, reverse
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.response import Response
 
-from portal.accounts import policies, schema, selectors, services  # noqa: F401  (schema registers itself)
+from portal.accounts import (
+    deletion_choices,
+    policies,
+    schema,  # noqa: F401  (registers itself)
+    selectors,
+    services,
+    users,
+)
+from portal.accounts.mfa.proof import require_fresh
 from portal.accounts.models import ApiToken, Membership, Team, User
 from portal.accounts.serializers import (
     MemberSerializer,
@@ -30,7 +39,7 @@ from portal.common.api import (
     operation,
     routes,
 )
-from portal.common.errors import InvalidInput
+from portal.common.errors import InvalidInput, NotAllowed
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
@@ -58,6 +67,10 @@ class Me(ApiView):
 
     permission_classes = [WhoeverSignedIn]
 
+    @property
+    def query_params(self) -> frozenset[str]:  # type: ignore[override]
+        return frozenset({"workspaces", "homes"}) if self.request.method == "DELETE" else frozenset()
+
     @operation("Who am I", responses={200: MeSerializer})
     def get(self, request: UserRequest) -> Response:
         user = request.user
@@ -74,6 +87,30 @@ class Me(ApiView):
             "token": token,
         }
         return Response(MeSerializer(data).data)
+
+    @operation(
+        "Delete your account for good",
+        description="Where the portal lets people do so (`BERTH_ACCOUNT_DELETION`), and administrators "
+        "anywhere. With the session of a browser and a fresh proof only: an API token is refused (403). "
+        "Refused (409) to the last administrator, to the only owner of a team that others are in, and where "
+        "there are workspaces, unless `workspaces=delete`. Home folders stay on their nodes unless "
+        "`homes=delete`.",
+        responses={204: None},
+        parameters=[deletion_choices.WORKSPACES, deletion_choices.HOMES],
+        errors=[400, 409],
+    )
+    def delete(self, request: UserRequest) -> Response:
+        if isinstance(request.auth, ApiToken):
+            raise NotAllowed(Reason(AccountCode.OWN_ACCOUNT_BY_TOKEN))
+        require_fresh(request)
+        users.delete(
+            actor=request.user,
+            user=request.user,
+            delete_workspaces=deletion_choices.asked_in(request),
+            delete_homes=deletion_choices.asked_in(request, "homes"),
+        )
+        logout(request._request)
+        return Response(status=204)
 
 
 @documented(list="List the teams that you may see", retrieve="Read a team")

@@ -7,6 +7,8 @@ docs/adr/0017-one-deactivation.md says what ends how, and why within five second
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from django.db import transaction
 from django.db.models import Q
 from django.urls import reverse
@@ -29,12 +31,19 @@ from portal.events.kinds import AuditKind
 def deactivate(*, actor: User | SystemActor, user: User, reason: str = "") -> User:
     """Switch an account off: administrators, and of a service account its team's owners. Twice is success.
 
+    Raises `StateConflict` for the last administrator who can sign in.
+    """
+    policies.require_manage_account(actor, user)
+    return switch_off(actor=actor, user=locked(user), reason=reason)
+
+
+def switch_off(*, actor: User | SystemActor, user: User, reason: str = "") -> User:
+    """Part of the caller's transaction, who has decided that `actor` may do it and has locked the account.
+
     Sessions, links, tokens, tickets, delegations and open connections end, workspaces stop with their files
     kept, waiting requests are withdrawn, and ownership of teams passes on (`heirs_of`). Raises
     `StateConflict` for the last administrator who can sign in.
     """
-    policies.require_manage_account(actor, user)
-    user = locked(user)
     if not user.is_active:
         return user
     policies.require_another_administrator(user)
@@ -102,39 +111,46 @@ def revoke_tokens(user: User) -> int:
     return ApiToken.objects.filter(user=user, revoked_at=None).update(revoked_at=timezone.now())
 
 
-def heirs_of(actor: User | SystemActor, user: User) -> list[tuple[Membership, User | None]]:
-    """The user's ownerships, each with who becomes owner in their place; None where there is another owner.
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What becomes of an ownership: `heir` takes it over, or there are other owners, or nobody is left."""
+
+    membership: Membership
+    heir: User | None = None
+    others: bool = False
+
+
+def heirs_of(actor: User | SystemActor, user: User) -> list[Handover]:
+    """The user's ownerships, each with who becomes owner in their place where there is no other owner.
 
     It is the member who has been in the team for longest, but for viewers and service accounts,
-    else whoever deactivates.
+    else whoever deactivates, unless that is the user.
     """
-    found: list[tuple[Membership, User | None]] = []
+    found: list[Handover] = []
     owned = user.memberships.filter(role=Role.OWNER).select_related("team")
     for membership in owned.order_by("team__slug"):
         others = Membership.objects.filter(team=membership.team, user__is_active=True).exclude(
             Q(user=user) | Q(role=Role.VIEWER) | Q(user__owning_team__isnull=False)
         )
         if others.filter(role=Role.OWNER).exists():
-            found.append((membership, None))
+            found.append(Handover(membership, others=True))
             continue
         longest = others.select_related("user").order_by("joined_at", "pk").first()
-        heir = longest.user if longest else (actor if isinstance(actor, User) else None)
-        found.append((membership, heir))
+        heir = actor if isinstance(actor, User) and actor.pk != user.pk else None
+        found.append(Handover(membership, longest.user if longest else heir))
     return found
 
 
 def _pass_ownership(actor: User | SystemActor, user: User) -> list[str]:
     """The user is an owner nowhere any more, and every team has one; returns the teams that it was of.
 
-    Where nobody is left to take it over, as when the portal itself acts, the user stays the owner.
+    Where nobody is left to take it over, as when the user or the portal acts, the user stays the owner.
     """
     passed = []
-    for membership, heir in heirs_of(actor, user):
+    for handover in heirs_of(actor, user):
+        membership, heir = handover.membership, handover.heir
         team = membership.team
-        if (
-            heir is None
-            and not team.memberships.filter(role=Role.OWNER, user__is_active=True).exclude(user=user).exists()
-        ):
+        if heir is None and not handover.others:
             continue
         if heir is not None:
             Membership.objects.update_or_create(team=team, user=heir, defaults={"role": Role.OWNER})

@@ -40,6 +40,7 @@ class UserDeleted(DomainEvent):
     user: User
     actor: User | SystemActor
     delete_workspaces: bool
+    delete_homes: bool
 
 
 @dataclass(frozen=True, slots=True)

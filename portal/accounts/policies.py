@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from django.conf import settings
+from django.db import connection
+
 from portal.accounts.models import HAS_PASSWORD, AccountStatus, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import NotAllowed, StateConflict
@@ -69,6 +72,53 @@ def require_manage_account(actor: User | SystemActor, user: User) -> None:
     raise NotAllowed(Reason(AccountCode.ONLY_ADMINISTRATORS))
 
 
+def may_delete_own_account(user: User) -> bool:
+    """Whether this portal lets people delete their own accounts; administrators may in any case."""
+    return not user.is_service and (settings.BERTH_ACCOUNT_DELETION == "on" or user.administers)
+
+
+def reasons_to_stay(user: User) -> list[Reason]:
+    """What has to be done before `user` can delete their own account, where they may; workspaces apart."""
+    found = []
+    if is_last_administrator(user):
+        found.append(Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}))
+    teams = orphaned_by(user)
+    if teams:
+        found.append(Reason(AccountCode.LAST_OWNER_LEAVES, {"teams": [team.name for team in teams]}))
+    return found
+
+
+def require_delete_account(actor: User | SystemActor, user: User) -> None:
+    """Delete an account: whoever manages it, and its user where the portal allows it.
+
+    Raises `NotAllowed`, and for one's own account `StateConflict` where it leaves a team without an owner.
+    """
+    if isinstance(actor, SystemActor) or actor.pk != user.pk:
+        require_manage_account(actor, user)
+        return
+    if not may_delete_own_account(user):
+        raise NotAllowed(Reason(AccountCode.ACCOUNT_DELETION_OFF))
+    for reason in reasons_to_stay(user):
+        raise StateConflict(reason, code=reason.code.value)
+
+
+def orphaned_by(user: User) -> list[Team]:
+    """Teams that others are in, people or service accounts, of which `user` is the only active owner.
+
+    Locks the teams of which `user` is an owner when called in a transaction: of two owners who leave at
+    once the second sees that the first has left.
+    """
+    owned = Team.objects.filter(memberships__user=user, memberships__role=Role.OWNER)
+    if connection.in_atomic_block:
+        owned = owned.select_for_update(of=("self",))
+    found = []
+    for team in owned.order_by("pk"):
+        others = team.memberships.filter(user__is_active=True).exclude(user=user)
+        if others.exists() and not others.filter(role=Role.OWNER).exists():
+            found.append(team)
+    return sorted(found, key=lambda team: team.slug)
+
+
 def may_manage_tokens_of(actor: User | SystemActor, user: User) -> bool:
     """Make and rotate tokens: one's own, and those of service accounts of the teams that one manages."""
     if isinstance(actor, SystemActor) or actor.pk == user.pk:
@@ -104,16 +154,20 @@ def require_role_for(user: User, role: str) -> None:
         raise StateConflict(Reason(AccountCode.AUDITOR_ONLY_VIEWS, {"username": user.username}))
 
 
-def require_another_administrator(user: User) -> None:
-    """Raise `StateConflict` where `user` is the last administrator who can sign in with a password.
+def is_last_administrator(user: User) -> bool:
+    """Whether nobody else administers who can sign in with a password.
 
     One who signs in by a provider does not count: a provider can be gone.
     """
     if not user.administers:
-        return
+        return False
     others = User.objects.with_status(AccountStatus.ACTIVE).filter(HAS_PASSWORD, is_superuser=True)
-    others = others.exclude(pk=user.pk)
-    if not others.exists():
+    return not others.exclude(pk=user.pk).exists()
+
+
+def require_another_administrator(user: User) -> None:
+    """Raise `StateConflict` where `user` is the last administrator who can sign in with a password."""
+    if is_last_administrator(user):
         raise StateConflict(
             Reason(AccountCode.LAST_ADMINISTRATOR, {"username": user.username}), code="last_administrator"
         )

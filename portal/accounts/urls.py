@@ -17,6 +17,7 @@ urlpatterns = [
     path("theme/", views.theme, name="theme"),
     path("account/", views.account, name="account"),
     path("account/email/", views.email, name="email"),
+    path("account/delete/", views.account_delete, name="account-delete"),
     path("account/sessions/end/", views.sessions_end, name="sessions-end"),
     path("account/sessions/<uuid:session_id>/end/", views.session_end, name="session-end"),
     path("account/confirm/", mfa.confirm_identity, name="confirm"),

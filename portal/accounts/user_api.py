@@ -11,7 +11,7 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from portal.accounts import deactivation, policies, selectors, users, workspaces_choice
+from portal.accounts import deactivation, deletion_choices, policies, selectors, users
 from portal.accounts.authentication import HasScope
 from portal.accounts.mfa import factors
 from portal.accounts.mfa import services as mfa
@@ -116,7 +116,7 @@ class UserViewSet(ReadViewSet):
 
     @property
     def query_params(self) -> frozenset[str]:  # type: ignore[override]
-        return frozenset({"workspaces"}) if self.action == "destroy" else frozenset()
+        return frozenset({"workspaces", "homes"}) if self.action == "destroy" else frozenset()
 
     def shown(self, user: User, *, status: int = 200, **headers: str) -> Response:
         return self.answer(self.get_queryset().get(pk=user.pk), status=status, **headers)
@@ -169,16 +169,21 @@ class UserViewSet(ReadViewSet):
 
     @operation(
         "Delete a user's account for good",
-        description="Roles, teams, tokens and address go, home folders stay, and so does the name, which "
-        "nobody else can get. Workspaces keep it from being deleted unless `workspaces=delete`.",
+        description="Roles, teams, tokens and address go; the name stays, and nobody else can get it. "
+        "Workspaces keep it from being deleted unless `workspaces=delete`. Home folders stay on their nodes "
+        "unless `homes=delete`: then they are deleted there as soon as no workspace uses them.",
         responses={204: None},
-        parameters=[workspaces_choice.PARAMETER],
+        parameters=[deletion_choices.WORKSPACES, deletion_choices.HOMES],
         errors=[400, 404, 409],
     )
     def destroy(self, request: UserRequest, username: str) -> Response:
         require_fresh(request)
-        delete_workspaces = workspaces_choice.asked_in(request)
-        users.delete(actor=request.user, user=self.get_object(), delete_workspaces=delete_workspaces)
+        users.delete(
+            actor=request.user,
+            user=self.get_object(),
+            delete_workspaces=deletion_choices.asked_in(request),
+            delete_homes=deletion_choices.asked_in(request, "homes"),
+        )
         return Response(status=204)
 
     @operation(

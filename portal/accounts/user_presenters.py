@@ -7,8 +7,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from portal.accounts import deactivation, sessions
+from portal.accounts import deactivation, policies, sessions
 from portal.accounts.models import AccountStatus, User
+from portal.common.reasons.wording import sentence_of
 
 LOOKS = {
     AccountStatus.INVITED: ("mail", "wait"),
@@ -52,36 +53,85 @@ def _deactivate(actor: User, user: User) -> dict[str, Any]:
     }
 
 
+def own_deletion_question(user: User) -> dict[str, Any]:
+    """The context of the confirmation page for deleting one's own account; `refusals` say why not yet."""
+    return {
+        "title": _("Delete your account?"),
+        "loses": [
+            _("your account, for good: roles, places in teams, API tokens, address and notices"),
+            _("all your sessions, open notebooks and links, within seconds; you are signed out here"),
+            *_workspaces_stop(user),
+            _("your requests that wait for a decision are withdrawn; what is booked stays the team's"),
+            *_ownership(user, user),
+        ],
+        "stays": [
+            _("your name, which nobody else can get, and you neither"),
+            _("the record of what you did, with your name"),
+        ],
+        "choices": [*_workspaces_choice(user), *_homes_choice(user)],
+        "refusals": [sentence_of(reason) for reason in policies.reasons_to_stay(user)],
+        "yes": _("Delete my account"),
+    }
+
+
+def _workspaces_choice(user: User) -> list[dict[str, str]]:
+    left = list(user.workspaces.live().order_by("name").values_list("name", flat=True))
+    if not left:
+        return []
+    words = ngettext(
+        "Delete %(count)d workspace too: %(names)s", "Delete %(count)d workspaces too: %(names)s", len(left)
+    )
+    return [
+        {
+            "name": "workspaces",
+            "value": "delete",
+            "label": words % {"count": len(left), "names": ", ".join(left[:20])},
+            "hint": _("Without it the account is not deleted. This deletes no files in home folders."),
+        }
+    ]
+
+
+def _homes_choice(user: User) -> list[dict[str, str]]:
+    """Home folders are a user's in a team, on each node on which a workspace of theirs has been."""
+    homes = [f"{row['team__slug']}/{user.username} ({row['node']})" for row in user.workspaces.homes()]
+    if not homes:
+        return []
+    words = ngettext(
+        "Delete %(count)d home folder with all its files, for good: %(names)s",
+        "Delete %(count)d home folders with all their files, for good: %(names)s",
+        len(homes),
+    )
+    names = ", ".join(homes[:20]) + (" …" if len(homes) > 20 else "")
+    return [
+        {
+            "name": "homes",
+            "value": "delete",
+            "label": words % {"count": len(homes), "names": names},
+            "hint": _(
+                "Without it the files stay on these nodes, in the folder “homes” of Berth, where an operator "
+                "finds them. No backup is touched."
+            ),
+        }
+    ]
+
+
 def _delete(actor: User, user: User) -> dict[str, Any]:
     named = {"username": user.username}
-    left = list(user.workspaces.live().order_by("name").values_list("name", flat=True))
-    asked: dict[str, Any] = {
+    return {
         "title": _("Delete the account of %(username)s?") % named,
         "loses": [
             _("the account, for good: roles, places in teams, tokens, address and notices"),
             _("all sessions, open notebooks and links, within seconds"),
+            *_workspaces_stop(user),
             *_ownership(actor, user),
         ],
         "stays": [
-            _("all files in home folders"),
             _("the name, which nobody else can get, as the home folders carry it"),
             _("the record of what happened"),
         ],
+        "choices": [*_workspaces_choice(user), *_homes_choice(user)],
         "yes": _("Delete the account"),
     }
-    if left:
-        asked["choice"] = {
-            "name": "workspaces",
-            "value": "delete",
-            "label": ngettext(
-                "Delete %(count)d workspace too: %(names)s",
-                "Delete %(count)d workspaces too: %(names)s",
-                len(left),
-            )
-            % {"count": len(left), "names": ", ".join(left[:20])},
-            "hint": _("Without it the account is not deleted. Files in home folders stay."),
-        }
-    return asked
 
 
 def _reset(_actor: User, user: User) -> dict[str, Any]:
@@ -141,13 +191,15 @@ def _workspaces_stop(user: User) -> list[str]:
 
 def _ownership(actor: User, user: User) -> list[str]:
     found = []
-    for membership, heir in deactivation.heirs_of(actor, user):
-        named = {"team": membership.team.name, "heir": heir.username if heir else ""}
-        found.append(
-            _("ownership of %(team)s, which passes to %(heir)s") % named
-            if heir
-            else _("ownership of %(team)s, which has another owner") % named
-        )
+    for handover in deactivation.heirs_of(actor, user):
+        heir = handover.heir
+        named = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
+        if heir:
+            found.append(_("ownership of %(team)s, which passes to %(heir)s") % named)
+        elif handover.others:
+            found.append(_("ownership of %(team)s, which has another owner") % named)
+        else:
+            found.append(_("ownership of %(team)s, which nobody else is in: operators look after it") % named)
     return found
 
 

@@ -230,8 +230,12 @@ def _done(request: SignedInRequest, user: User, action: str) -> HttpResponse:
             deactivation.deactivate(actor=request.user, user=user, reason=reason)
             messages.success(request, _("%(username)s is deactivated.") % named)
         case "delete":
-            chosen = request.POST.get("workspaces") == "delete"
-            users.delete(actor=request.user, user=user, delete_workspaces=chosen)
+            users.delete(
+                actor=request.user,
+                user=user,
+                delete_workspaces=request.POST.get("workspaces") == "delete",
+                delete_homes=request.POST.get("homes") == "delete",
+            )
             messages.success(request, _("The account of %(username)s is deleted.") % named)
             return redirect("accounts:users")
         case "reset-mfa":

@@ -263,20 +263,28 @@ def _place(actor: User | SystemActor, user: User, places: Places) -> None:
 
 
 @transaction.atomic
-def delete(*, actor: User | SystemActor, user: User, delete_workspaces: bool = False) -> None:
+def delete(
+    *,
+    actor: User | SystemActor,
+    user: User,
+    delete_workspaces: bool = False,
+    delete_homes: bool = False,
+) -> None:
     """End an account for good: its roles, teams, tokens, address and notices go; the name stays taken.
 
-    Home folders stay where they are. Workspaces that there are still are deleted with `delete_workspaces`,
-    else they are named in a `StateConflict`, as is that nobody else could administer.
+    For whoever manages the account, and for its user where the portal allows that. Home folders stay where
+    they are unless `delete_homes`. Workspaces that there are still are deleted with `delete_workspaces`, else
+    they are named in a `StateConflict`, as is that nobody else could administer, or own the user's teams.
     """
-    policies.require_manage_account(actor, user)
     user = deactivation.locked(user)
     if user.deleted_at is not None:
+        policies.require_manage_account(actor, user)
         return
+    policies.require_delete_account(actor, user)
     if user.is_active:
-        deactivation.deactivate(actor=actor, user=user)
+        deactivation.switch_off(actor=actor, user=user)
         user.refresh_from_db()
-    emit(UserDeleted(user=user, actor=actor, delete_workspaces=delete_workspaces))
+    emit(UserDeleted(user=user, actor=actor, delete_workspaces=delete_workspaces, delete_homes=delete_homes))
     user.deleted_at = timezone.now()
     user.email = user.first_name = user.last_name = ""
     user.email_confirmed = False
@@ -292,7 +300,7 @@ def delete(*, actor: User | SystemActor, user: User, delete_workspaces: bool = F
         kind=AuditKind.USER_DELETED,
         message=f"deleted the account {user.username}",
         targets=sessions.about(user),
-        data={"user": user.username},
+        data={"user": user.username, "workspaces": delete_workspaces, "homes": delete_homes},
     )
 
 

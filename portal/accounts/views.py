@@ -44,9 +44,10 @@ from portal.accounts.forms import (
     form_status,
 )
 from portal.accounts.mfa import attempts
+from portal.accounts.mfa.proof import stepped_up
 from portal.accounts.models import Role
 from portal.common import origins
-from portal.common.errors import InvalidInput, PortalError, StateConflict
+from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict
 from portal.common.htmx import local_path
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
@@ -250,8 +251,38 @@ def _account(
         "memberships": selectors.memberships_of(request.user),
         "roles": presenters.rights(request.user),
         "mail": settings.BERTH_MAIL,
+        "may_delete": policies.may_delete_own_account(request.user),
     }
     return render(request, "accounts/account.html", context, status=status)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@stepped_up
+def account_delete(request: SignedInRequest) -> HttpResponse:
+    """Say what will happen, then delete one's own account and end the session."""
+    if not policies.may_delete_own_account(request.user):
+        raise NotAllowed(Reason(AccountCode.ACCOUNT_DELETION_OFF))
+    if request.method == "POST":
+        try:
+            users.delete(
+                actor=request.user,
+                user=request.user,
+                delete_workspaces=request.POST.get("workspaces") == "delete",
+                delete_homes=request.POST.get("homes") == "delete",
+            )
+        except PortalError as error:
+            messages.error(request, error.sentence)
+            return redirect("accounts:account-delete")
+        logout(request)
+        messages.success(request, _("Your account is deleted."))
+        return redirect("accounts:sign-in")
+    asked = user_presenters.own_deletion_question(request.user)
+    return render(
+        request,
+        "confirm.html",
+        {**asked, "action": request.path, "back": reverse("accounts:account")},
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

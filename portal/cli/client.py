@@ -137,9 +137,11 @@ class BerthClient:
     def reactivate(self, username: str) -> dict[str, Any]:
         return self._object("POST", f"{_user(username)}/reactivate")
 
-    def delete_user(self, username: str, *, workspaces: bool = False) -> None:
-        """Delete an account for good; with `workspaces` what the user has, too."""
-        self._request("DELETE", _user(username), params={"workspaces": "delete"} if workspaces else {})
+    def delete_user(self, username: str, *, workspaces: bool = False, homes: bool = False) -> None:
+        """Delete an account for good; with `workspaces` and `homes` what the user has, too."""
+        asked = {"workspaces": workspaces, "homes": homes}
+        params = {name: "delete" for name, wanted in asked.items() if wanted}
+        self._request("DELETE", _user(username), params=params)
 
     def service_accounts(self, team: str) -> Iterator[dict[str, Any]]:
         """A team's accounts for programs."""

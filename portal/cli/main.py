@@ -215,8 +215,9 @@ def _user(commands: Any, common: argparse.ArgumentParser) -> None:
     leave = verb("deactivate", "End all that somebody may do; workspaces stop, files stay.", asks=True)
     leave.add_argument("--reason", default="", help="for the audit log")
     verb("reactivate", "Give an account back.")
-    gone = verb("rm", "Delete an account for good; home folders stay.", asks=True)
+    gone = verb("rm", "Delete an account for good.", asks=True)
     gone.add_argument("--workspaces", action="store_true", help="delete the user's workspaces too")
+    gone.add_argument("--homes", action="store_true", help="delete the home folders too; else they stay")
 
 
 def _service_account(commands: Any, common: argparse.ArgumentParser) -> None:

@@ -50,8 +50,9 @@ def reactivate(client: BerthClient, arguments: argparse.Namespace) -> int:
 
 
 def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
-    confirm(arguments, f"Delete the account of {arguments.username} for good? Home folders stay.")
-    client.delete_user(arguments.username, workspaces=arguments.workspaces)
+    homes = "Home folders go, too." if arguments.homes else "Home folders stay."
+    confirm(arguments, f"Delete the account of {arguments.username} for good? {homes}")
+    client.delete_user(arguments.username, workspaces=arguments.workspaces, homes=arguments.homes)
     if arguments.json:
         return print_json({"username": arguments.username, "deleted": True})
     return print_line(f"The account of {arguments.username} is deleted.")

@@ -42,6 +42,20 @@ def proxies_of_this_machine_prove_themselves(**_: Any) -> list[CheckMessage]:
     ]
 
 
+@register(Tags.security)
+def account_deletion_is_known(**_: Any) -> list[CheckMessage]:
+    """A policy that is misspelt counts as off, which somebody has to be told."""
+    if settings.BERTH_ACCOUNT_DELETION in {"off", "on"}:
+        return []
+    return [
+        Error(
+            f"BERTH_ACCOUNT_DELETION is “{settings.BERTH_ACCOUNT_DELETION}”.",
+            hint="Set it to off (administrators delete accounts) or on (people may delete their own).",
+            id="common.E003",
+        )
+    ]
+
+
 @register(Tags.security, deploy=True)
 def secrets_are_set(**_: Any) -> list[CheckMessage]:
     """Whatever serves requests must have a secret key and a gateway secret of its own."""

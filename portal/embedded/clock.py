@@ -19,6 +19,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "schedule-due": {"task": "control.schedule_due", "schedule": settings.SWEEP_INTERVAL_S},
     "refresh-inventories": {"task": "control.refresh_inventories", "schedule": 5.0},
     "sweep-orphans": {"task": "control.sweep_orphans", "schedule": float(settings.ORPHAN_SWEEP_INTERVAL_S)},
+    "delete-homes": {"task": "control.delete_homes", "schedule": 10.0},
     "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},
     "sync-gateway": {"task": "control.sync_gateway", "schedule": 10.0},
     "send-mails": {"task": "control.send_mails", "schedule": 10.0},

@@ -25,6 +25,10 @@ class AuditKind(StrEnum):
     USER_DEACTIVATED = "user.deactivated"
     USER_REACTIVATED = "user.reactivated"
     USER_DELETED = "user.deleted"
+    USER_HOMES_KEPT = "user.homes_kept"
+    USER_HOMES_DELETE_ASKED = "user.homes_delete_asked"
+    USER_HOME_DELETED = "user.home_deleted"
+    USER_HOME_NOT_DELETED = "user.home_not_deleted"
     USER_PASSWORD_CHANGED = "user.password_changed"  # noqa: S105
     USER_PASSWORD_RESET = "user.password_reset"  # noqa: S105
     USER_PASSWORD_FORGOTTEN = "user.password_forgotten"  # noqa: S105

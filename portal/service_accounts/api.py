@@ -7,7 +7,7 @@ from django.urls import reverse
 from rest_framework.decorators import action
 from rest_framework.response import Response
 
-from portal.accounts import deactivation, service_accounts, tokens, users, workspaces_choice
+from portal.accounts import deactivation, deletion_choices, service_accounts, tokens, users
 from portal.accounts import selectors as accounts
 from portal.accounts.api import TEAM_SCOPES
 from portal.accounts.mfa.proof import require_fresh
@@ -89,12 +89,12 @@ class ServiceAccountViewSet(ReadViewSet):
         description="Its tokens and rules go, home folders and the name stay. Workspaces keep it from being "
         "deleted unless `workspaces=delete`.",
         responses={204: None},
-        parameters=[workspaces_choice.PARAMETER],
+        parameters=[deletion_choices.WORKSPACES],
         errors=[400, 404, 409],
     )
     def destroy(self, request: UserRequest, slug: str, username: str) -> Response:
         require_fresh(request)
-        delete_workspaces = workspaces_choice.asked_in(request)
+        delete_workspaces = deletion_choices.asked_in(request)
         users.delete(actor=request.user, user=self.get_object(), delete_workspaces=delete_workspaces)
         return Response(status=204)
 

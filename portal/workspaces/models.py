@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
@@ -33,6 +34,15 @@ class WorkspaceQuerySet(models.QuerySet["Workspace"]):
     def running_or_waiting(self) -> WorkspaceQuerySet:
         """All that can be stopped."""
         return self.filter(state__in=STOPPABLE)
+
+    def homes(self) -> models.QuerySet[Workspace, dict[str, Any]]:
+        """Where their users' homes lie: `team_id`, `team__slug`, `node_id` and `node`, each place once.
+
+        A home is a user's in a team, on each node on which a workspace of theirs was ever placed.
+        """
+        places = {"node_id": F("allocations__node_id"), "node": F("allocations__node__name")}
+        found = self.filter(allocations__isnull=False).values("team_id", "team__slug", **places)
+        return found.distinct().order_by("team__slug", "node", "node_id")
 
     def due(self, now: datetime) -> WorkspaceQuerySet:
         """All whose next step is due and that no command is under way for."""
@@ -220,6 +230,32 @@ class WorkspaceStatus(models.Model):
 
     def __str__(self) -> str:
         return f"status of {self.workspace_id}"
+
+
+class HomeDeletion(models.Model):
+    """The home folder of a deleted account in a team on a node, until the node has said that it has gone.
+
+    `lease` names the one command that may be under way. `problem` is why it is still there, once that has
+    been told.
+    """
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey("accounts.Team", on_delete=models.PROTECT, related_name="+")
+    node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
+    asked_at = models.DateTimeField()
+    next_at = models.DateTimeField(db_index=True)
+    lease = models.CharField(max_length=32, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    problem = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "team", "node"], name="home_deletion_unique"),
+        ]
+
+    def __str__(self) -> str:
+        return f"deletion of the home of {self.user_id} in {self.team_id} on {self.node_id}"
 
 
 class IdempotencyKey(models.Model):

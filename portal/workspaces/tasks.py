@@ -7,9 +7,9 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.inventory.node_messages import received
-from portal.workspaces import housekeeping, reconcile, results
+from portal.workspaces import homes, housekeeping, reconcile, results
 from portal.workspaces.gateway import publishing
-from provisioning.types import Result
+from provisioning.types import HomeDeleted, Result
 
 
 @app.task(name="control.sweep")
@@ -27,6 +27,18 @@ def apply_result(result: dict[str, Any]) -> None:
     found = received(result, Result, of="a node worker")
     if found is not None:
         results.apply_result(found)
+
+
+@app.task(name="control.delete_homes")
+def delete_homes() -> None:
+    homes.sweep()
+
+
+@app.task(name="control.apply_home_deleted")
+def apply_home_deleted(answer: dict[str, Any]) -> None:
+    found = received(answer, HomeDeleted, of="a node worker")
+    if found is not None:
+        homes.apply(found)
 
 
 @app.task(name="control.sweep_orphans")

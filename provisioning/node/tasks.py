@@ -20,6 +20,8 @@ from provisioning.registry import driver_for
 from provisioning.types import (
     Command,
     Failure,
+    HomeDeleted,
+    HomeDeletion,
     Observation,
     Op,
     PoolConfig,
@@ -72,6 +74,13 @@ def list_owned(pool: dict[str, Any], node: str) -> None:
     _send_to_control("control.apply_owned", pool=pool["slug"], node=node, owned=messages.dump(owned))
 
 
+@app.task(name="node.delete_home")
+def delete_home(order: dict[str, Any]) -> None:
+    """Delete a home, or some of it, and say under the order's lease whether it has gone."""
+    answer = run_deletion(messages.load(order, HomeDeletion), now=time.time())
+    _send_to_control("control.apply_home_deleted", answer=messages.dump(answer))
+
+
 @app.task(name="node.read_logs")
 def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_key: str) -> None:
     """Answer with a workspace's last log lines on a short-lived list that the asker waits on."""
@@ -96,7 +105,7 @@ def run(command: Command, *, now: float) -> Result:
     """Run one command against its driver. Every outcome, an unforeseen error too, is a `Result`."""
     try:
         if now > command.expires_at:
-            raise Stale("This command came too late and was not carried out. It is sent again by itself.")
+            raise _late()
         seen = within_bounds(_call(command))
         return Result(op=command.op, ref=command.ref, lease=command.lease, observation=seen)
     except Exception as error:
@@ -108,6 +117,21 @@ def within_bounds(seen: Observation) -> Observation:
     if len(seen.log_tail) <= MAX_TEXT and len(seen.message) <= MAX_TEXT:
         return seen
     return replace(seen, log_tail=seen.log_tail[-MAX_TEXT:], message=seen.message[:MAX_TEXT])
+
+
+def run_deletion(order: HomeDeletion, *, now: float) -> HomeDeleted:
+    """Delete for a while. Every outcome, an unforeseen error too, is an answer."""
+    try:
+        if now > order.expires_at:
+            raise _late()
+        done = driver_for(order.pool).delete_home(team=order.team, owner=order.owner)
+        return HomeDeleted(order.deletion, order.lease, done=done)
+    except Exception as error:
+        return HomeDeleted(order.deletion, order.lease, failure=failure_of(error))
+
+
+def _late() -> Stale:
+    return Stale("This command came too late and was not carried out. It is sent again by itself.")
 
 
 def _call(command: Command) -> Observation:

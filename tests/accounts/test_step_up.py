@@ -28,6 +28,7 @@ PAGES = [
     ("/users/", {"username": "hal", "roles": ["administrator"], "role": "member"}),
     ("/account/tokens/", {"name": "t", "scopes": ["all"], "expires": "7"}),
     ("/account/two-step/codes/", {}),
+    ("/account/delete/", {}),
     ("/account/two-step/app/remove/", {}),
 ]
 REST = [

@@ -23,6 +23,12 @@ def test_plain_http_away_from_this_machine_is_warned_of(settings, url, https, wa
     assert [message.id for message in system_checks.http_stays_on_this_machine()] == ["common.W001"] * warned
 
 
+@pytest.mark.parametrize(("policy", "known"), [("off", True), ("on", True), ("request", False), ("", False)])
+def test_a_policy_that_there_is_not_is_an_error(settings, policy, known):
+    settings.BERTH_ACCOUNT_DELETION = policy
+    assert [each.id for each in system_checks.account_deletion_is_known()] == ["common.E003"] * (not known)
+
+
 def test_whatever_serves_needs_its_own_secrets(settings):
     assert system_checks.secrets_are_set() == []
     settings.SECRET_KEY, settings.BERTH_GATEWAY_SECRET = "insecure-x", ""

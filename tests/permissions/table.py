@@ -36,6 +36,8 @@ GET    account/                                             302 200 200 200 200 
 POST   account/                                             302 400 400 400 400 400 400 400   -
 GET    account/email/                                       302 302 302 302 302 302 302 302   -
 POST   account/email/                                       302 400 400 400 400 400 400 400   -
+GET    account/delete/                                      302 403 403 403 403 403 403 403 200 -
+POST   account/delete/                                      302 403 403 403 403 403 403 403 302 -
 GET    account/sessions/end/                                302 302 302 302 302 302 302 302   -
 POST   account/sessions/end/                                302 302 302 302 302 302 302 302   -
 GET    account/sessions/<uuid:session_id>/end/              302 302 302 302 302 302 302 302   -
@@ -210,6 +212,7 @@ GET    api/v1/flavors/<slug:slug>                           401 200 200 200 200 
 
 # --- REST: people ---
 GET    api/v1/me                                            401 200 200 200 200 200 200 200   any
+DELETE api/v1/me                                            401 403 403 403 403 403 403 403 409 any
 GET    api/v1/teams                                         401 200 200 200 200 200 200 200   teams:read
 POST   api/v1/teams                                         401 403 403 403 403 403 403 201   teams:write
 GET    api/v1/teams/<slug:slug>                             401 404 200 200 200 200 200 200   teams:read

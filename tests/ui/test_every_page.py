@@ -161,6 +161,14 @@ class TestAccount(PageCase):
     url = "/account/"
 
 
+class TestAccountDelete(PageCase):
+    url, reader = "/account/delete/", "bob"
+
+    @pytest.fixture(autouse=True)
+    def _allowed(self, settings: Any) -> None:
+        settings.BERTH_ACCOUNT_DELETION = "on"
+
+
 HOOK = {"name": "Bot", "url": "https://example.org/hooks", "types": ["workspace.failed"]}
 
 

@@ -168,6 +168,7 @@ class ExchangeCode(StrEnum):
 class AccountCode(StrEnum):
     """Refusals about people, teams and tokens."""
 
+    ACCOUNT_DELETION_OFF = "account_deletion_off"
     AUDITOR_HOLDS_NO_OTHER_ROLE = "auditor_holds_no_other_role"
     AUDITOR_ONLY_READS = "auditor_only_reads"
     AUDITOR_ONLY_VIEWS = "auditor_only_views"
@@ -179,9 +180,11 @@ class AccountCode(StrEnum):
     DESCRIPTION_TOO_LONG = "description_too_long"
     EXPIRY_PAST = "expiry_past"
     EXPIRY_TOO_LATE = "expiry_too_late"
+    HOMES_CHOICE = "homes_choice"
     IS_SERVICE_ACCOUNT = "is_service_account"
     LAST_ADMINISTRATOR = "last_administrator"
     LAST_OWNER = "last_owner"
+    LAST_OWNER_LEAVES = "last_owner_leaves"
     LINK_SPENT = "link_spent"
     MEMBER_HAS_WORKSPACES = "member_has_workspaces"
     NOT_IN_TEAM = "not_in_team"
@@ -200,6 +203,7 @@ class AccountCode(StrEnum):
     ONLY_TEAM_OWNERS = "only_team_owners"
     SCIM_ALONE = "scim_alone"
     TEAM_NOT_VALID = "team_not_valid"
+    OWN_ACCOUNT_BY_TOKEN = "own_account_by_token"
     OVERLAP_OUT_OF_RANGE = "overlap_out_of_range"
     SERVICE_ACCOUNT_SIGNS_IN = "service_account_signs_in"
     TOKEN_ENDED = "token_ended"

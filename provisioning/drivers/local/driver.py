@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from provisioning.driver import Driver, Plane
-from provisioning.drivers.local import cgroups, environment, gpus, host, partitions, processes, state
+from provisioning.drivers.local import cgroups, environment, gpus, homes, host, partitions, processes, state
 from provisioning.drivers.local.failures import IsolationRequired, StillStopping, WrongNode, disk_errors
 from provisioning.drivers.local.isolation import SandboxProbe, probe
 from provisioning.drivers.local.observation import observe_workspace
@@ -52,6 +52,8 @@ NAME = re.compile(r"ws-[0-9a-f]{32}")
 # A start that came to nothing may be repeated within its generation; an app that ran may not.
 REPEATABLE = frozenset({"port_taken", "launch_failed"})
 DEFAULT_SPARES = 1
+# After so long a deletion of a home lets other commands have the worker, and is asked for again.
+DELETE_HOME_S = 1.0
 GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 
 
@@ -93,12 +95,7 @@ class LocalDriver(Driver):
         request = spec.resources
         if spec.ref.generation < 1:
             raise InvalidSpec("The generation must be 1 or more. Create the workspace again.")
-        for word, value in (("team", spec.team), ("owner", spec.owner)):
-            if not USER_NAME.fullmatch(value):
-                raise InvalidSpec(
-                    f"“{value}” cannot name a home folder. "
-                    f"Give the {word} a name of letters, digits and . _ @ + -."
-                )
+        self._require_home_names(team=spec.team, owner=spec.owner)
         if not spec.app.argv or not spec.app.argv[0]:
             raise InvalidSpec("The template has no start command. Give it one.")
         if any("\0" in text for text in (*spec.app.argv, *spec.app.env, *spec.app.env.values())):
@@ -202,6 +199,12 @@ class LocalDriver(Driver):
             cgroups.sweep(cgroups.detect(self.instance))
             return Observation(ref, ObservedState.ABSENT)
 
+    def delete_home(self, *, team: str, owner: str) -> bool:
+        """See `Driver.delete_home`."""
+        self._require_home_names(team=team, owner=owner)
+        with disk_errors(self.homes):
+            return homes.delete(self.homes, team, owner, limit_s=DELETE_HOME_S)
+
     def list_owned(self) -> tuple[Observation, ...]:
         """See `Driver.list_owned`."""
         with disk_errors(self.base):
@@ -234,6 +237,14 @@ class LocalDriver(Driver):
         if not NAME.fullmatch(name):
             raise InvalidSpec("The workspace's id is not a UUID. Create the workspace again.")
         return state.WorkspaceDir(self.base, name)
+
+    def _require_home_names(self, **names: str) -> None:
+        for word, value in names.items():
+            if not USER_NAME.fullmatch(value):
+                raise InvalidSpec(
+                    f"“{value}” cannot name a home folder. "
+                    f"Give the {word} a name of letters, digits and . _ @ + -."
+                )
 
     def _scan(self) -> gpus.GpuScan:
         """The GPUs, never in the midst of a change of layout: what a killed worker left is finished first."""

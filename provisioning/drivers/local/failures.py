@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from provisioning.errors import BackendUnavailable, Blame, MissingDependency, StartFailed
+from provisioning.errors import BackendUnavailable, Blame, MissingDependency, ProvisioningError, StartFailed
 
 
 class IsolationRequired(MissingDependency):
@@ -27,6 +27,14 @@ class WrongNode(StartFailed):
 
     code = "wrong_node"
     retryable = False
+
+
+class HomeProtected(ProvisioningError):
+    """A home is a link or a mount of somebody's making: what is in there is not the driver's to delete."""
+
+    code = "home_protected"
+    retryable = False
+    blame = Blame.OPERATOR
 
 
 class Busy(BackendUnavailable):

@@ -50,6 +50,7 @@ from provisioning.types import (
     PoolConfig,
     WorkspaceRef,
     WorkspaceSpec,
+    home_key,
 )
 
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -148,6 +149,11 @@ class SimulatedDriver(Driver):
 
     def ensure_deleted(self, ref: WorkspaceRef, *, grace_s: float | None = None) -> Observation:
         return self._end(ref, deleting=True, grace_s=grace_s)
+
+    def delete_home(self, *, team: str, owner: str) -> bool:
+        with self._call(), self._change() as book:
+            book.connection.execute("DELETE FROM homes WHERE home_key = ?", (home_key(team, owner),))
+        return True
 
     def list_owned(self) -> tuple[Observation, ...]:
         with self._call(), self._view() as book:

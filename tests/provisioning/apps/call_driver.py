@@ -42,6 +42,11 @@ def main() -> None:
     try:
         if order["op"] == "start":
             observation = driver.ensure_started(spec, placement)
+        elif order["op"] == "delete-home":
+            gone = driver.delete_home(team=spec.team, owner=spec.owner)
+            sys.setprofile(None)
+            print(json.dumps({"state": "gone" if gone else "more", "steps": steps}), flush=True)
+            return
         elif order["op"] == "stop":
             observation = driver.ensure_stopped(spec.ref)
         else:

@@ -268,12 +268,14 @@ def test_a_granted_device_that_is_gone_is_no_capacity(make_pool):
         pool.driver.ensure_started(pool.spec(), placement)
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "", "a:b", "-x", "a\nb"])
+@pytest.mark.parametrize("name", ["..", ".", "/etc", "a/b", "", "a:b", "-x", "a\nb", "a\0b", ".deleting-ada"])
 def test_no_name_leaves_the_homes(make_pool, name):
     pool = make_pool()
     for change in ({"owner": name}, {"team": name}):
         with pytest.raises(InvalidSpec):
             pool.driver.validate(replace(pool.spec(), **change))
+        with pytest.raises(InvalidSpec):
+            pool.driver.delete_home(**{"team": "analysts", "owner": "ada", **change})
 
 
 def test_closed_generations_are_forgotten_after_a_week(make_pool):

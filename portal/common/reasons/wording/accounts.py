@@ -11,6 +11,9 @@ from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.wording import Text, listed
 
 TEXTS: dict[StrEnum, Text] = {
+    AccountCode.ACCOUNT_DELETION_OFF: Text(
+        _("People do not delete their own accounts here."), _("Ask an administrator to delete yours.")
+    ),
     AccountCode.AUDITOR_HOLDS_NO_OTHER_ROLE: Text(
         _("An auditor holds no other role in the portal."), _("Choose auditor alone, or the others.")
     ),
@@ -42,6 +45,7 @@ TEXTS: dict[StrEnum, Text] = {
         ),
         _("Choose an earlier expiry, and rotate the token before it ends."),
     ),
+    AccountCode.HOMES_CHOICE: Text(_("Say “delete” for home folders that go too, or leave it out.")),
     AccountCode.IS_SERVICE_ACCOUNT: Text(
         _("%(username)s is a service account: it has no password, no address, no role and no other team."),
         _("Manage it on the page of its team."),
@@ -71,6 +75,11 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     AccountCode.LAST_OWNER: Text(
         _("%(username)s is the only owner of %(team)s."), _("Make somebody else an owner first.")
+    ),
+    AccountCode.LAST_OWNER_LEAVES: Text(
+        _("You are the only owner of %(teams)s, where others are, too."),
+        _("Make somebody else an owner there, or take the others out, service accounts included."),
+        prepare=listed("teams"),
     ),
     AccountCode.MEMBER_HAS_WORKSPACES: Text(
         ngettext_lazy(
@@ -115,6 +124,10 @@ TEXTS: dict[StrEnum, Text] = {
     AccountCode.ONLY_TEAM_OWNERS: Text(
         _("Only an owner of %(team)s may change it."), _("Ask an owner of the team.")
     ),
+    AccountCode.OWN_ACCOUNT_BY_TOKEN: Text(
+        _("An API token cannot delete the account that it belongs to."),
+        _("Sign in, and delete the account on the page Account."),
+    ),
     AccountCode.SCIM_ALONE: Text(
         _("A token for SCIM is good for nothing else."), _("Make a second token for the other scopes.")
     ),
@@ -149,7 +162,7 @@ TEXTS: dict[StrEnum, Text] = {
             "%(username)s still has %(count)d workspaces: %(names)s.",
             "count",
         ),
-        _("Say that they shall be deleted too; the files in home folders stay."),
+        _("Say that they shall be deleted too; files in home folders stay unless you say otherwise."),
         prepare=listed("names"),
     ),
     AccountCode.USER_NOT_VALID: Text(_("The account cannot be like this.")),

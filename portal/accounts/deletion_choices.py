@@ -1,0 +1,28 @@
+"""What becomes of the workspaces and homes of an account that is deleted: parameters of REST."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import AccountCode
+from portal.common.reasons.reason import Reason
+
+WORKSPACES = OpenApiParameter("workspaces", str, enum=["delete"], description="Delete them too.")
+HOMES = OpenApiParameter(
+    "homes",
+    str,
+    enum=["delete"],
+    description="Delete the home folders too, on every node that has one, for good; else they stay there.",
+)
+_UNKNOWN = {"workspaces": AccountCode.WORKSPACES_CHOICE, "homes": AccountCode.HOMES_CHOICE}
+
+
+def asked_in(request: Request, name: str = "workspaces") -> bool:
+    """Whether they shall be deleted too. Raises `InvalidInput` for anything but `delete` and nothing."""
+    choice = request.query_params.get(name, "")
+    if choice not in {"", "delete"}:
+        reason = Reason(_UNKNOWN[name])
+        raise InvalidInput(reason, errors={name: [reason]})
+    return choice == "delete"

@@ -1,0 +1,214 @@
+"""What becomes of the home folders of an account that is deleted: they stay, or are deleted on their nodes.
+
+A home belongs to a user in a team and lies on the nodes on which that user's workspaces of the team have been
+placed. For each that shall go there is a `HomeDeletion` until its node has said that it has gone: commands
+are sent under leases as those of workspaces are, again and again, at last once in an hour. Nothing is
+sent while a workspace of the user is still there.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.domain_events import UserDeleted
+from portal.accounts.models import AccountStatus, User
+from portal.common.actors import SYSTEM
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of
+from portal.common.texts import strip_nul
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.events.models import TargetKind
+from portal.events.services import Target
+from portal.inventory import node_commands
+from portal.workspaces.models import HomeDeletion, Workspace
+from provisioning import messages
+from provisioning.types import Failure, HomeDeleted, home_key
+from provisioning.types import HomeDeletion as Order
+
+log = logging.getLogger(__name__)
+MOST_BACKOFF_S = 3600
+TOLD_AFTER = 8
+"""So many commands without success, within some two hours, and the administrators are told."""
+BATCH = 50
+
+
+def account_deleted(event: UserDeleted) -> None:
+    """Note where homes are that stay, or order their deletion, in the transaction of the account's."""
+    found = list(Workspace.objects.filter(owner=event.user).homes())
+    if not found:
+        return
+    names = [f"{home_key(row['team__slug'], event.user.username)} on {row['node']}" for row in found]
+    data = {"user": event.user.username, "homes": names}
+    if not event.delete_homes:
+        kind, message = AuditKind.USER_HOMES_KEPT, f"kept the home folders of {event.user.username}"
+    else:
+        kind = AuditKind.USER_HOMES_DELETE_ASKED
+        message = f"asked that the home folders of {event.user.username} be deleted"
+        now = timezone.now()
+        HomeDeletion.objects.bulk_create(
+            HomeDeletion(
+                user=event.user, team_id=row["team_id"], node_id=row["node_id"], asked_at=now, next_at=now
+            )
+            for row in found
+        )
+        transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
+    events.record(
+        actor=event.actor,
+        kind=kind,
+        message=f"{message}: {', '.join(names)}"[:1000],
+        targets=_about(event.user),
+        data=data,
+    )
+
+
+def due(now: datetime) -> QuerySet[HomeDeletion]:
+    """Those for which a command is to be sent; not while the user still has workspaces."""
+    free = Q(lease="") | Q(lease_expires_at__isnull=True) | Q(lease_expires_at__lte=now)
+    unused = ~Exists(Workspace.objects.live().filter(owner=OuterRef("user")))
+    found = HomeDeletion.objects.filter(free, unused, next_at__lte=now, user__deleted_at__isnull=False)
+    return found.order_by("next_at", "pk")
+
+
+def sweep() -> int:
+    """Send a command for each deletion that is due; returns how many were."""
+    rows = list(due(timezone.now()).values_list("pk", flat=True)[:BATCH])
+    for pk in rows:
+        _send(pk)
+    return len(rows)
+
+
+@transaction.atomic
+def _send(pk: int) -> None:
+    """Take the lease and send one command when the transaction has held, if this is still due."""
+    now = timezone.now()
+    row = due(now).filter(pk=pk).select_for_update(of=("self",)).select_related("node__pool", "team", "user")
+    deletion = row.first()
+    if deletion is None:
+        return
+    deletion.lease = uuid.uuid4().hex
+    deletion.lease_expires_at = now + timedelta(seconds=settings.NODE_LEASE_S)
+    deletion.attempts += 1
+    deletion.next_at = max(deletion.lease_expires_at, now + backoff(deletion.attempts))
+    deletion.save(update_fields=["lease", "lease_expires_at", "attempts", "next_at"])
+    order = Order(
+        deletion=str(deletion.pk),
+        lease=deletion.lease,
+        pool=node_commands.config_of(deletion.node.pool),
+        team=deletion.team.slug,
+        owner=deletion.user.username,
+        expires_at=deletion.lease_expires_at.timestamp(),
+    )
+    queue = node_commands.queue_of(deletion.node.pool, deletion.node.name)
+    transaction.on_commit(partial(node_commands.send, "node.delete_home", queue, order=messages.dump(order)))
+    if deletion.attempts > TOLD_AFTER and not deletion.problem:
+        _troubled(deletion, Reason(WorkspaceCode.NODE_SILENT))
+
+
+def backoff(attempts: int) -> timedelta:
+    """How long after a command the next one is sent, where none has helped: 40 s, 80 s, … up to an hour."""
+    return timedelta(seconds=min(20 * 2 ** min(attempts, 10), MOST_BACKOFF_S))
+
+
+@transaction.atomic
+def apply(answer: HomeDeleted) -> bool:
+    """Take in what a node has said of a deletion; False when it is stale and was dropped."""
+    if not answer.lease or not answer.deletion.isdecimal():
+        return False
+    deletion = (
+        HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
+        .select_for_update(of=("self",))
+        .select_related("node__pool", "team", "user")
+        .first()
+    )
+    if deletion is None:
+        return False
+    deletion.lease, deletion.lease_expires_at = "", None
+    if answer.failure is not None:
+        deletion.save(update_fields=["lease", "lease_expires_at"])
+        _failed(deletion, answer.failure)
+    elif answer.done:
+        _done(deletion)
+    else:
+        # Some of it has gone: the rest at once.
+        deletion.attempts, deletion.next_at = 0, timezone.now()
+        deletion.save(update_fields=["lease", "lease_expires_at", "attempts", "next_at"])
+        transaction.on_commit(partial(node_commands.send, "control.delete_homes", "control"))
+    return True
+
+
+def _done(deletion: HomeDeletion) -> None:
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.USER_HOME_DELETED,
+        message=f"deleted the home folder {_name(deletion)}",
+        team=deletion.team,
+        pool=deletion.node.pool,
+        targets=_about(deletion.user),
+        data=_data(deletion),
+    )
+    deletion.delete()
+
+
+def _failed(deletion: HomeDeletion, failure: Failure) -> None:
+    reason = Reason(WorkspaceCode.REPORTED, {"code": failure.code, "text": strip_nul(failure.message)})
+    if not failure.retryable and failure.code != "stale":
+        # Somebody has to do something first: it is looked at again in an hour, and told once.
+        deletion.attempts = max(deletion.attempts, TOLD_AFTER)
+        deletion.next_at = timezone.now() + timedelta(seconds=MOST_BACKOFF_S)
+        deletion.save(update_fields=["attempts", "next_at"])
+    if deletion.attempts >= TOLD_AFTER and not deletion.problem:
+        _troubled(deletion, reason)
+
+
+def _troubled(deletion: HomeDeletion, reason: Reason) -> None:
+    """Say once in the audit log, and to the administrators, that a home is still there."""
+    text = message_of(reason)
+    deletion.problem = text
+    deletion.save(update_fields=["problem"])
+    events.record(
+        actor=SYSTEM,
+        kind=AuditKind.USER_HOME_NOT_DELETED,
+        message=f"could not delete the home folder {_name(deletion)} yet",
+        cause=reason.as_json(),
+        team=deletion.team,
+        pool=deletion.node.pool,
+        targets=_about(deletion.user),
+        data=_data(deletion),
+    )
+    administrators = User.objects.with_status(AccountStatus.ACTIVE).filter(is_superuser=True)
+    events.notify(
+        administrators,
+        "user.home_not_deleted",
+        _("The home folder %(home)s is still there") % {"home": _name(deletion)},
+        _("It was to be deleted with the account. %(problem)s It is tried again every hour.")
+        % {"problem": text},
+        f"{reverse('events:audit')}?action={AuditKind.USER_HOME_NOT_DELETED}",
+    )
+
+
+def _name(deletion: HomeDeletion) -> str:
+    return f"{home_key(deletion.team.slug, deletion.user.username)} on {deletion.node.name}"
+
+
+def _data(deletion: HomeDeletion) -> dict[str, str]:
+    return {
+        "user": deletion.user.username,
+        "home": home_key(deletion.team.slug, deletion.user.username),
+        "node": deletion.node.name,
+    }
+
+
+def _about(user: User) -> list[Target]:
+    return [Target(TargetKind.USER, str(user.pk))]

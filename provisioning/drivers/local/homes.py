@@ -1,0 +1,183 @@
+"""Deletes a home folder for good, in calls that are short however much there is.
+
+The home is renamed into `<homes>/<team>/.deleting-<owner>/` first, so that it is out of the way at once, and
+what is in there is deleted then. A call that is cut short, by its limit of time or by a kill, has left a
+folder that the next one goes on with. Folders found on the way are moved up beside the home instead of being
+descended into: neither depth nor the length of a path matters, and only two folders are open at a time.
+
+Everything is named from an open folder and no link is followed: of a link, the link itself is deleted.
+A home that is itself a link or has something mounted in it belongs to whoever arranged it so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from provisioning.drivers.local.failures import HomeProtected
+
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+def delete(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
+    """Whether the home has gone; False after about `limit_s` seconds, when there is more to delete.
+
+    The caller has checked that both names can name a folder, and that nothing uses the home. One that is
+    missing has gone. Raises `HomeProtected` for a link and for what is mounted, and `OSError`.
+    """
+    until = time.monotonic() + limit_s
+    aside = f".deleting-{owner}"  # no owner's name begins with a dot
+    try:
+        place = os.open(homes / team, _OPEN_FOLDER)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise _protected(homes / team, "is a link or no folder") from error
+    with _closing(place):
+        path = Path(os.path.realpath(homes / team))
+        _require_nothing_mounted(path / owner, path / aside)
+        if not _set_aside(place, owner, aside, path):
+            return True
+        with _folder(aside, place) as rest:
+            while True:
+                names = _next_names(rest)
+                if not names:
+                    break
+                for name in names:
+                    if not _take_apart(rest, name, until) or time.monotonic() >= until:
+                        return _gone(place, aside)
+        return _gone(place, aside)
+
+
+def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
+    """Move the home out of the way; False where there is neither it nor what an earlier call has moved."""
+    try:
+        found = os.stat(owner, dir_fd=place, follow_symlinks=False)
+    except FileNotFoundError:
+        return _exists(place, aside)
+    if not stat.S_ISDIR(found.st_mode):
+        raise _protected(path / owner, "is a link or no folder")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(aside, 0o700, dir_fd=place)
+    _let_in(place, owner)
+    with _folder(aside, place) as rest, contextlib.suppress(FileNotFoundError):
+        os.rename(owner, secrets.token_hex(8), src_dir_fd=place, dst_dir_fd=rest)
+    os.fsync(place)
+    return True
+
+
+def _take_apart(rest: int, name: str, until: float) -> bool:
+    """Delete one entry of the folder `rest`, whose folders are moved up into it; False when time was up."""
+    if not _is_folder(rest, name):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=rest)
+        return True
+    _let_in(rest, name)
+    with contextlib.suppress(FileNotFoundError):
+        with _folder(name, rest) as folder:
+            while True:
+                found = _next_names(folder)
+                if not found:
+                    break
+                for entry in found:
+                    with contextlib.suppress(FileNotFoundError):
+                        if _is_folder(folder, entry):
+                            _let_in(folder, entry)
+                            os.rename(entry, secrets.token_hex(8), src_dir_fd=folder, dst_dir_fd=rest)
+                        else:
+                            os.unlink(entry, dir_fd=folder)
+                    if time.monotonic() >= until:
+                        return False
+        os.rmdir(name, dir_fd=rest)
+    return True
+
+
+def _next_names(folder: int, at_most: int = 1000) -> list[str]:
+    """Some names in an open folder; none when it is empty."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry, _ in zip(entries, range(at_most), strict=False)]
+
+
+def _is_folder(place: int, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _let_in(place: int, name: str) -> None:
+    """Give the owner every right to a folder that may have been taken away; never to what a link leads to."""
+    try:
+        found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    except FileNotFoundError:
+        return
+    with _closing(found):
+        mode = os.fstat(found).st_mode
+        if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+            # What `O_PATH` has opened is changed by its name in /proc, which leads to just that folder.
+            with contextlib.suppress(PermissionError):
+                Path(f"/proc/self/fd/{found}").chmod(0o700)
+
+
+def _gone(place: int, aside: str) -> bool:
+    """Remove what the home was moved into, if that is empty now; whether nothing is left."""
+    try:
+        os.rmdir(aside, dir_fd=place)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
+
+
+def _exists(place: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=place, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _require_nothing_mounted(*paths: Path) -> None:
+    """Raise `HomeProtected` where a file system, or a folder from elsewhere, is mounted at or in a path."""
+    wanted = [os.fsencode(path) for path in paths]
+    for line in _MOUNTS.read_bytes().splitlines():
+        point = _OCTAL.sub(lambda digits: bytes([int(digits[1], 8)]), line.split(b" ")[4])
+        for path in wanted:
+            if point == path or point.startswith(path + b"/"):
+                raise _protected(Path(os.fsdecode(point)), "is mounted from elsewhere")
+
+
+def _protected(path: Path, why: str) -> HomeProtected:
+    return HomeProtected(
+        f"{path} {why}, so nothing there is deleted. Delete on the node what shall go, then take it away."
+    )
+
+
+@contextlib.contextmanager
+def _folder(name: str, place: int) -> Iterator[int]:
+    """A folder below an open one, opened and closed. Raises `OSError`, also for a link."""
+    descriptor = os.open(name, _OPEN_FOLDER, dir_fd=place)
+    with _closing(descriptor):
+        yield descriptor
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(descriptor)

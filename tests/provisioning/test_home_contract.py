@@ -1,0 +1,91 @@
+"""Deleting homes, as the contract of a driver says it, for every driver."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from provisioning.errors import InvalidSpec, ProvisioningError
+
+
+def gone(harness, spec, *, calls: int = 200) -> None:
+    """Call until nothing is left."""
+    for _ in range(calls):
+        if harness.driver.delete_home(team=spec.team, owner=spec.owner):
+            return
+    raise AssertionError("a home is never gone")
+
+
+def test_a_home_goes_and_nothing_else(harness):
+    spec, other = harness.spec(), harness.spec(owner="bob")
+    for each in (spec, other):
+        harness.run(each)
+        harness.delete(each.ref)
+    gone(harness, spec)
+    assert (harness.home_exists(spec), harness.home_exists(other)) == (False, True)
+    gone(harness, spec)
+    assert harness.home_exists(other)
+
+
+def test_the_same_user_in_another_team_keeps_theirs(harness):
+    spec, other = harness.spec(), harness.spec(team="vision")
+    for each in (spec, other):
+        harness.run(each)
+        harness.delete(each.ref)
+    gone(harness, spec)
+    assert (harness.home_exists(spec), harness.home_exists(other)) == (False, True)
+
+
+def test_what_was_never_there_has_gone(harness):
+    gone(harness, replace(harness.spec(), owner="nobody"))
+    gone(harness, replace(harness.spec(), team="nowhere"))
+
+
+def test_a_late_start_brings_no_home_back(harness):
+    spec = harness.spec()
+    harness.run(spec)
+    harness.delete(spec.ref)
+    gone(harness, spec)
+    with pytest.raises(ProvisioningError):
+        harness.start(spec)
+    assert not harness.home_exists(spec)
+
+
+def test_a_deletion_killed_at_any_point_is_finished_by_the_next(harness):
+    other = harness.spec(owner="bob")
+    harness.run(other)
+    harness.delete(other.ref)
+
+    def stocked():
+        spec = harness.spec()
+        harness.run(spec)
+        harness.delete(spec.ref)
+        return spec
+
+    caller = harness.caller("delete-home", stocked())
+    caller.go()
+    answer = caller.answer()
+    assert answer and answer["state"] == "gone"
+    died = 0
+    for point in range(1, int(answer["steps"]), max(1, int(answer["steps"]) // 6)):
+        spec = stocked()
+        caller = harness.caller("delete-home", spec, kill_at=point)
+        caller.go()
+        died += caller.answer() is None
+        gone(harness, spec)
+        assert not harness.home_exists(spec), f"killed at step {point}"
+        assert harness.home_exists(other)
+    assert died >= 3
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc", ".deleting-ada", "a\0b", "a\nb"])
+def test_no_name_leads_elsewhere(harness, name):
+    spec = harness.spec()
+    harness.run(spec)
+    harness.delete(spec.ref)
+    for team, owner in ((spec.team, name), (name, spec.owner)):
+        with contextlib.suppress(InvalidSpec):
+            harness.driver.delete_home(team=team, owner=owner)
+    assert harness.home_exists(spec)

@@ -1,0 +1,274 @@
+"""Home folders of deleted accounts: kept where they are, or deleted on their nodes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.accounts import users
+from portal.accounts.models import User
+from portal.common.errors import StateConflict
+from portal.events.models import Event, Notification
+from portal.inventory import node_commands
+from portal.inventory.models import Allocation
+from portal.workspaces import homes
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import HomeDeletion, Workspace
+from provisioning import messages
+from provisioning.node import tasks as node_tasks
+from provisioning.registry import driver_for
+from provisioning.types import Failure, HomeDeleted
+from provisioning.types import HomeDeletion as Order
+from tests.factories import TeamFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def ran(make, bob, pool, settle) -> Workspace:
+    """A workspace of bob's that has run in the simulated pool, and so left a home there."""
+    workspace = make(bob, "sim-cpu")
+    settle()
+    return workspace
+
+
+def homes_of(pool) -> frozenset[str]:
+    return driver_for(node_commands.config_of(pool)).homes()
+
+
+def order_on_its_way(sent) -> Order:
+    """The one order that is on its way; it is taken off."""
+    (message,) = sent.take("node.delete_home")
+    return messages.load(message.kwargs["order"], Order)
+
+
+def asked(sent, order: Order | None = None) -> Order:
+    """Send what is due and take the order off."""
+    sent.take("control.delete_homes")
+    homes.sweep()
+    return order_on_its_way(sent)
+
+
+def answer(order: Order, **said) -> bool:
+    return homes.apply(HomeDeleted(order.deletion, order.lease, **said))
+
+
+def failure(code: str = "backend_unavailable", *, retryable: bool = True) -> Failure:
+    return Failure(code, "The disk is away. Mount it.", retryable, "operator")
+
+
+@pytest.fixture
+def deletion(ada, ran, bob, settle, sent, clock) -> HomeDeletion:
+    """That of the home of bob, whose workspace has gone; nothing has been sent for it."""
+    users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
+    HomeDeletion.objects.update(next_at=timezone.now() + timedelta(days=1))
+    settle(resting=lambda: not Workspace.objects.live().exists())
+    HomeDeletion.objects.update(next_at=timezone.now(), attempts=0, lease="", lease_expires_at=None)
+    sent.clear()
+    return HomeDeletion.objects.get()
+
+
+def entries(kind: str) -> list[Event]:
+    return list(Event.objects.filter(kind=kind).order_by("id"))
+
+
+# --- what is chosen -------------------------------------------------------------------------------
+
+
+def test_homes_stay_unless_it_is_said_and_the_log_says_where(ada, bob, ran, pool, settle):
+    users.delete(actor=ada, user=bob, delete_workspaces=True)
+    settle()
+    assert homes_of(pool) == {"vision/bob"}
+    assert not HomeDeletion.objects.exists()
+    (entry,) = entries("user.homes_kept")
+    node = ran.allocations.get().node.name
+    assert entry.data == {"user": "bob", "homes": [f"vision/bob on {node}"]}
+    assert entry.targets.get().key == str(bob.pk)
+
+
+def test_they_go_when_the_workspaces_have_gone_and_the_log_says_both(ada, bob, ran, pool, settle):
+    users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
+    (entry,) = entries("user.homes_delete_asked")
+    assert (entry.actor, entry.data["homes"][0].split(" on ")[0]) == (ada, "vision/bob")
+    assert homes_of(pool) == {"vision/bob"}
+    settle(resting=lambda: not HomeDeletion.objects.exists())
+    assert homes_of(pool) == frozenset()
+    (entry,) = entries("user.home_deleted")
+    assert (entry.actor_label, entry.data["home"]) == ("Berth", "vision/bob")
+    assert entry.targets.get().key == str(bob.pk)
+    assert Event.objects.get(kind="workspace.gone").pk < entry.pk
+
+
+def test_homes_of_others_stay(ada, alice, bob, make, ran, pool, settle):
+    make(alice, "sim-cpu")
+    settle()
+    users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
+    settle(resting=lambda: not HomeDeletion.objects.exists())
+    assert homes_of(pool) == {"vision/alice"}
+
+
+def test_all_teams_count_also_those_that_were_left(bob, ran, pool):
+    other = TeamFactory(slug="sound", name="Sound")
+    gone = WorkspaceFactory(owner=bob, team=other, state=State.TERMINATED)
+    Allocation.objects.create(
+        workspace=gone,
+        node=pool.nodes.get(name=ran.allocations.get().node.name),
+        generation=1,
+        cpu_milli=1,
+        memory_mib=1,
+        granted_at=timezone.now(),
+        released_at=timezone.now(),
+    )
+    assert {row["team__slug"] for row in bob.workspaces.homes()} == {"sound", "vision"}
+
+
+def test_who_never_ran_anything_has_no_home(ada, bob, team):
+    WorkspaceFactory(owner=bob, team=team, state=State.STOPPED)
+    users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
+    assert not HomeDeletion.objects.exists()
+    assert not Event.objects.filter(kind__startswith="user.home").exists()
+
+
+def test_what_is_refused_deletes_no_home(ada, bob, ran, sent):
+    with pytest.raises(StateConflict):
+        users.delete(actor=ada, user=bob, delete_homes=True)
+    assert not HomeDeletion.objects.exists()
+    assert not sent.of("node.delete_home")
+    assert User.objects.get(pk=bob.pk).is_active
+
+
+# --- when it is sent ------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_while_a_workspace_is_there(ada, bob, ran, sent):
+    users.delete(actor=ada, user=bob, delete_workspaces=True, delete_homes=True)
+    assert homes.sweep() == 0
+    assert not sent.of("node.delete_home")
+
+
+def test_nothing_is_sent_for_an_account_that_is_there(deletion, bob, sent):
+    User.objects.filter(pk=bob.pk).update(deleted_at=None)
+    assert homes.sweep() == 0
+
+
+def test_one_order_at_a_time_to_the_pools_queue(deletion, sent, pool):
+    order = asked(sent)
+    assert (order.team, order.owner, order.pool.slug) == ("vision", "bob", pool.slug)
+    assert homes.sweep() == 0
+    assert not sent.of("node.delete_home")
+
+
+def test_where_redis_is_away_it_is_sent_later(deletion, sent, clock):
+    sent.away = True
+    homes.sweep()
+    sent.away = False
+    clock.shift(60)
+    asked(sent)
+
+
+def test_an_order_that_was_lost_is_sent_again_under_another_lease(deletion, sent, clock):
+    first = asked(sent)
+    clock.shift(60)
+    second = asked(sent)
+    assert first.lease != second.lease
+    assert not answer(first, done=True)
+    assert HomeDeletion.objects.exists()
+    assert answer(second, done=True)
+    assert not HomeDeletion.objects.exists()
+
+
+# --- what is answered -----------------------------------------------------------------------------
+
+
+def test_some_of_it_has_gone_and_the_rest_is_asked_for_at_once(deletion, sent):
+    order = asked(sent)
+    assert answer(order, done=False)
+    assert not answer(order, done=False)
+    again = asked(sent)
+    assert again.lease != order.lease
+    assert answer(again, done=True)
+    assert not answer(again, done=True)
+    assert len(entries("user.home_deleted")) == 1
+
+
+@pytest.mark.parametrize("deletion_id", ["", "x", "-1", "999999", "1 OR 1=1", "९"])
+def test_an_answer_about_nothing_is_dropped(deletion, sent, deletion_id):
+    order = asked(sent)
+    assert not homes.apply(HomeDeleted(deletion_id, order.lease, done=True))
+    assert not homes.apply(HomeDeleted(order.deletion, "", done=True))
+    assert HomeDeletion.objects.exists()
+
+
+def test_trouble_that_passes_is_waited_out_in_silence(deletion, ada, sent, clock):
+    assert answer(asked(sent), failure=failure())
+    assert homes.sweep() == 0
+    clock.shift(60)
+    assert answer(asked(sent), done=True)
+    assert not entries("user.home_not_deleted")
+    assert not Notification.objects.filter(kind="user.home_not_deleted").exists()
+
+
+def test_trouble_that_stays_is_told_once_and_tried_every_hour(deletion, ada, sent, clock):
+    for _ in range(homes.TOLD_AFTER + 3):
+        assert answer(asked(sent), failure=failure())
+        clock.shift(3700)
+    (entry,) = entries("user.home_not_deleted")
+    assert (entry.data["home"], entry.cause["params"]["text"]) == (
+        "vision/bob",
+        "The disk is away. Mount it.",
+    )
+    (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
+    assert notice.user == ada and "vision/bob" in notice.title and "The disk is away" in notice.body
+    assert answer(asked(sent), done=True)
+    assert len(entries("user.home_deleted")) == 1
+
+
+def test_a_node_that_is_silent_for_ever_is_told_of_too(deletion, ada, sent, clock):
+    for _ in range(homes.TOLD_AFTER + 1):
+        asked(sent)
+        clock.shift(3700)
+    (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
+    assert "did not answer" in notice.body
+
+
+def test_what_an_operator_has_to_do_is_told_at_once(deletion, ada, sent, clock):
+    assert answer(asked(sent), failure=failure("home_protected", retryable=False))
+    (notice,) = Notification.objects.filter(kind="user.home_not_deleted")
+    assert notice.user == ada
+    clock.shift(1800)
+    assert homes.sweep() == 0
+    clock.shift(1900)
+    assert answer(asked(sent), done=True)
+
+
+def test_progress_makes_up_for_trouble_before(deletion, sent, clock):
+    for _ in range(5):
+        answer(asked(sent), failure=failure())
+        clock.shift(3700)
+    answer(asked(sent), done=False)
+    deletion.refresh_from_db()
+    assert deletion.attempts == 0
+
+
+# --- on the node ----------------------------------------------------------------------------------
+
+
+def test_an_order_that_comes_too_late_deletes_nothing(deletion, sent, pool):
+    order = asked(sent)
+    late = node_tasks.run_deletion(order, now=order.expires_at + 1)
+    assert late.failure is not None and late.failure.code == "stale"
+    assert homes_of(pool) == {"vision/bob"}
+    good = node_tasks.run_deletion(order, now=time.time())
+    assert (good.done, good.lease, good.deletion) == (True, order.lease, order.deletion)
+    assert homes_of(pool) == frozenset()
+
+
+def test_whatever_a_driver_does_is_an_answer(deletion, sent):
+    order = asked(sent)
+    for pool in (replace(order.pool, driver="none"), replace(order.pool, config={"state": 5, "no": "key"})):
+        said = node_tasks.run_deletion(replace(order, pool=pool), now=time.time())
+        assert said.failure is not None and not said.done
