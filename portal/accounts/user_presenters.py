@@ -108,8 +108,8 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
             "value": "delete",
             "label": words % {"count": len(homes), "names": names},
             "hint": _(
-                "Without it the files stay on these nodes, in the folder “homes” of Berth, where an operator "
-                "finds them. No backup is touched."
+                "Without it the files stay there, in the folder “homes” of Berth on the node, where an operator "
+                "finds them. Backups are not touched."
             ),
         }
     ]
@@ -193,6 +193,9 @@ def _ownership(actor: User, user: User) -> list[str]:
     found = []
     for handover in deactivation.heirs_of(actor, user):
         heir = handover.heir
+        if heir and actor.pk == user.pk:
+            # Nobody becomes an owner because another leaves: that keeps the account (`reasons_to_stay`).
+            continue
         named = {"team": handover.membership.team.name, "heir": heir.username if heir else ""}
         if heir:
             found.append(_("ownership of %(team)s, which passes to %(heir)s") % named)
