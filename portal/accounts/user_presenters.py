@@ -108,8 +108,8 @@ def _homes_choice(user: User) -> list[dict[str, str]]:
             "value": "delete",
             "label": words % {"count": len(homes), "names": names},
             "hint": _(
-                "Without it the files stay there, in the folder “homes” of Berth on the node, where an operator "
-                "finds them. Backups are not touched."
+                "Without it the files stay there, in the folder “homes” of Berth on the node, where an "
+                "operator finds them. Backups are not touched."
             ),
         }
     ]
