@@ -19,7 +19,7 @@ from django.utils.crypto import salted_hmac
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
-from portal.common.names import slug_validator, username_validator
+from portal.common.names import SERVICE_PREFIX, slug_validator, username_validator
 from portal.common.origins import MAX_USER_AGENT
 
 
@@ -109,10 +109,6 @@ class UserQuerySet(models.QuerySet["User"]):
         """Those who hold a site role; nobody for a role that there is not."""
         column = ROLE_FIELDS.get(SiteRole(role)) if role in SiteRole.values else None
         return self.filter(**{column: True}) if column else self.none()
-
-
-SERVICE_PREFIX = "svc-"
-"""How the name of every service account begins, and no other: it is known by it wherever it is named."""
 
 
 class UserManager(DjangoUserManager["User"].from_queryset(UserQuerySet)):  # type: ignore[misc]

@@ -6,10 +6,10 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from portal.accounts import policies, sessions
-from portal.accounts.models import SERVICE_PREFIX, Membership, Role, Team, User
+from portal.accounts.models import Membership, Role, Team, User
 from portal.common.actors import SystemActor
 from portal.common.errors import InvalidInput, StateConflict
-from portal.common.names import username_validator
+from portal.common.names import SERVICE_PREFIX, username_validator
 from portal.common.reasons.codes import AccountCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul

@@ -5,6 +5,9 @@ from __future__ import annotations
 from django.core.validators import RegexValidator
 from django.utils.translation import gettext_lazy as _
 
+SERVICE_PREFIX = "svc-"
+"""How the name of every service account begins, and no other: it is known by it wherever it is named."""
+
 # A leading letter or digit and no dots in front: safe as one component of a path.
 slug_validator = RegexValidator(
     r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\Z",

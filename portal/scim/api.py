@@ -38,6 +38,14 @@ log = logging.getLogger(__name__)
 CONTENT_TYPE = "application/scim+json"
 MAX_BODY = 2 * 1024 * 1024
 MAX_START = 10_000_000
+SEARCHED: dict[str, type] = {
+    "filter": str,
+    "startIndex": int,
+    "count": int,
+    "attributes": list,
+    "excludedAttributes": list,
+}
+"""Parameters of a search, and as what they come in its body (RFC 7644, section 3.4.3)."""
 
 
 class ScimRenderer(renderers.JSONRenderer):
@@ -216,8 +224,12 @@ class Resources(ScimView):
     def removed(self, row: Any) -> None:
         raise NotImplementedError
 
+    def asked(self) -> Mapping[str, str]:
+        """What the list is asked for: `filter`, `startIndex`, `count`, `attributes`, `excludedAttributes`."""
+        return self.request.query_params
+
     def names(self, parameter: str) -> frozenset[str]:
-        return resources.names_of(self.request.query_params.get(parameter, ""))
+        return resources.names_of(self.asked().get(parameter, ""))
 
     def projected(self, document: Mapping[str, Any]) -> dict[str, Any]:
         wanted, excluded = self.names("attributes"), self.names("excludedAttributes")
@@ -238,7 +250,7 @@ class Resources(ScimView):
         return self.answer(scim_id) if scim_id is not None else self.page()
 
     def page(self) -> Response:
-        given = self.request.query_params
+        given = self.asked()
         start = min(max(_number(given.get("startIndex"), "startIndex", 1), 1), MAX_START)
         count = min(max(_number(given.get("count"), "count", MAX_PAGE), 0), MAX_PAGE)
         rows = self.rows()
@@ -348,6 +360,43 @@ class Groups(Resources):
         services.remove_group(actor=self.actor, group=row)
 
 
+class Searched(Resources):
+    """The list, asked for by a POST: a filter in a body stands in no log of addresses."""
+
+    http_method_names = ["post"]
+
+    def asked(self) -> Mapping[str, str]:
+        body = _document(self.request, resources.SEARCH)
+        given = {key.lower(): value for key, value in body.items()}
+        found = {name: _searched(given[name.lower()], name) for name in SEARCHED if name.lower() in given}
+        return {name: text for name, text in found.items() if text}
+
+    def post(self, request: Request, scim_id: UUID | None = None) -> Response:
+        return self.page()
+
+
+class UserSearch(Searched, Users):
+    """POST /Users/.search"""
+
+
+class GroupSearch(Searched, Groups):
+    """POST /Groups/.search"""
+
+
+def _searched(value: Any, name: str) -> str:
+    """One parameter of a search as the query of a list has it. Raises `ScimRefusal` (invalidValue)."""
+    kind: type = SEARCHED[name]
+    if value is None:
+        return ""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise errors.invalid_value(name)
+    if isinstance(value, list):
+        if not all(isinstance(each, str) for each in value):
+            raise errors.invalid_value(name)
+        return ",".join(value)
+    return str(value)
+
+
 class NotSupported(ScimView):
     """What the RFC has and the portal has not: 501, as it asks."""
 
@@ -408,10 +457,13 @@ urlpatterns = [
     path("v2/Schemas", Schemas.as_view()),
     path("v2/Schemas/<str:name>", Schemas.as_view()),
     path("v2/Users", Users.as_view()),
+    path("v2/Users/.search", UserSearch.as_view()),
     path("v2/Users/<uuid:scim_id>", Users.as_view()),
     path("v2/Groups", Groups.as_view()),
+    path("v2/Groups/.search", GroupSearch.as_view()),
     path("v2/Groups/<uuid:scim_id>", Groups.as_view()),
     path("v2/Me", NotSupported.as_view()),
     path("v2/Bulk", NotSupported.as_view()),
+    path("v2/.search", NotSupported.as_view()),
     re_path(r"", unknown_endpoint),
 ]

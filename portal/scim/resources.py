@@ -26,6 +26,7 @@ USER = "urn:ietf:params:scim:schemas:core:2.0:User"
 GROUP = "urn:ietf:params:scim:schemas:core:2.0:Group"
 LIST = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
 PATCH = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
+SEARCH = "urn:ietf:params:scim:api:messages:2.0:SearchRequest"
 ERROR = "urn:ietf:params:scim:api:messages:2.0:Error"
 USER_SHAPE = Shape(USER, ("userName", "externalId", "displayName", "active"), ("name",), ("emails",))
 GROUP_SHAPE = Shape(GROUP, ("displayName", "externalId"), (), ("members",))

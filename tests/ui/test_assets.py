@@ -12,7 +12,7 @@ from django.contrib.staticfiles import finders
 from django.test import Client
 
 from portal.accounts.models import User
-from portal.common.templatetags.berth import ICON_SPRITE, STATES
+from portal.common.templatetags.berth import ICON_SPRITE, STATES, account_name, service_badge, table_region
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 
@@ -34,6 +34,31 @@ def test_a_template_has_no_inline_code_and_says_what_it_expects(template: Path) 
     assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", text), "something from elsewhere"
     # Where others' programs are only hosted there is nothing to say.
     assert template.parent.name == "api" or "{% comment %}" in text or "{#" in text, "no comment at its head"
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: str(path.relative_to(ROOT / "templates")))
+def test_a_table_that_scrolls_does_so_by_keyboard(template: Path) -> None:
+    """The attributes for it are made in one place (`table_region`), so none is forgotten."""
+    text = template.read_text()
+    assert "table-wrap" not in text
+    regions = len(re.findall(r"<div {% table_region [^%]+ %}>", text))
+    assert text.count("<table") == regions
+
+
+def test_the_region_of_a_table_has_a_name() -> None:
+    assert table_region(label="Made <up>") == (
+        'class="table-wrap" tabindex="0" role="region" aria-label="Made &lt;up&gt;"'
+    )
+    assert table_region(labelledby="rules-title", css="gap-top-s") == (
+        'class="table-wrap gap-top-s" tabindex="0" role="region" aria-labelledby="rules-title"'
+    )
+
+
+@pytest.mark.parametrize("name", ["ada", "Berth", "The rules of svc-x", "svc", "", "<b>"])
+def test_only_a_service_account_is_marked_as_one(name: str) -> None:
+    assert account_name(name) == name and service_badge(name) == ""
+    marked = account_name("svc-<b>")
+    assert "Service account" in marked and "svc-&lt;b&gt;" in marked
 
 
 def test_every_icon_in_use_is_in_the_sprite() -> None:

@@ -15,6 +15,7 @@ from django.contrib.humanize.templatetags.humanize import naturaltime
 from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from portal.common.formatting import (
     format_cores,
@@ -23,6 +24,7 @@ from portal.common.formatting import (
     format_moment,
     format_thousandths,
 )
+from portal.common.names import SERVICE_PREFIX
 
 register = template.Library()
 
@@ -81,6 +83,33 @@ def state_badge(state: str) -> SafeString:
 def badge(word: str, icon_name: str, tone: str = "") -> SafeString:
     """Any other state as word, icon and colour; tones: ok, busy, wait, bad, sim, or none."""
     return format_html('<span class="badge {}">{}{}</span>', tone, icon(icon_name), word)
+
+
+@register.simple_tag
+def table_region(label: str = "", labelledby: str = "", css: str = "") -> SafeString:
+    """The attributes of the `div` around a table: where it is too wide it scrolls, by keyboard too.
+
+    It is named by `label`, or by the element with the id `labelledby`; `css` are further classes.
+    """
+    name, value = ("aria-labelledby", labelledby) if labelledby else ("aria-label", label)
+    classes = f"table-wrap {css}".strip()
+    return format_html('class="{}" tabindex="0" role="region" {}="{}"', classes, name, value)
+
+
+@register.simple_tag
+def account_name(name: str) -> SafeString | str:
+    """The name of an account, or of another actor; marked where it is a service account's.
+
+    No other name begins as those of service accounts do, so nobody has to be asked.
+    """
+    mark = service_badge(name)
+    return format_html("{} {}", name, mark) if mark else name
+
+
+@register.simple_tag
+def service_badge(name: str) -> SafeString | str:
+    """The mark of a service account where the name is that of one, and nothing anywhere else."""
+    return badge(_("Service account"), "terminal-2") if name.startswith(SERVICE_PREFIX) else ""
 
 
 @register.simple_tag

@@ -1,0 +1,77 @@
+"""Lists asked for by POST: the same answers as by GET, and the same refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.accounts.models import User
+
+pytestmark = pytest.mark.django_db
+SEARCH = "urn:ietf:params:scim:api:messages:2.0:SearchRequest"
+
+
+@pytest.fixture
+def people(idp):
+    made = {name: idp.user(name, active=True) for name in ("gina", "gus", "hal")}
+    idp.group("vision", made["gina"]["id"])
+    return made
+
+
+def search(idp, path="Users", status=200, **given):
+    return idp.post(f"{path}/.search", {"schemas": [SEARCH], **given}, status)
+
+
+def test_a_search_answers_as_the_list_does(idp, people):
+    assert search(idp) == idp.get("Users")
+    assert search(idp, "Groups") == idp.get("Groups")
+    found = search(idp, filter='userName sw "g"', startIndex=2, count=1, attributes=["userName"])
+    assert found == idp.get("Users?filter=userName%20sw%20%22g%22&startIndex=2&count=1&attributes=userName")
+    assert (found["totalResults"], [row["userName"] for row in found["Resources"]]) == (2, ["gus"])
+    assert set(found["Resources"][0]) == {"schemas", "id", "userName"}
+    [group] = search(idp, "Groups", excludedAttributes=["members"])["Resources"]
+    assert "members" not in group
+    assert search(idp, FILTER='userName eq "hal"', count=None)["totalResults"] == 1
+
+
+def test_it_makes_and_changes_nothing(idp, people):
+    before = list(User.objects.order_by("pk").values())
+    search(idp, userName="mallory", active=False, Operations=[{"op": "remove", "path": "active"}])
+    assert list(User.objects.order_by("pk").values()) == before
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"filter": ["x"]}, {"filter": {"$ne": ""}}, {"filter": 5}, {"count": "1"}, {"count": True},
+        {"count": 1.5}, {"startIndex": [1]}, {"attributes": "userName"}, {"attributes": [1]},
+        {"excludedAttributes": {"a": 1}},
+    ],
+)  # fmt: skip
+def test_a_parameter_of_another_kind_is_refused(idp, given):
+    assert search(idp, status=400, **given)["scimType"] == "invalidValue"
+
+
+def test_what_is_no_filter_is_refused_and_costs_nothing(idp):
+    for text in ("userName", "(" * 500 + "a pr" + ")" * 500, 'password eq "x"', "x" * 5000):
+        assert search(idp, status=400, filter=text)["scimType"] == "invalidFilter"
+
+
+def test_pages_have_their_limits(idp, people):
+    assert search(idp, count=10**9)["itemsPerPage"] == 3
+    assert search(idp, count=-5)["itemsPerPage"] == 0
+    assert search(idp, startIndex=-(10**9), count=1)["startIndex"] == 1
+
+
+@pytest.mark.parametrize("body", [[], "x", {}, {"schemas": []}, {"schemas": ["urn:other"]}])
+def test_a_body_that_is_no_search_is_refused(idp, body):
+    assert idp.post("Users/.search", body, 400)["scimType"] == "invalidSyntax"
+
+
+def test_only_a_post_searches_and_only_within_one_kind(idp):
+    for method in ("GET", "PUT", "PATCH", "DELETE"):
+        assert idp.ask(method, "Users/.search", {"schemas": [SEARCH]}).status_code == 405
+    assert idp.ask("POST", ".search", {"schemas": [SEARCH]}).status_code == 501
+
+
+def test_accounts_that_scim_does_not_keep_are_not_found(idp, bob, people):
+    assert search(idp, filter='userName eq "bob"')["totalResults"] == 0
