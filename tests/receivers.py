@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,10 +61,8 @@ def one_after_another(*answers: Callable[[Received, Any], None]) -> Callable[[Re
 
 
 @contextmanager
-def receiver(
-    answer: Callable[[Received, Any], None] | None = None, *, tls: ssl.SSLContext | None = None
-) -> Iterator[Receiver]:
-    """A receiver at 127.0.0.1, with `tls` one that speaks it; it is gone afterwards."""
+def receiver(answer: Callable[[Received, Any], None] | None = None) -> Iterator[Receiver]:
+    """A receiver at 127.0.0.1, which is gone afterwards."""
     found = Receiver(answer=answer)
 
     class Handler(BaseHTTPRequestHandler):
@@ -87,13 +84,9 @@ def receiver(
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    if tls is not None:
-        # In the thread of each connection: a client that refuses the certificate ends that one alone.
-        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        server.handle_error = lambda *_: None  # type: ignore[method-assign]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    found.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
         yield found
     finally:

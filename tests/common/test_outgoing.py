@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import ssl
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from portal.common import sealed_texts, signatures
 from portal.common.outgoing import addresses, client
 from portal.common.outgoing.addresses import AddressRefused, Policy, Refusal
-from tests.identity.slapd import certify
 from tests.receivers import receiver
 
 INTERNAL = [
@@ -103,26 +101,8 @@ def test_what_a_url_may_be(url, problem):
     assert found == problem or (problem is client.UrlProblem.NO_URL and found is not None)
 
 
-def test_a_certificate_that_nobody_vouches_for(settings, tmp_path):
-    """A server that speaks TLS with a certificate of its own: refused for that, and told nothing."""
-    settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8"]
-    certify(tmp_path)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(tmp_path / "ca.pem", tmp_path / "key.pem")
-    with receiver(tls=tls) as there:
-        with pytest.raises(client.NoAnswer) as failed:
-            client.post(there.url, b"secret", {}, timeout_s=10)
-        assert failed.value.failure is client.Failure.TLS
-        assert isinstance(failed.value.__cause__, ssl.SSLCertVerificationError)
-        assert there.requests == []
-        # It is the certificate alone: where somebody vouches for it, the same message arrives.
-        settings.BERTH_OUTGOING_CA_FILE = str(tmp_path / "ca.pem")
-        assert client.post(there.url, b"known", {}, timeout_s=10).status == 200
-    assert [each.body for each in there.requests] == [b"known"]
-
-
-def test_plain_http_where_tls_is_expected(settings):
-    """No handshake, and so no message."""
+def test_a_receiver_that_speaks_plain_http_where_tls_is_expected(settings):
+    """No handshake, and so no message. Certificates are in `test_outgoing_tls`."""
     settings.BERTH_OUTGOING_ALLOW = ["127.0.0.0/8"]
     with receiver() as there, pytest.raises(client.NoAnswer) as failed:
         client.post(there.url.replace("http:", "https:"), b"secret", {}, timeout_s=10)
