@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from threading import Lock
 
 from django.contrib.sessions.backends.base import SessionBase
 from django.contrib.sessions.models import Session
+from django.db import DatabaseError, transaction
 from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
 
@@ -18,6 +20,8 @@ from portal.accounts.session_store import BEGAN_AT
 
 PAUSE = timedelta(minutes=5)
 MAX_KEPT = 10_000
+
+log = logging.getLogger(__name__)
 
 _noted: OrderedDict[str, float] = OrderedDict()
 _lock = Lock()
@@ -40,14 +44,19 @@ class LastSeenMiddleware:
 
 
 def note(session: SessionBase) -> None:
-    """The session is in use now: the list says so, and it ends later."""
+    """The session is in use now: the list says so, and it ends later. Never raises for the database."""
     now = timezone.now()
     key = session.session_key
     seen = UserSession.objects.filter(key=key, last_seen_at__lt=now - PAUSE)
-    # One from before there was a longest time ends when it was to end.
-    if seen.update(last_seen_at=now) and BEGAN_AT in session:
-        rows = Session.objects.filter(session_key=key)
-        rows.update(expire_date=session.get_expiry_date())
+    try:
+        with transaction.atomic():
+            # One from before there was a longest time ends when it was to end.
+            if seen.update(last_seen_at=now) and BEGAN_AT in session:
+                rows = Session.objects.filter(session_key=key)
+                rows.update(expire_date=session.get_expiry_date())
+    except DatabaseError as error:
+        # A disk that is full, or a database that only reads: whoever is signed in still sees the portal.
+        log.warning("that a session is in use was not noted: %s", error)
 
 
 def _is_due(key: str) -> bool:

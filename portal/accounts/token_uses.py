@@ -37,7 +37,7 @@ def note(token: ApiToken, now: datetime) -> None:
     _noted[token.pk] = now
     try:
         live.connection().hset(_KEY, str(token.pk), now.isoformat())
-    except redis.RedisError as error:
+    except (redis.RedisError, OSError) as error:
         log.warning("a token's use was not noted: %s", error)
 
 

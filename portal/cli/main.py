@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from portal.cli import config
+from portal.cli import config, terminal
 from portal.cli.errors import EXIT_INTERRUPTED, EXIT_USAGE, CliError
 
 EPILOG = """\
@@ -43,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Its exit codes are verdicts, and 2 is one of them.
             raise SystemExit(64) from None
         raise
+    streams = sys.stdout, sys.stderr
+    if not getattr(arguments, "raw", False):
+        sys.stdout, sys.stderr = terminal.guarded(sys.stdout), terminal.guarded(sys.stderr)
     try:
         return _run(arguments)
     except CliError as error:
@@ -56,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        sys.stdout, sys.stderr = streams
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -176,6 +181,8 @@ def parser() -> argparse.ArgumentParser:
     _one(logs)
     logs.add_argument("-n", "--tail", type=_positive, default=200, metavar="LINES", help="default: 200")
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
+    raw = "print escape sequences as they are; a terminal obeys them, whoever wrote them"
+    logs.add_argument("--raw", action="store_true", help=raw)
     _user(commands, common)
     _service_account(commands, common)
     _gpu(commands, common)

@@ -24,6 +24,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
+from portal.common import storage
 from portal.common.errors import InvalidInput, NotFound, PortalError
 from portal.common.pagination import Pages
 from portal.common.problems import CONTENT_TYPE, document, plain_response
@@ -139,6 +140,9 @@ class ApiView(APIView):
         return self.query_params
 
     def handle_exception(self, exc: Exception) -> Response:
+        if (refused := storage.unavailable(exc)) is not None:
+            log.error("the database cannot be written: %s", refused.reason.code, exc_info=exc)
+            exc = refused
         try:
             return super().handle_exception(exc)
         except RequestDataTooBig:

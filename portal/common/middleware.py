@@ -14,7 +14,7 @@ from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
-from portal.common import origins
+from portal.common import origins, storage
 from portal.common.errors import PortalError
 from portal.common.problems import plain_response
 
@@ -124,18 +124,26 @@ class ErrorMiddleware:
         return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if not isinstance(exception, PortalError):
-            return None
-        return error_page(request, exception)
+        error = _error_of(exception)
+        return error_page(request, error) if error is not None else None
 
 
 class PlainErrorMiddleware(ErrorMiddleware):
     """The same in the form of a problem (RFC 9457), for a process that renders no pages."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if not isinstance(exception, PortalError):
-            return None
-        return plain_response(exception.status, exception.code, exception.message, request)
+        error = _error_of(exception)
+        return plain_response(error.status, error.code, error.message, request) if error is not None else None
+
+
+def _error_of(exception: Exception) -> PortalError | None:
+    """What a view has refused, or the database at present; None for a fault of the portal's own."""
+    if isinstance(exception, PortalError):
+        return exception
+    refused = storage.unavailable(exception)
+    if refused is not None:
+        log.error("the database cannot be written", reason=refused.reason.code, exc_info=exception)
+    return refused
 
 
 def error_page(request: HttpRequest, error: PortalError) -> HttpResponse:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import redis
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
 
+from portal.accounts.models import FailureWindow
+from portal.common import storage
+from portal.common.reasons.codes import CommonCode
 from portal.embedded.configs import HEALTH_HOST
 from portal.embedded.probes import http_status, redis_client
 from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
@@ -58,7 +65,64 @@ def _database() -> Part:
             detail=f"{connection.vendor} does not answer ({type(error).__name__})",
             fix="Check DATABASE_URL, the database server and the disk.",
         )
-    return Part("database", ok=True, detail=f"{connection.vendor}, {_milliseconds(started)}")
+    answered = f"{connection.vendor}, {_milliseconds(started)}"
+    unwritten = _unwritten()
+    if unwritten:
+        return Part("database", ok=False, detail=f"{answered}, but {unwritten}", fix=WRITE_FIX)
+    return Part("database", ok=True, detail=answered)
+
+
+WRITE_EVERY_S = 5.0
+WRITE_WITHIN_MS = 1000
+WRITE_FIX = "Make room on its disk, or let it be written; until then people can only look."
+_write_lock = threading.Lock()
+_written: tuple[float, str] = (float("-inf"), "")
+
+
+def _unwritten() -> str:
+    """Why a small write does not reach the database; empty when it does. Not tried more often than needed."""
+    global _written
+    with _write_lock:
+        at, found = _written
+        if time.monotonic() - at >= WRITE_EVERY_S:
+            found = _try_to_write()
+            _written = (time.monotonic(), found)
+    return found
+
+
+def _try_to_write() -> str:
+    try:
+        with _impatient(), transaction.atomic():
+            FailureWindow.objects.update_or_create(
+                key="health", defaults={"began_at": timezone.now(), "count": 0}
+            )
+    except DatabaseError as error:
+        why = storage.trouble(error)
+        # Others write just now: so it can be written.
+        return "" if why is CommonCode.STORAGE_BUSY else UNWRITTEN.get(why, "it cannot be written")
+    return ""
+
+
+UNWRITTEN = {
+    CommonCode.STORAGE_FULL: "its disk is full",
+    CommonCode.STORAGE_READ_ONLY: "it can only be read",
+}
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """Whoever asks for health does not wait for other writers as long as a request does."""
+    if connection.vendor != "sqlite":
+        yield
+        return
+    with connection.cursor() as cursor:
+        before = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
+        cursor.execute(f"PRAGMA busy_timeout = {WRITE_WITHIN_MS}")
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA busy_timeout = {int(before)}")
 
 
 def _store() -> tuple[Part, dict[str, float] | None]:

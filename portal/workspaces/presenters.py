@@ -309,6 +309,9 @@ def activity_facts(workspace: Workspace) -> list[tuple[str, str]]:
             facts.append((name, str(seen[key])))
     if isinstance(seen.get("rss_mib"), int):
         facts.append((_("Memory used"), format_memory(seen["rss_mib"])))
+    if isinstance(seen.get("gpus_stale_s"), int):
+        silent = _("no answer from their driver for %(count)d s") % {"count": seen["gpus_stale_s"]}
+        facts.append((_("GPUs"), silent))
     return facts
 
 

@@ -33,6 +33,7 @@ _LOGGED_MAX = 1024
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Mib = Annotated[int, Meta(ge=0, le=INT32)]
+Whole = Annotated[int, Meta(ge=0, le=INT32)]
 Stamp = Annotated[str, Meta(max_length=40)]
 
 
@@ -68,6 +69,8 @@ FIGURES: dict[str, Any] = {
     "rss_mib": Mib | None,
     "processes": Count | None,
     "gpus": Annotated[list[Gpu], Meta(max_length=MAX_GPUS)] | None,
+    # For how long their driver has not answered; null when it answers, or there are none.
+    "gpus_stale_s": Whole | None,
 }
 """The figures of a heartbeat and what each may be."""
 

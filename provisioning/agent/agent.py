@@ -60,6 +60,7 @@ PROBE_MAX_S = 0.1
 BACKOFF_MAX_S = 15.0
 MAX_ITEMS = 10000  # kernels or terminals that are counted
 MAX_STAMP = 40  # characters of a time
+GPU_DEADLINE_S = 2.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -456,12 +457,20 @@ def listens_itself(port: int, pids: list[int]) -> bool | None:
 
 
 class Gpus:
-    """Utilisation and memory of the granted GPUs through NVML; None where it cannot be read."""
+    """Utilisation and memory of the granted GPUs through NVML; None where it cannot be read.
+
+    A driver may hang for ever in any call. A thread of its own asks it: heartbeats go on without it.
+    """
 
     def __init__(self, uuids: list[str]) -> None:
         self.uuids = list(uuids)
         self.library: Any = None
         self.broken = not self.uuids
+        self.thread: threading.Thread | None = None
+        self.asked: threading.Event
+        self.answered: threading.Event
+        self.waits_since = 0.0  # since when a question has been without an answer; 0: none is
+        self.answer: list[Config] | None = None
 
     def _load(self) -> None:
         import ctypes
@@ -471,16 +480,46 @@ class Gpus:
             raise OSError("NVML does not start")
 
     def sample(self) -> list[Config] | None:
-        """A list of {uuid, utilization_percent, memory_used_mib, memory_total_mib}, or None."""
+        """A list of {uuid, utilization_percent, memory_used_mib, memory_total_mib}, or None.
+
+        It takes at most `GPU_DEADLINE_S`, and no time while an earlier question is still without an answer.
+        """
         if self.broken:
             return None
-        try:
-            if self.library is None:
-                self._load()
-            return [self._device(uuid) for uuid in self.uuids]
-        except (OSError, AttributeError):
-            self.broken = True
+        if self.thread is None:
+            import threading
+
+            self.asked, self.answered = threading.Event(), threading.Event()
+            self.thread = threading.Thread(target=self._ask, daemon=True)
+            self.thread.start()
+        if self.waits_since and not self.answered.is_set():
             return None
+        if not self.waits_since:
+            self.answered.clear()
+            self.waits_since = time.monotonic()
+            self.asked.set()
+            if not self.answered.wait(GPU_DEADLINE_S):
+                return None
+        self.waits_since = 0.0
+        return self.answer
+
+    def stale_s(self) -> int | None:
+        """For how many seconds the driver has not answered; None when it answers."""
+        return int(time.monotonic() - self.waits_since) if self.waits_since else None
+
+    def _ask(self) -> None:
+        """Thread: ask the driver each time that it is wanted, until it cannot be asked at all."""
+        while not self.broken:
+            self.asked.wait()
+            self.asked.clear()
+            try:
+                if self.library is None:
+                    self._load()
+                self.answer = [self._device(uuid) for uuid in self.uuids]
+            except (OSError, AttributeError):
+                self.broken = True
+                self.answer = None
+            self.answered.set()
 
     def _device(self, uuid: str) -> Config:
         import ctypes
@@ -647,6 +686,7 @@ class Agent:
             "rss_mib": None,
             "processes": None,
             "gpus": self.gpus.sample(),
+            "gpus_stale_s": self.gpus.stale_s(),
         }
         found = sockets_on(self.app.port)
         if found is not None:

@@ -55,6 +55,21 @@ TEXTS: dict[StrEnum, Text] = {
         _("Choose %(known)s."),
         prepare=lambda params: {"known": gettext(" or ").join(params["known"])},
     ),
+    CommonCode.STORAGE_BUSY: Text(
+        _("The database is busy, and nothing was changed."), _("Try again in a moment.")
+    ),
+    CommonCode.STORAGE_FAILS: Text(
+        _("The database cannot be used at present, and nothing was changed."),
+        _("Try again in a minute; if it stays, tell an operator."),
+    ),
+    CommonCode.STORAGE_FULL: Text(
+        _("The disk of the database is full, and nothing was changed."),
+        _("Tell an operator, who has to make room."),
+    ),
+    CommonCode.STORAGE_READ_ONLY: Text(
+        _("The database can only be read at present, and nothing was changed."),
+        _("Try again later, or tell an operator."),
+    ),
     CommonCode.LAST_EVENT_ID_INVALID: Text(
         _("The Last-Event-ID is not one of ours."),
         _("Send the id of an event of this workspace, or leave it out."),

@@ -1,0 +1,155 @@
+"""Somebody fills the disk of the database, so that nobody can even look any more, or nobody notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import DatabaseError, connection
+from django.test import Client
+from django.utils import timezone
+
+from portal.accounts import last_seen
+from portal.accounts.models import ApiToken, FailureWindow, UserSession
+from portal.common import storage
+from portal.common.reasons.codes import CommonCode
+from portal.embedded import health
+from portal.events.models import Event
+from portal.workspaces.lifecycle import State
+from tests.factories import PASSWORD, WorkspaceFactory, make_token
+
+pytestmark = pytest.mark.django_db(transaction=True)
+KINDS = ("full", "read-only")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> str:
+    if request.param == "full" and connection.vendor != "sqlite":
+        pytest.skip("only SQLite's size can be bounded from within")
+    return str(request.param)
+
+
+@contextmanager
+def unwritable(kind: str) -> Iterator[None]:
+    """Nothing can be written to the database in this block."""
+    if kind == "full":
+        with connection.cursor() as cursor:
+            pages = cursor.execute("PRAGMA page_count").fetchone()[0]
+            cursor.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(DatabaseError):
+            # What is free within the file.
+            for number in range(100_000):
+                FailureWindow.objects.create(key=f"{number:0100}", began_at=timezone.now(), count=1)
+        limit = "PRAGMA max_page_count = 1073741823"
+    elif connection.vendor == "sqlite":
+        execute("PRAGMA query_only = ON")
+        limit = "PRAGMA query_only = OFF"
+    else:
+        execute("SET default_transaction_read_only = on")
+        limit = "SET default_transaction_read_only = off"
+    try:
+        yield
+    finally:
+        execute(limit)
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.fixture
+def anew(monkeypatch) -> None:
+    """Nothing is remembered of writes by earlier requests."""
+    monkeypatch.setattr(last_seen, "_noted", type(last_seen._noted)())
+    monkeypatch.setattr(health, "_written", (float("-inf"), ""))
+
+
+def quiet(**headers: str) -> Client:
+    return Client(raise_request_exception=False, headers=headers)
+
+
+def test_who_is_signed_in_can_look(kind, anew, alice, team, as_user):
+    workspace = WorkspaceFactory(owner=alice, team=team, state=State.STOPPED)
+    browser = quiet()
+    assert browser.post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
+    UserSession.objects.update(last_seen_at=timezone.now() - timedelta(hours=1))
+    program = quiet(Authorization=f"Bearer {make_token(alice)[1]}")
+    ApiToken.objects.update(last_used_at=None)
+    with unwritable(kind):
+        for path in ("/", f"/workspaces/{workspace.pk}/", "/teams/", "/account/"):
+            last_seen._noted.clear()
+            assert browser.get(path).status_code == 200, path
+        assert program.get("/api/v1/workspaces").status_code == 200
+        assert program.get("/api/v1/me").status_code == 200
+
+
+def test_a_full_database_is_told_from_other_faults():
+    if connection.vendor != "sqlite":
+        pytest.skip("only SQLite's size can be bounded from within")
+    with unwritable("full"), pytest.raises(DatabaseError) as refused:
+        Event.objects.create(kind="x", actor_label="x", message="x" * 1_000_000)
+    assert storage.trouble(refused.value) is CommonCode.STORAGE_FULL
+    with pytest.raises(DatabaseError) as wrong:
+        execute("SELECT nothing FROM nowhere")
+    assert storage.trouble(wrong.value) is None
+
+
+def test_who_wants_to_change_something_is_told_why(anew, alice, team):
+    workspace = WorkspaceFactory(owner=alice, team=team, state=State.PENDING)
+    program = quiet(Authorization=f"Bearer {make_token(alice)[1]}")
+    before = Event.objects.count()
+    with unwritable("read-only"):
+        answered = program.post(f"/api/v1/workspaces/{workspace.pk}/stop")
+        assert answered.status_code == 503
+        assert answered["Content-Type"] == "application/problem+json"
+        assert answered.json()["reason"]["code"] == "storage_read_only"
+        page = quiet().post("/sign-in/", {"username": "alice", "password": PASSWORD})
+        assert page.status_code == 503
+        assert "nothing was changed" in page.content.decode()
+    workspace.refresh_from_db()
+    assert workspace.state == State.PENDING
+    assert Event.objects.count() == before
+    # With room again all goes on.
+    FailureWindow.objects.all().delete()
+    assert program.post(f"/api/v1/workspaces/{workspace.pk}/stop").status_code in {200, 202}
+    assert quiet().post("/sign-in/", {"username": "alice", "password": PASSWORD}).status_code == 302
+
+
+def database_of(answered) -> dict[str, object]:
+    return next(part for part in answered.json()["parts"] if part["name"] == "database")
+
+
+def test_health_says_that_nothing_can_be_written(anew):
+    assert database_of(quiet().get("/healthz"))["ok"] is True
+    with unwritable("read-only"):
+        health._written = (float("-inf"), "")
+        answered = quiet().get("/healthz")
+        assert answered.status_code == 503
+        found = database_of(answered)
+        assert found["ok"] is False
+        assert "only be read" in str(found["detail"])
+    health._written = (float("-inf"), "")
+    assert database_of(quiet().get("/healthz"))["ok"] is True
+
+
+def test_a_flood_of_questions_about_health_is_one_write(anew, monkeypatch):
+    tried = []
+    monkeypatch.setattr(health, "_try_to_write", lambda: tried.append(1) or "")
+    for _ in range(50):
+        quiet().get("/healthz")
+    assert len(tried) == 1
+
+
+def test_another_writer_is_no_failure(anew, monkeypatch):
+    if connection.vendor != "sqlite":
+        pytest.skip("PostgreSQL has no one lock of writers")
+    import sqlite3
+
+    monkeypatch.setattr(health, "WRITE_WITHIN_MS", 50)
+    with sqlite3.connect(connection.settings_dict["NAME"]) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert database_of(quiet().get("/healthz"))["ok"] is True
+    other.close()

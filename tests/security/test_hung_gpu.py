@@ -1,0 +1,119 @@
+"""A GPU whose driver hangs silences the heartbeats of a workspace, which then counts as lost."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.provisioning.agent.agent_support import AGENT
+
+LIMIT_S = 20
+
+
+@pytest.fixture
+def agent() -> Any:
+    """The agent's file as a module."""
+    spec = importlib.util.spec_from_file_location("agent_under_test", AGENT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.GPU_DEADLINE_S = 0.05
+    return module
+
+
+class Driver:
+    """NVML, which hangs in the call `hangs_in` until it is let go."""
+
+    def __init__(self, hangs_in: str = "") -> None:
+        self.hangs_in = hangs_in
+        self.calls = 0
+        self.let_go = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*_arguments: Any) -> int:
+            self.calls += 1
+            if name == self.hangs_in:
+                assert self.let_go.wait(LIMIT_S)
+            return 0
+
+        return call
+
+
+def eventually(look: Any) -> Any:
+    ends_at = time.monotonic() + LIMIT_S
+    while not (found := look()):
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+    return found
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo"],
+)
+def test_a_driver_that_hangs_costs_one_deadline_and_says_so(agent, call):
+    gpus = agent.Gpus(["GPU-1"])
+    gpus.library = driver = Driver(hangs_in=call)
+    assert gpus.sample() is None
+    assert gpus.stale_s() == 0
+    calls = driver.calls
+    # Nobody waits for it again, and it is not asked a second time meanwhile.
+    for _ in range(100):
+        assert gpus.sample() is None
+    assert driver.calls == calls
+    assert gpus.thread.is_alive()
+
+    driver.hangs_in = ""
+    driver.let_go.set()
+    found = eventually(gpus.sample)
+    assert [each["uuid"] for each in found] == ["GPU-1"]
+    assert gpus.stale_s() is None
+
+
+def test_a_driver_that_does_not_even_start(agent, monkeypatch):
+    gpus = agent.Gpus(["GPU-1"])
+    hung = threading.Event()
+    monkeypatch.setattr(gpus, "_load", lambda: hung.wait(LIMIT_S))
+    assert gpus.sample() is None
+    assert gpus.stale_s() is not None
+    hung.set()
+
+
+def test_without_a_driver_there_is_nothing_and_no_thread_waits(agent, monkeypatch):
+    gpus = agent.Gpus(["GPU-1"])
+
+    def missing() -> None:
+        raise OSError("no libnvidia-ml.so.1")
+
+    monkeypatch.setattr(gpus, "_load", missing)
+    eventually(lambda: gpus.sample() is None and gpus.broken)
+    gpus.thread.join(LIMIT_S)
+    assert not gpus.thread.is_alive()
+    assert (gpus.sample(), gpus.stale_s()) == (None, None)
+    none = agent.Gpus([])
+    assert (none.sample(), none.stale_s(), none.thread) == (None, None, None)
+
+
+@pytest.mark.django_db
+def test_the_page_says_that_the_driver_is_silent(clock, make, alice, local_pool, sent, as_user):
+    import json
+
+    from django.test import Client
+
+    from portal.workspaces.secrets import agent_token
+    from tests.workspaces.helpers import run_until_ready
+
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    token = agent_token(workspace.pk, workspace.generation)
+    Client(headers={"Authorization": f"Bearer {token}"}).post(
+        "/agent/v1/heartbeat",
+        json.dumps({"activity": {"gpus": None, "gpus_stale_s": 45}}),
+        content_type="application/json",
+    )
+    page = as_user(alice).get(f"/workspaces/{workspace.pk}/").content.decode()
+    assert "no answer from their driver for 45 s" in page
