@@ -99,11 +99,11 @@ def _try_to_write() -> str:
     except DatabaseError as error:
         why = storage.trouble(error)
         # Others write just now: so it can be written.
-        return "" if why is CommonCode.STORAGE_BUSY else UNWRITTEN.get(why, "it cannot be written")
+        return "" if why is CommonCode.STORAGE_BUSY else UNWRITTEN.get(str(why), "it cannot be written")
     return ""
 
 
-UNWRITTEN = {
+UNWRITTEN: dict[str, str] = {
     CommonCode.STORAGE_FULL: "its disk is full",
     CommonCode.STORAGE_READ_ONLY: "it can only be read",
 }

@@ -90,7 +90,9 @@ def test_a_full_database_is_told_from_other_faults():
     if connection.vendor != "sqlite":
         pytest.skip("only SQLite's size can be bounded from within")
     with unwritable("full"), pytest.raises(DatabaseError) as refused:
-        Event.objects.create(kind="x", actor_label="x", message="x" * 1_000_000)
+        FailureWindow.objects.create(key="x" * 120, began_at=timezone.now(), count=1)
+        for number in range(100_000):
+            FailureWindow.objects.create(key=f"more {number:090}", began_at=timezone.now(), count=1)
     assert storage.trouble(refused.value) is CommonCode.STORAGE_FULL
     with pytest.raises(DatabaseError) as wrong:
         execute("SELECT nothing FROM nowhere")
