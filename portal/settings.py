@@ -139,6 +139,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "portal.accounts.request_limits.RequestLimitMiddleware",
     # Pages are private unless a view says `login_not_required`.
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -282,6 +283,13 @@ AXES_ENABLE_ADMIN = False
 
 # Bad API tokens from one address in a quarter of an hour; beyond that they are answered with 429.
 BERTH_TOKEN_FAILURES_PER_ADDRESS = max(1, env.int("BERTH_TOKEN_FAILURES_PER_ADDRESS", default=100))
+# Requests in a minute, of a user and of an address without one; starts of workspaces of a user; event streams
+# of a user in a process. 0: as many as one likes.
+BERTH_REQUESTS_PER_MINUTE = max(0, env.int("BERTH_REQUESTS_PER_MINUTE", default=3000))
+BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS = max(0, env.int("BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS", default=1200))
+BERTH_STARTS_PER_MINUTE = max(0, env.int("BERTH_STARTS_PER_MINUTE", default=60))
+BERTH_STARTS_PER_HOUR = max(0, env.int("BERTH_STARTS_PER_HOUR", default=600))
+BERTH_STREAMS_PER_USER = max(0, env.int("BERTH_STREAMS_PER_USER", default=256))
 # A session ends after so many hours without use, and after so many in any case.
 BERTH_SESSION_IDLE_HOURS = env.float("BERTH_SESSION_IDLE_HOURS", default=72)
 BERTH_SESSION_MAX_HOURS = env.float("BERTH_SESSION_MAX_HOURS", default=336)
@@ -340,6 +348,7 @@ REST_FRAMEWORK = {
         "portal.accounts.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["portal.accounts.authentication.HasScope"],
+    "DEFAULT_THROTTLE_CLASSES": ["portal.accounts.throttles.RequestThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["portal.common.json_input.JsonParser"],
     "DEFAULT_PAGINATION_CLASS": "portal.common.pagination.Pages",

@@ -93,6 +93,11 @@ class Berth:
             "BERTH_PORT": str(self.port),
             "BERTH_NODE_NAME": "node-a",
             "BERTH_ADMIN_PASSWORD": PASSWORD,
+            # Tests and measurements ask more often than people and their programs.
+            "BERTH_REQUESTS_PER_MINUTE": "0",
+            "BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS": "0",
+            "BERTH_STARTS_PER_MINUTE": "0",
+            "BERTH_STARTS_PER_HOUR": "0",
             **({"BERTH_NOTEBOOK_ENV": str(environment)} if environment else {"BERTH_SKIP_NOTEBOOK": "1"}),
             **variables,
         }

@@ -199,6 +199,11 @@ class Berth(Contestant):
             "BERTH_NOTEBOOK_ENV": str(self.notebook_env),
             "BERTH_ADMIN_PASSWORD": secrets.token_urlsafe(16),
             "BERTH_SPARES": str(self.spares),
+            # More than people and their programs ask.
+            "BERTH_REQUESTS_PER_MINUTE": "0",
+            "BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS": "0",
+            "BERTH_STARTS_PER_MINUTE": "0",
+            "BERTH_STARTS_PER_HOUR": "0",
         }
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(

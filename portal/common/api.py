@@ -40,7 +40,8 @@ log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V", bound=type[viewsets.GenericViewSet[Any]])
 
-SESSION_OR_TOKEN = (401, 403)
+# What every endpoint may answer: who asks is not known, may not, or asks too often.
+ALWAYS = (401, 403, 429)
 
 if TYPE_CHECKING:
 
@@ -270,7 +271,7 @@ def operation(
     **more: Any,
 ) -> Callable[[F], F]:
     """Document one method. Errors are problems; those of authentication come by themselves."""
-    problems = {(status, CONTENT_TYPE): ProblemSerializer for status in sorted({*SESSION_OR_TOKEN, *errors})}
+    problems = {(status, CONTENT_TYPE): ProblemSerializer for status in sorted({*ALWAYS, *errors})}
     return extend_schema(
         summary=summary,
         description=description or summary,

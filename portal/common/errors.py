@@ -63,6 +63,18 @@ class InvalidInput(PortalError):
     title = "The request is not valid"
 
 
+class TooMany(PortalError):
+    """More of it than one may do in this time; `retry_after_s` says when it may be tried again."""
+
+    code = "too_many"
+    status = 429
+    title = "Too many requests"
+
+    def __init__(self, reason: Reason, *, retry_after_s: int, **extra: Any) -> None:
+        super().__init__(reason, **extra)
+        self.retry_after_s = retry_after_s
+
+
 class NotAllowed(PortalError):
     """The actor may see the thing but not do this with it."""
 

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from portal.common import origins, storage
 from portal.common.errors import PortalError
-from portal.common.problems import plain_response
+from portal.common.problems import plain_response, retry_after
 
 REFUSALS = frozenset({401, 403, 429})
 # Below these, programs ask: they are answered with a problem, not with a page.
@@ -133,7 +133,12 @@ class PlainErrorMiddleware(ErrorMiddleware):
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         error = _error_of(exception)
-        return plain_response(error.status, error.code, error.message, request) if error is not None else None
+        if error is None:
+            return None
+        answer = plain_response(error.status, error.code, error.message, request)
+        for name, value in retry_after(error).items():
+            answer[name] = value
+        return answer
 
 
 def _error_of(exception: Exception) -> PortalError | None:
@@ -148,9 +153,12 @@ def _error_of(exception: Exception) -> PortalError | None:
 
 def error_page(request: HttpRequest, error: PortalError) -> HttpResponse:
     """The error's page; templates/errors/problem.html says what it needs."""
-    return render(
+    page = render(
         request,
         "errors/problem.html",
         {"error": error, "request_id": getattr(request, "request_id", "")},
         status=error.status,
     )
+    for name, value in retry_after(error).items():
+        page[name] = value
+    return page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -12,7 +13,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from portal.common.errors import PortalError
+from portal.common.errors import PortalError, TooMany
 
 CONTENT_TYPE = "application/problem+json"
 log = logging.getLogger(__name__)
@@ -65,9 +66,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         if error.next_action:
             extra["next_action"] = error.next_action
         extra["reason"] = error.reason.as_json()
-        return _response(
-            document(error.status, error.code, error.message, request, title=error.title, **extra)
-        )
+        body = document(error.status, error.code, error.message, request, title=error.title, **extra)
+        return _response(body, retry_after(error))
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     elif isinstance(error, PermissionDenied):
@@ -91,8 +91,13 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         headers["WWW-Authenticate"] = auth_header
     wait = getattr(error, "wait", None)
     if wait:
-        headers["Retry-After"] = str(int(wait))
+        headers["Retry-After"] = str(math.ceil(wait))
     return _response(document(error.status_code, code, detail, request, **extra), headers)
+
+
+def retry_after(error: PortalError) -> dict[str, str]:
+    """The header of a refusal that ends by itself."""
+    return {"Retry-After": str(error.retry_after_s)} if isinstance(error, TooMany) else {}
 
 
 def _response(body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

@@ -17,11 +17,12 @@ from typing import Any
 from uuid import UUID
 
 from asgiref.sync import SyncToAsync, sync_to_async
+from django.conf import settings
 from django.db import connections
 from django.http import StreamingHttpResponse
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 
-from portal.common.errors import PortalError
+from portal.common.errors import TooMany
 from portal.common.reasons.codes import EventCode
 from portal.common.reasons.reason import Reason
 from portal.events import live
@@ -30,17 +31,15 @@ MEDIA_TYPE = "text/event-stream"
 # A stream ends after a while, so that a right taken away ends it too; the client connects anew.
 STREAM_S = 600
 BATCH = 200
-# Of one user in one process, so that nobody uses up the sockets of all.
-MAX_STREAMS = 256
+RETRY_AFTER_S = 10
 _HEARTBEAT = b": still here\n\n"
 _PRELUDE = b"retry: 2000\n\n"
 
 
-class TooManyStreams(PortalError):
-    """One user has as many streams open as one may."""
+class TooManyStreams(TooMany):
+    """One user has as many streams open in one process as one may: nobody uses up the sockets of all."""
 
     code = "too_many_streams"
-    status = 429
     title = "Too many streams"
 
 
@@ -108,8 +107,11 @@ def changes(channel: str, *, user_id: UUID) -> StreamingHttpResponse:
 
 
 def _response(channel: str, source: _Source, user_id: UUID) -> StreamingHttpResponse:
-    if _open_streams[user_id] >= MAX_STREAMS:
-        raise TooManyStreams(Reason(EventCode.TOO_MANY_STREAMS, {"limit": MAX_STREAMS}))
+    limit = settings.BERTH_STREAMS_PER_USER
+    if limit and _open_streams[user_id] >= limit:
+        raise TooManyStreams(
+            Reason(EventCode.TOO_MANY_STREAMS, {"limit": limit}), retry_after_s=RETRY_AFTER_S
+        )
     stream = StreamingHttpResponse(_written(channel, source, user_id), content_type=MEDIA_TYPE)
     stream["Cache-Control"] = "no-store"
     stream["X-Accel-Buffering"] = "no"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -16,12 +17,10 @@ from django.utils import timezone
 from portal.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
+from portal.common import rate_limits
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
-from portal.common.errors import (
-    InvalidInput,
-    StateConflict,
-)
+from portal.common.errors import InvalidInput, StateConflict, TooMany
 from portal.common.reasons.codes import AccountCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
@@ -135,6 +134,7 @@ def create_once(
                     priority=priority,
                     checkpointed=checkpointed,
                 )
+                _count_start(actor)
                 workspace = _create(row, expected_s or flavor.expected_s, unapproved=unapproved)
                 if idempotency_key:
                     IdempotencyKey.objects.filter(user=actor, key=idempotency_key).update(workspace=workspace)
@@ -176,6 +176,20 @@ def create_waiting(
         checkpointed=checkpointed,
         unapproved=True,
     ).workspace
+
+
+def _count_start(actor: User | SystemActor) -> None:
+    """Raises `TooMany` where the user has started as many as one may for now. Without Redis nobody has."""
+    if isinstance(actor, SystemActor):
+        return
+    minute, hour = settings.BERTH_STARTS_PER_MINUTE, settings.BERTH_STARTS_PER_HOUR
+    wait_s = rate_limits.count(
+        f"starts:{actor.pk}",
+        rate_limits.Limit(minute, rate_limits.MINUTE_S),
+        rate_limits.Limit(hour, rate_limits.HOUR_S),
+    )
+    if wait_s:
+        raise TooMany(Reason(WorkspaceCode.TOO_MANY_STARTS, {"seconds": wait_s}), retry_after_s=wait_s)
 
 
 def check_order(expected_s: int | None, priority: int = 0) -> None:
@@ -291,6 +305,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         raise _refused(workspace, WorkspaceCode.NOT_STARTABLE)
     policies.require_active_owner(workspace.owner)
     policies.require_place(workspace)
+    _count_start(actor)
     emit(WorkspaceRequested(workspace))
     retrying = workspace.state == State.FAILED
     now = timezone.now()

@@ -13,7 +13,7 @@ import pytest
 import redis as redis_py
 
 from portal.common.actors import SYSTEM
-from portal.events import hub, live, services, stream
+from portal.events import hub, live, services
 from portal.events.kinds import AuditKind
 from portal.workspaces.models import Workspace
 from tests.api.conftest import V1
@@ -126,9 +126,9 @@ def test_a_user_has_a_limit_of_streams(
     bob: Any,
     one: Workspace,
     as_user: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
 ) -> None:
-    monkeypatch.setattr(stream, "MAX_STREAMS", 1)
+    settings.BERTH_STREAMS_PER_USER = 1
     url = f"{server}{V1}workspaces/{one.pk}/events"
 
     def program(user: Any) -> dict[str, str]:
@@ -140,6 +140,7 @@ def test_a_user_has_a_limit_of_streams(
         assert next(lines) == "retry: 2000"
         refused = httpx.get(url, headers=program(bob))
         assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
+        assert int(refused.headers["Retry-After"]) > 0
         assert refused.json()["reason"] == {"code": "too_many_streams", "params": {"limit": 1}}
         assert httpx.get(f"{server}/events/", headers=page).status_code == 429
         with httpx.stream("GET", url, headers=program(alice), timeout=20) as other:

@@ -404,6 +404,7 @@ class WorkspaceCode(StrEnum):
     NOT_POSSIBLE_NOW = "not_possible_now"
     NOT_RUNNING = "workspace_not_running"
     NOT_STARTABLE = "not_startable"
+    TOO_MANY_STARTS = "too_many_starts"
     NOT_STOPPABLE = "not_stoppable"
     NO_SUCH_WORKSPACE = "no_such_workspace"
     NOT_VALID = "workspace_not_valid"

@@ -102,6 +102,10 @@ TEXTS: dict[StrEnum, Text] = {
         _("Wait until it has come to rest, then try again."),
         prepare=_state,
     ),
+    WorkspaceCode.TOO_MANY_STARTS: Text(
+        _("You have started as many workspaces as one user may in this time."),
+        _("Try again in %(seconds)d seconds."),
+    ),
     WorkspaceCode.NOT_STOPPABLE: Text(
         _("%(name)s is %(state)s and cannot be stopped now."),
         _("Wait until it has come to rest, then try again."),

@@ -1,0 +1,138 @@
+"""A member of a team asks, starts and listens as often as a program can, so that nobody else gets a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis as redis_py
+from django.test import Client
+
+from portal.common import rate_limits
+from portal.common.errors import TooMany
+from portal.common.rate_limits import Limit
+from portal.common.reasons.codes import WorkspaceCode
+from portal.common.scopes import Scope
+from portal.workspaces import services
+from portal.workspaces.models import Workspace
+from tests.factories import make_token
+from tests.workspaces.gateway.gateway_support import redis as redis
+from tests.workspaces.gateway.gateway_support import redis_url as redis_url
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def counting(redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis_py.Redis]:
+    """Limits are counted in a Redis of the test's own."""
+    monkeypatch.setattr(rate_limits, "connection", lambda: redis)
+    monkeypatch.setattr(rate_limits, "_away_until", 0.0)
+    yield redis
+
+
+def program(user: Any, *scopes: Scope) -> Client:
+    return Client(headers={"Authorization": f"Bearer {make_token(user, *scopes)[1]}"})
+
+
+def test_a_user_has_a_limit_of_requests(counting, settings, alice, bob, team, as_user):
+    settings.BERTH_REQUESTS_PER_MINUTE = 5
+    one, other, browser = program(alice), program(alice), as_user(alice)
+    # Two tokens and a browser of one user are that user.
+    for client, path in ((one, "/api/v1/me"), (other, "/api/v1/me"), (browser, "/"), (one, "/api/v1/me")):
+        assert client.get(path).status_code == 200
+    assert browser.get("/api/v1/me").status_code == 200
+    for client, path in ((one, "/api/v1/me"), (other, "/api/v1/workspaces"), (browser, "/")):
+        refused = client.get(path)
+        assert refused.status_code == 429
+        assert 0 < int(refused["Retry-After"]) <= 60
+    assert one.get("/api/v1/me").json()["code"] == "throttled"
+    assert program(bob).get("/api/v1/me").status_code == 200
+
+
+def test_an_address_without_a_user_has_a_limit(counting, settings, alice):
+    settings.BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS = 3
+    stranger = Client(REMOTE_ADDR="203.0.113.5")
+    assert [stranger.get("/sign-in/").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert stranger.get("/api/v1/token-exchange").status_code == 429
+    assert Client(REMOTE_ADDR="203.0.113.6").get("/sign-in/").status_code == 200
+    # Who is known is not counted with the address.
+    assert program(alice).get("/api/v1/me", REMOTE_ADDR="203.0.113.5").status_code == 200
+    # Load balancers go on asking.
+    assert stranger.get("/healthz/live").status_code == 200
+
+
+def test_scim_is_limited_in_its_own_form(counting, settings, ada):
+    settings.BERTH_REQUESTS_PER_MINUTE = 1
+    provider = program(ada, Scope.SCIM)
+    assert provider.get("/scim/v2/Users").status_code == 200
+    refused = provider.get("/scim/v2/Users")
+    assert refused.status_code == 429
+    assert refused["Content-Type"].startswith("application/scim+json")
+
+
+def test_a_user_has_a_limit_of_starts(counting, settings, alice, bob, team, pool, make):
+    settings.BERTH_STARTS_PER_MINUTE, settings.BERTH_STARTS_PER_HOUR = 2, 100
+    make(alice, "sim-cpu", name="one")
+    two = make(alice, "sim-cpu", name="two")
+    with pytest.raises(TooMany) as refused:
+        make(alice, "sim-cpu", name="three")
+    assert refused.value.reason.code == WorkspaceCode.TOO_MANY_STARTS
+    assert 0 < refused.value.retry_after_s <= 60
+    assert not Workspace.objects.filter(name="three").exists()
+    make(bob, "sim-cpu", name="three")
+    # A key that is used again starts nothing, and stopping is never refused.
+    services.stop(actor=alice, workspace_id=two.pk)
+    two.refresh_from_db()
+    answered = program(alice).post(
+        "/api/v1/workspaces",
+        {"template": "jupyterlab", "flavor": "sim-cpu", "team": "vision", "name": "four"},
+        content_type="application/json",
+    )
+    assert answered.status_code == 429
+    assert answered.json()["reason"]["code"] == "too_many_starts"
+    assert answered["Retry-After"]
+
+
+def test_the_longest_wait_counts_and_windows_end(counting):
+    limits = (Limit(1, 60), Limit(2, 3600))
+    assert rate_limits.count("x", *limits) == 0
+    assert 0 < rate_limits.count("x", *limits) <= 60
+    assert 60 < rate_limits.count("x", *limits) <= 3600
+    counting.delete("berth:rate:x:60", "berth:rate:x:3600")
+    assert rate_limits.count("x", *limits) == 0
+
+
+def test_a_window_that_lost_its_end_gets_another(counting):
+    counting.set("berth:rate:x:60", 1000)
+    assert 0 < rate_limits.count("x", Limit(1, 60)) <= 60
+    assert 0 < counting.ttl("berth:rate:x:60") <= 60
+
+
+def test_no_limit_asks_nobody(counting, settings, alice):
+    settings.BERTH_REQUESTS_PER_MINUTE = settings.BERTH_STARTS_PER_MINUTE = settings.BERTH_STARTS_PER_HOUR = 0
+    assert program(alice).get("/api/v1/me").status_code == 200
+    assert not counting.keys("berth:rate:*")
+
+
+def test_a_request_costs_one_command(counting, settings, alice):
+    client = program(alice)
+    before = counting.info("commandstats").get("cmdstat_eval", {}).get("calls", 0)
+    assert client.get("/api/v1/me").status_code == 200
+    assert counting.info("commandstats")["cmdstat_eval"]["calls"] == before + 1
+
+
+def test_without_redis_nobody_is_refused_and_it_is_not_asked_each_time(settings, alice, monkeypatch):
+    settings.BERTH_REQUESTS_PER_MINUTE = settings.BERTH_STARTS_PER_MINUTE = 1
+    asked = []
+
+    class Away:
+        def eval(self, *_: object) -> int:
+            asked.append(1)
+            raise redis_py.ConnectionError("refused")
+
+    monkeypatch.setattr(rate_limits, "connection", Away)
+    monkeypatch.setattr(rate_limits, "_away_until", 0.0)
+    client = program(alice)
+    assert [client.get("/api/v1/me").status_code for _ in range(10)] == [200] * 10
+    assert len(asked) == 1
