@@ -10,7 +10,7 @@ RUN python -m venv /opt/notebook && /opt/notebook/bin/pip install --no-cache-dir
 
 FROM python:3.11-slim-bookworm
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends bubblewrap \
+    && apt-get install -y --no-install-recommends bubblewrap nftables passt \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home --shell /usr/sbin/nologin berth \
     && install -d -o berth -g berth -m 0700 /var/lib/berth /var/lib/berth/run /var/lib/berth/redis \

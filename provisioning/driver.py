@@ -61,8 +61,8 @@ class Driver(ABC):
     def validate(self, spec: WorkspaceSpec) -> None:
         """Raise `InvalidSpec` when this pool can never run `spec`. No I/O: called within a request."""
 
-    def accepts_endpoint(self, endpoint: str) -> bool:
-        """Whether an agent may say by itself that its app answers at `endpoint`. No I/O.
+    def accepts_endpoint(self, endpoint: str, ref: WorkspaceRef) -> bool:
+        """Whether the agent of `ref` may say by itself that its app answers at `endpoint`. No I/O.
 
         A workspace's user can imitate its agent. A driver that returns False is observed instead, and
         its own word counts.

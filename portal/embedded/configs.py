@@ -6,8 +6,10 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from portal.embedded import traefik
+from portal.embedded import authority, traefik
 from portal.embedded.environment import Instance, write_file
+from provisioning.endpoints import PORTAL_SOCKET
+from provisioning.node.gateway import Certificates, caddy_config
 
 YEAR_S = 31_536_000
 TRANSPORT_SECURITY = "transport-security"
@@ -20,6 +22,7 @@ HEALTH_HOST = "health.berth.internal"
 def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     """Write every file under `run`, for this user only. Raises `OSError`."""
     run = instance.run_dir
+    issued = authority.ensure(run / "tls")
     passwords = {user: secrets[f"redis_{user}"] for user in ("control", "node")}
     routes = traefik_routes(
         domain=instance.domain,
@@ -27,7 +30,17 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
         gateway_url=instance.gateway_url,
         outage_url=instance.outage_url,
         gateway_secret=secrets["gateway_secret"],
+        certificates=issued.front,
     )
+    for folder in (instance.local_dir, (instance.local_dir / PORTAL_SOCKET).parent):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    gateway = caddy_config(
+        listen=f"127.0.0.1:{instance.node_gateway_port}",
+        certificates=issued.node,
+        portal_url=instance.agent_url,
+        storage=instance.local_dir / ".caddy",
+    )
+    write_file(run / "node-gateway.json", gateway)
     write_file(run / "redis.conf", redis_conf(instance))
     write_file(run / "redis.acl", redis_acl(passwords))
     write_file(run / "traefik.yml", traefik_static(instance, gateway_secret=secrets["gateway_secret"]))
@@ -123,14 +136,24 @@ def traefik_static(instance: Instance, *, gateway_secret: str) -> str:
 
 
 def traefik_routes(
-    *, domain: str, web_url: str, gateway_url: str, outage_url: str, gateway_secret: str
+    *,
+    domain: str,
+    web_url: str,
+    gateway_url: str,
+    outage_url: str,
+    gateway_secret: str,
+    certificates: Certificates,
 ) -> str:
     """The portal's routes: the gateway's, an answer of Traefik's own, and a smaller front door.
 
     `outage_url` answers where web or the gateway does not (`portal.embedded.outage`).
     """
     config = traefik.dynamic_config(
-        web_url=web_url, gateway_url=gateway_url, domain=domain, secret=gateway_secret
+        web_url=web_url,
+        gateway_url=gateway_url,
+        domain=domain,
+        secret=gateway_secret,
+        certificates=certificates,
     )
     routers, middlewares = config["http"]["routers"], config["http"]["middlewares"]
     routers["health"] = {

@@ -52,6 +52,7 @@ class Instance:
     redis_port: int
     outage_port: int
     gateway_port: int
+    node_gateway_port: int
     bind: str
     domain: str
     public_url: str
@@ -71,10 +72,12 @@ class Instance:
         # Four further, as a database of one's own often takes the third.
         outage_port = _port(environ, "BERTH_OUTAGE_PORT", min(port + 4, 65535))
         gateway_port = _port(environ, "BERTH_GATEWAY_PORT", min(port + 5, 65535))
-        if len({port, web_port, redis_port, gateway_port}) < 4:
+        node_gateway_port = _port(environ, "BERTH_NODE_GATEWAY_PORT", min(port + 6, 65535))
+        if len({port, web_port, redis_port, gateway_port, node_gateway_port}) < 5:
             raise Problem(
-                f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}), BERTH_REDIS_PORT ({redis_port}) "
-                f"and BERTH_GATEWAY_PORT ({gateway_port}) must differ.",
+                f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}), BERTH_REDIS_PORT ({redis_port}), "
+                f"BERTH_GATEWAY_PORT ({gateway_port}) and BERTH_NODE_GATEWAY_PORT ({node_gateway_port}) "
+                "must differ.",
                 "Set only BERTH_PORT: the others follow it.",
             )
         domain = (environ.get("BERTH_DOMAIN") or "localhost").lower()
@@ -92,6 +95,7 @@ class Instance:
             redis_port=redis_port,
             outage_port=outage_port,
             gateway_port=gateway_port,
+            node_gateway_port=node_gateway_port,
             bind=environ.get("BERTH_BIND") or "127.0.0.1",
             domain=domain,
             public_url=public_url,
@@ -118,6 +122,11 @@ class Instance:
     @property
     def redis_dir(self) -> Path:
         return self.home / "redis"
+
+    @property
+    def local_dir(self) -> Path:
+        """The local driver's state."""
+        return self.home / "local"
 
     @property
     def environments_dir(self) -> Path:
@@ -150,6 +159,7 @@ class Instance:
             "BERTH_REDIS_PORT": str(self.redis_port),
             "BERTH_OUTAGE_PORT": str(self.outage_port),
             "BERTH_GATEWAY_PORT": str(self.gateway_port),
+            "BERTH_NODE_GATEWAY_PORT": str(self.node_gateway_port),
             "BERTH_DOMAIN": self.domain,
             "BERTH_PUBLIC_URL": self.public_url,
             "BERTH_NODE_NAME": self.node_name,

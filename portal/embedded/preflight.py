@@ -31,6 +31,7 @@ class Binaries:
 
     redis_server: Path
     traefik: Path
+    caddy: Path
 
 
 def check_platform() -> None:
@@ -61,11 +62,16 @@ def find_binaries() -> Binaries:
             f"There is no bundled Redis server for this machine ({os.uname().machine}).",
             "Use compose.yaml (docs/operations.md).",
         ) from error
-    beside = Path(sys.executable).parent / "traefik"
-    traefik = str(beside) if beside.exists() else shutil.which("traefik")
-    if traefik is None:
-        raise Problem(f"The program “traefik” is missing from {beside.parent}.", "Run `make up`.")
-    return Binaries(redis_server=redis_server, traefik=Path(traefik))
+    return Binaries(redis_server=redis_server, traefik=_program("traefik"), caddy=_program("caddy"))
+
+
+def _program(name: str) -> Path:
+    """A program of the portal's environment, else of the search path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise Problem(f"The program “{name}” is missing from {beside.parent}.", "Run `make up`.")
+    return Path(found)
 
 
 def prepare_home(home: Path) -> None:
@@ -106,6 +112,7 @@ def check_ports(instance: Instance) -> None:
         ("BERTH_WEB_PORT", "127.0.0.1", instance.web_port),
         ("BERTH_REDIS_PORT", "127.0.0.1", instance.redis_port),
         ("BERTH_GATEWAY_PORT", "127.0.0.1", instance.gateway_port),
+        ("BERTH_NODE_GATEWAY_PORT", "127.0.0.1", instance.node_gateway_port),
     )
     for name, address, port in wanted:
         try:
@@ -135,7 +142,7 @@ def check_sign_in_providers(environ: Mapping[str, str]) -> None:
 def _suggestion(port: int) -> int:
     for candidate in range(port + 100, 65000, 100):
         try:
-            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in (0, 1, 2, 5)):
+            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in (0, 1, 2, 5, 6)):
                 return candidate
         except PermissionError:
             continue

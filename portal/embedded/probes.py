@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,15 @@ def http_status(port: int, path: str, *, host: str | None = None, address: str =
         return 0
     finally:
         connection.close()
+
+
+def port_open(port: int, address: str = "127.0.0.1") -> bool:
+    """Whether something takes connections on the port."""
+    try:
+        with socket.create_connection((address, port), timeout=PROBE_TIMEOUT_S):
+            return True
+    except OSError:
+        return False
 
 
 def redis_client(url: str) -> Any:

@@ -34,6 +34,7 @@ class Program:
     stop_signal: signal.Signals = signal.SIGTERM
     stop_timeout_s: float = 10.0
     umask: int = 0o077
+    folder: Path = ROOT
     repair: Callable[[], str] | None = None
 
 
@@ -44,6 +45,7 @@ def programs(
     secrets: Mapping[str, str],
     redis_server: Path,
     traefik: Path,
+    caddy: Path,
     repair_redis: Callable[[], str] | None = None,
 ) -> tuple[Program, ...]:
     """Every process of `instance`, in the order of starting."""
@@ -100,6 +102,14 @@ def programs(
             answers=lambda _: probes.http_status(instance.gateway_port, "/healthz/live") == 200,
             after=("redis",),
             port=instance.gateway_port,
+        ),
+        Program(
+            name="node-gateway",
+            argv=(str(caddy), "run", "--config", str(instance.run_dir / "node-gateway.json")),
+            environ=bare,
+            answers=lambda _: probes.port_open(instance.node_gateway_port),
+            port=instance.node_gateway_port,
+            folder=instance.local_dir,
         ),
         Program(
             name="traefik",

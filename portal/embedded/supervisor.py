@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from portal.embedded import logfiles
-from portal.embedded.environment import MARKER, ROOT, write_file
+from portal.embedded.environment import MARKER, write_file
 from portal.embedded.programs import Program
 
 log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Supervisor:
                         str(int(signal.SIGTERM)), *program.argv,
                     ),
                     env={**program.environ, MARKER: f"{self._instance_id}:{program.name}"},
-                    cwd=ROOT,
+                    cwd=program.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

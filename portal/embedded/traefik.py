@@ -10,6 +10,8 @@ import re
 from typing import Any
 
 from portal.common import front_door
+from provisioning.endpoints import SOCKET_HEADER
+from provisioning.node.gateway import NODE_NAME, Certificates
 
 # A workspace's rule has the length of its host as its priority: between these two.
 FALLBACK_PRIORITY = 3
@@ -17,6 +19,8 @@ GATEWAY_PRIORITY = 1_000_000
 # How long Traefik waits between two changes of its configuration; its default is two seconds.
 THROTTLE = "10ms"
 READ_TIMEOUT_S = 3600
+NODE_TRANSPORT = "nodes"
+"""How Traefik speaks to the gateways of nodes: over TLS, with a certificate of its own."""
 
 _UUID = "[0-9a-fA-F-]{36}"
 STREAMS = (
@@ -90,11 +94,13 @@ def static_config(
     }
 
 
-def dynamic_config(*, web_url: str, gateway_url: str, domain: str, secret: str) -> dict[str, Any]:
+def dynamic_config(
+    *, web_url: str, gateway_url: str, domain: str, secret: str, certificates: Certificates
+) -> dict[str, Any]:
     """Forward-auth, the gateway's own paths, the fallback for hosts without a route, the portal, its streams.
 
     `web_url` is the portal's web processes', `gateway_url` that of the process of `portal.asgi`, `secret`
-    the path secret of forward-auth.
+    the path secret of forward-auth, `certificates` what it shows to nodes' gateways.
     """
     token = front_door.token_of(secret)
     hosts = f"HostRegexp(`(?i)^ws-[0-9a-f]{{32}}\\.{re.escape(domain)}\\.?$`)"
@@ -105,7 +111,8 @@ def dynamic_config(*, web_url: str, gateway_url: str, domain: str, secret: str) 
                     "forwardAuth": {
                         "address": f"{gateway_url}/gateway/{secret}/auth",
                         "trustForwardHeader": False,
-                        "authResponseHeaders": ["Authorization", "Cookie"],
+                        # What a client sends under these names is dropped.
+                        "authResponseHeaders": ["Authorization", "Cookie", SOCKET_HEADER],
                         "preserveLocationHeader": True,
                         "maxResponseBodySize": 65_536,
                     }
@@ -154,6 +161,18 @@ def dynamic_config(*, web_url: str, gateway_url: str, domain: str, secret: str) 
                     "middlewares": ["front-door"],
                     "service": "portal",
                 },
+            },
+            "serversTransports": {
+                NODE_TRANSPORT: {
+                    "serverName": NODE_NAME,
+                    "rootCAs": [str(certificates.authority)],
+                    "certificates": [
+                        {"certFile": str(certificates.certificate), "keyFile": str(certificates.key)}
+                    ],
+                    # WebSockets are upgrades of HTTP/1.1.
+                    "disableHTTP2": True,
+                    "maxIdleConnsPerHost": 256,
+                }
             },
             "services": {
                 "portal": {"loadBalancer": {"servers": [{"url": web_url}]}},

@@ -102,6 +102,7 @@ class Up:
             secrets=self._secrets,
             redis_server=binaries.redis_server,
             traefik=binaries.traefik,
+            caddy=binaries.caddy,
             repair_redis=self._set_redis_data_aside,
         )
 

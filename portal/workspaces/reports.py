@@ -20,6 +20,7 @@ from msgspec import Meta
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.texts import strip_nul
 from portal.workspaces.gateway.routes import is_endpoint
+from provisioning.endpoints import socket_name
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +99,9 @@ def endpoint_of(body: dict[str, Any]) -> str:
     if (
         not isinstance(endpoint, str)
         or len(endpoint) > MAX_ENDPOINT
-        or (endpoint and not is_endpoint(endpoint))
+        or (endpoint and not is_endpoint(endpoint) and not socket_name(endpoint))
     ):
-        raise BadReport("endpoint is not an http URL of a host and port")
+        raise BadReport("endpoint is neither an http URL of a host and port nor a socket of a node")
     return endpoint
 
 

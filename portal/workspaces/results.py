@@ -280,7 +280,7 @@ def agent_launched(*, workspace_id: UUID, generation: int, endpoint: str) -> Non
     workspace = _current(workspace_id, generation)
     if workspace.state != State.PROVISIONING or workspace.pool is None:
         return
-    if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint):
+    if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint, dispatch.ref_of(workspace)):
         _learn(workspace, Observation(dispatch.ref_of(workspace), ObservedState.STARTING, endpoint=endpoint))
 
 
@@ -290,7 +290,7 @@ def agent_ready(*, workspace_id: UUID, generation: int, endpoint: str) -> None:
     workspace = _current(workspace_id, generation)
     if workspace.state != State.PROVISIONING or workspace.pool is None:
         return
-    if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint):
+    if driver_for(config_of(workspace.pool)).accepts_endpoint(endpoint, dispatch.ref_of(workspace)):
         become_ready(workspace, endpoint=endpoint)
     else:
         _look_now(workspace)

@@ -1,27 +1,32 @@
 """The agent inside a workspace: starts the app, tells the portal, ends it.
 
-One file, standard library only, Python 3.9 or newer; drivers copy or mount it into the workspace
-and start it as `python -I -S agent.py CONFIG`. It must start quickly (people wait for it), so what
-is heavy is imported only after the app has been started.
+Standard library only, Python 3.9 or newer; drivers copy or mount it into the workspace and start it as
+`python -I -S agent.py CONFIG [LISTENER]`. It must start quickly (people wait for it), so what is heavy is
+imported only after the app has been started.
+
+LISTENER is a listening Unix socket that the driver has made and passed on: where it is given, `relay.py`,
+which has to lie beside this file, joins its connections to the app's port, and nothing else leads to the
+app.
 
 CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default:
 
   argv, env            the app; `{port} {home} {token} {token_file} {name}` are replaced in both
   ports                candidate TCP ports on 127.0.0.1; the first free one is taken
   ready_path, activity*   HTTP path that answers below 500 when ready; `jupyter` reads kernels
-  endpoint*            URL reported to the portal, `{port}` replaced
+  endpoint*            where the app answers, as reported to the portal; `{port}` replaced
   home, name, app_token, workspace_id, generation
-  agent_url, agent_token, heartbeat_s*      the portal, and the token of this workspace
+  agent_url            the portal: `http://…`, or `unix:/path` of a socket
+  agent_token, heartbeat_s*      the token of this start
   start_timeout_s*, stop_timeout_s*
   state_path, log_path, log_max_bytes*      what the driver reads; the log keeps one old file
   devices*             UUIDs of the granted GPUs
   remove_config*       true: delete CONFIG once it has been read, because it holds secrets
 
-Run as `python -I -S agent.py --unclaimed CLAIM_FD OWNER_FD FOLDER PROGRAM [ARGUMENT…]` it starts PROGRAM,
-which imports an app ahead of time (`apps/app_host.py`), before it knows of any workspace. It waits for
-one connection on CLAIM_FD, a listening socket, says `yours`, and reads CONFIG (and `rlimits`*) from it as
-one line; from then on it is the agent of that workspace, and PROGRAM its app. It ends when the process of
-the pidfd OWNER_FD ends before a connection has come, when a connection closes without CONFIG, and when
+Run as `python -I -S agent.py --unclaimed CLAIM_FD OWNER_FD LISTENER FOLDER PROGRAM [ARGUMENT…]` it starts
+PROGRAM, which imports an app ahead of time (`apps/app_host.py`), before it knows of any workspace. It waits
+for one connection on CLAIM_FD, a listening socket, says `yours`, and reads CONFIG (and `rlimits`*) from it
+as one line; from then on it is the agent of that workspace, and PROGRAM its app. It ends when the process
+of the pidfd OWNER_FD ends before a connection has come, when a connection closes without CONFIG, and when
 PROGRAM ends. FOLDER gets a state file.
 
 The state file is `{"phase": unclaimed|starting|ready|exited, "reason", "exit_code", "port", "generation"}`.
@@ -30,7 +35,7 @@ Exit codes of the agent: 0 ended on request or with its app, 64 bad configuratio
 
 # pathlib, contextlib and typing would double the time that this program takes to start, and it runs on
 # older versions of Python too.
-# ruff: noqa: PTH105, PTH108, PTH113, PTH115, PTH118, PTH120, PTH123, PTH208, SIM105, UP031, S606
+# ruff: noqa: PTH100, PTH105, PTH108, PTH113, PTH115, PTH118, PTH120, PTH123, PTH208, SIM105, UP031, S606
 
 from __future__ import annotations
 
@@ -43,6 +48,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import http.client
     import threading
     from collections.abc import Callable
     from types import FrameType
@@ -575,14 +581,33 @@ def answers(port: int, path: str, timeout_s: float) -> bool:
         sock.close()
 
 
+def connection_to(url: str, timeout_s: float) -> tuple[http.client.HTTPConnection, str]:
+    """A connection for `url`, and the path to ask for. `unix:/socket:/path` goes through a Unix socket."""
+    import http.client
+    import socket
+    from urllib.parse import urlsplit
+
+    if url.startswith("unix:"):
+        address, _, path = url[5:].partition(":")
+
+        class Connection(http.client.HTTPConnection):
+            def connect(self) -> None:
+                self.sock = socket.socket(socket.AF_UNIX)
+                self.sock.settimeout(self.timeout)
+                self.sock.connect(address)
+
+        return Connection("portal", timeout=timeout_s), path or "/"
+    parts = urlsplit(url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    path = (parts.path or "/") + ("?" + parts.query if parts.query else "")
+    return kind(parts.hostname or "", parts.port, timeout=timeout_s), path
+
+
 def http_json(method: str, url: str, token: str, body: Any, timeout_s: float) -> tuple[int, Any]:
     """(status, decoded answer or None). Raises `OSError` when there is no answer."""
     import http.client
-    from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
+    connection, path = connection_to(url, timeout_s)
     try:
         headers = {"Accept": "application/json"}
         if token:
@@ -591,7 +616,6 @@ def http_json(method: str, url: str, token: str, body: Any, timeout_s: float) ->
         if body is not None:
             data = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
-        path = (parts.path or "/") + ("?" + parts.query if parts.query else "")
         connection.request(method, path, data, headers)
         response = connection.getresponse()
         raw = response.read(4 * 1024 * 1024)
@@ -636,9 +660,12 @@ def jupyter_activity(port: int, token: str) -> Config:
 class Agent:
     """One run: start, ready, heartbeats, end. `run` returns the exit code of the process."""
 
-    def __init__(self, config: Config, unclaimed: Unclaimed | None = None) -> None:
+    def __init__(self, config: Config, unclaimed: Unclaimed | None = None, listener: int = -1) -> None:
         self.config = config
         self.unclaimed = unclaimed
+        self.listener = listener
+        self.relay_pid = 0
+        self.lifeline = -1
         self.app: App = None  # type: ignore[assignment]  # set before any thread runs
         self.ended: threading.Event
         self.wake_read, self.wake_write = -1, -1
@@ -667,7 +694,8 @@ class Agent:
     def post(self, name: str, body: Config, timeout_s: float = 10.0) -> tuple[int, Any]:
         """The status and answer of a call to the portal; status 0 when it cannot be reached."""
         body = dict(body, workspace_id=self.config["workspace_id"], generation=self.config["generation"])
-        url = self.config["agent_url"].rstrip("/") + "/agent/v1/" + name
+        url = self.config["agent_url"].rstrip("/")
+        url += (":" if url.startswith("unix:") else "") + "/agent/v1/" + name
         try:
             return http_json("POST", url, self.config["agent_token"], body, timeout_s)
         except OSError:
@@ -693,7 +721,7 @@ class Agent:
             activity["connections"] = found[1]
         try:
             table = process_table()
-            pids = descendants(os.getpid(), table)
+            pids = [pid for pid in descendants(os.getpid(), table) if pid != self.relay_pid]
             reaped = os.times()
             ticks = sum(table[pid][2] for pid in pids)
             activity["cpu_seconds"] = round(ticks / CLOCK_TICKS + reaped[2] + reaped[3], 2)
@@ -809,6 +837,7 @@ class Agent:
             self.write_state("exited", reason="exec_failed", exit_code=127)
             self.post("exited", {"exit_code": 127, "log_tail": self.log.tail()})
             return 0
+        self.start_relay()
         import threading
 
         self.ended = threading.Event()
@@ -836,6 +865,25 @@ class Agent:
             self.post_exited(code)
         return 0
 
+    def start_relay(self) -> None:
+        """Have a process of its own join the listener's connections to the app. It ends with this one."""
+        if self.listener < 0:
+            return
+        lifeline, held = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(lifeline)
+            os.close(held)
+            self.log.note("the way to the app could not be made: %s" % error)
+            return
+        if pid == 0:
+            relay(self.listener, self.app.port, lifeline)
+        os.close(lifeline)
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+        self.relay_pid, self.lifeline = pid, held
+
     def wait_for_end(self) -> None:
         """Until the app has ended, a stop was asked for, or a thread gave a reason."""
         import select
@@ -844,6 +892,8 @@ class Agent:
             self.reap()
             if self.app.exit_code is not None or self.stop_signal or self.end_reason:
                 return
+            if not self.relay_pid:
+                self.start_relay()  # somebody in the workspace has ended it
             select.select([self.wake_read], [], [], 60.0)
             self.drain()
 
@@ -867,6 +917,8 @@ class Agent:
                 self.app.exit_code = (
                     os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
                 )
+            elif pid == self.relay_pid:
+                self.relay_pid = 0
 
     def end_app(self) -> None:
         """Ask the app to end, wait as long as it may take, then insist."""
@@ -920,6 +972,29 @@ class Agent:
             wait_s *= 2
 
 
+def relay(listener: int, port: int, lifeline: int) -> None:
+    """In a child: run `relay.py` with nothing else open, above all not the lock that says we live.
+
+    Never returns.
+    """
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        first, second = sorted((listener, lifeline))
+        for low, high in ((3, first), (first + 1, second), (second + 1, os.sysconf("SC_OPEN_MAX"))):
+            os.closerange(low, high)
+        sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+        sys.dont_write_bytecode = True
+        import relay as module  # type: ignore[import-not-found]
+
+        module.serve(listener, port, lifeline)
+    except BaseException as error:
+        os.write(2, ("berth relay: %s\n" % error).encode())
+    finally:
+        os._exit(0)
+
+
 def signal_group(pid: int, number: int) -> None:
     try:
         os.killpg(pid, number)
@@ -960,19 +1035,20 @@ def close_on_exec(keep: int = 3) -> None:
 def main(arguments: list[str]) -> int:
     os.umask(0o077)
     close_on_exec()
-    if len(arguments) > 5 and arguments[1] == "--unclaimed":
-        unclaimed = Unclaimed(int(arguments[2]), int(arguments[3]), arguments[4], arguments[5:])
+    if len(arguments) > 6 and arguments[1] == "--unclaimed":
+        unclaimed = Unclaimed(int(arguments[2]), int(arguments[3]), arguments[5], arguments[6:])
         claimed = unclaimed.wait()
-        return Agent(claimed, unclaimed).run() if claimed else 0
-    if len(arguments) != 2:
-        print("usage: agent.py CONFIG", file=sys.stderr)
+        return Agent(claimed, unclaimed, int(arguments[4])).run() if claimed else 0
+    if len(arguments) not in (2, 3):
+        print("usage: agent.py CONFIG [LISTENER]", file=sys.stderr)
         return EXIT_CONFIG
+    listener = int(arguments[2]) if len(arguments) == 3 else -1
     try:
         config = load_config(arguments[1])
     except (OSError, ValueError, TypeError) as error:
         print("berth agent: %s" % error, file=sys.stderr)
         return EXIT_CONFIG
-    return Agent(config).run()
+    return Agent(config, listener=listener).run()
 
 
 if __name__ == "__main__":

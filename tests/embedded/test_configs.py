@@ -10,6 +10,11 @@ import pytest
 
 from portal.embedded import configs, traefik
 from portal.embedded.environment import Instance
+from provisioning.node.gateway import Certificates
+
+CERTIFICATES = Certificates(
+    Path("/run/authority.pem"), Path("/run/front-door.pem"), Path("/run/front-door.key")
+)
 
 
 @pytest.fixture
@@ -85,7 +90,11 @@ def test_over_https_every_answer_tells_browsers_to_keep_to_it(fixed: Instance) -
     assert entry("https://gpu.example.org")["middlewares"] == ["transport-security@file"]
     assert "middlewares" not in entry("http://localhost:8000")
     urls = dict.fromkeys(("web_url", "gateway_url", "outage_url"), "http://127.0.0.1:1")
-    routes = json.loads(configs.traefik_routes(domain="gpu.example.org", gateway_secret="s", **urls))
+    routes = json.loads(
+        configs.traefik_routes(
+            domain="gpu.example.org", gateway_secret="s", certificates=CERTIFICATES, **urls
+        )
+    )
     assert routes["http"]["middlewares"]["transport-security"] == {
         "headers": {"stsSeconds": 31_536_000, "stsIncludeSubdomains": True, "forceSTSHeader": True}
     }
@@ -99,6 +108,7 @@ def test_the_routes_of_the_portal() -> None:
             gateway_url="http://127.0.0.1:8005",
             outage_url="http://127.0.0.1:8004",
             gateway_secret="path-secret",
+            certificates=CERTIFICATES,
         )
     )["http"]
     routers = routes["routers"]
@@ -119,7 +129,7 @@ def test_the_routes_of_the_portal() -> None:
     auth = routes["middlewares"]["ws-auth"]["forwardAuth"]
     assert auth["address"] == "http://127.0.0.1:8005/gateway/path-secret/auth"
     assert auth["trustForwardHeader"] is False
-    assert auth["authResponseHeaders"] == ["Authorization", "Cookie"]
+    assert auth["authResponseHeaders"] == ["Authorization", "Cookie", "X-Berth-Socket"]
     assert routes["services"]["portal"]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:8001"}]
     assert routes["services"]["gateway"]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:8005"}]
 

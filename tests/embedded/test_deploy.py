@@ -26,7 +26,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_every_process_of_the_embedded_mode_is_there(compose: dict[str, Any]) -> None:
-    others = {"node", "redis", "traefik", "postgres", "render", "outage"}
+    others = {"node", "redis", "traefik", "node-gateway", "postgres", "render", "outage"}
     assert set(compose["services"]) == CONTROL_PLANE | others
 
 
@@ -92,7 +92,11 @@ def test_render_writes_what_the_servers_read(instance: Instance) -> None:
     done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     written = {path.name: path for path in instance.run_dir.iterdir()}
-    assert set(written) == {"redis.conf", "redis.acl", "traefik.yml", "traefik-routes.yml"}
+    certificates = written.pop("tls")
+    expected = {"redis.conf", "redis.acl", "traefik.yml", "traefik-routes.yml", "node-gateway.json"}
+    assert set(written) == expected
+    written |= {path.name: path for path in certificates.iterdir()}
+    assert "authority.key" not in written
     assert {stat.S_IMODE(path.stat().st_mode) for path in written.values()} == {0o600}
     assert "/gateway/gateway-secret/auth" in written["traefik-routes.yml"].read_text()
     assert not (instance.home / "secrets").exists()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -20,7 +21,12 @@ from portal.embedded import configs, outage
 from portal.embedded.console import Problem
 from portal.embedded.environment import Instance
 from portal.embedded.preflight import find_binaries
+from provisioning.node.gateway import Certificates
 from tests.embedded.conftest import free_ports
+
+CERTIFICATES = Certificates(
+    Path("/run/authority.pem"), Path("/run/front-door.pem"), Path("/run/front-door.key")
+)
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -99,6 +105,7 @@ def test_every_router_to_the_portal_has_the_page(instance: Instance) -> None:
             gateway_url=instance.gateway_url,
             outage_url=instance.outage_url,
             gateway_secret="s",
+            certificates=CERTIFICATES,
         )
     )["http"]
     assert routes["middlewares"]["portal-outage"]["errors"]["service"] == "outage"

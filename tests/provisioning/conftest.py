@@ -42,6 +42,7 @@ from provisioning.types import (
     WorkspaceRef,
     WorkspaceSpec,
 )
+from tests.node_sockets import PortalSocket, get, socket_path
 
 APPS = Path(__file__).parent / "apps"
 REPOSITORY = Path(__file__).parents[2]
@@ -110,6 +111,7 @@ class StubPortal:
             def log_message(self, *_: object) -> None:
                 """Quiet."""
 
+        self.handler = Handler
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_port}"
@@ -174,6 +176,10 @@ class Harness(ABC):
 
     @abstractmethod
     def app(self, kind: str, tag: str) -> AppSpec: ...
+
+    def ask(self, seen: Observation) -> str:
+        """What the running app answers, asked where it was seen."""
+        raise NotImplementedError
 
     @abstractmethod
     def running(self, spec: WorkspaceSpec) -> int:
@@ -381,6 +387,7 @@ class LocalHarness(Harness):
     def __init__(self, tmp: Path, portal: StubPortal, environment: Path) -> None:
         self.environment = environment
         super().__init__(tmp, portal)
+        self.portal_socket = PortalSocket(tmp / "berth", portal.handler)
 
     def config(self) -> dict[str, JsonScalar]:
         return {
@@ -416,6 +423,9 @@ class LocalHarness(Harness):
 
     def running(self, spec: WorkspaceSpec) -> int:
         return len(self.pids(spec))
+
+    def ask(self, seen: Observation) -> str:
+        return get(socket_path(self.tmp / "berth", seen.endpoint))[1].decode()
 
     def home(self, spec: WorkspaceSpec) -> Path:
         return self.tmp / "berth" / "homes" / spec.team / spec.owner
@@ -467,6 +477,7 @@ class LocalHarness(Harness):
         try:
             super().close()
         finally:
+            self.portal_socket.close()
             for spec in self.specs:
                 for pid in self.pids(spec):
                     os.kill(pid, signal.SIGKILL)

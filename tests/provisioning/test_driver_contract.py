@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-import urllib.request
 import uuid
 from dataclasses import replace
 
@@ -118,8 +117,7 @@ def test_start_runs_the_app_and_says_where(harness):
     if harness.driver.simulated:
         assert seen.endpoint == ""
     else:
-        with urllib.request.urlopen(seen.endpoint, timeout=5) as answer:
-            assert answer.read().decode() == spec.ref.workspace_id
+        assert harness.ask(seen) == spec.ref.workspace_id
 
 
 def test_the_workspace_itself_tells_the_portal_that_it_is_ready_and_how_it_fares(harness):

@@ -9,6 +9,7 @@ from portal.inventory.models import AllocatedDevice, Allocation
 from portal.workspaces import results
 from portal.workspaces.lifecycle import HOLDING, State
 from portal.workspaces.models import Workspace
+from provisioning.endpoints import socket_endpoint
 from provisioning.types import (
     Command,
     Failure,
@@ -58,6 +59,11 @@ def taken(sent: Broker, op: Op | str) -> Command:
 def answer(sent: Broker, op: Op | str, state: ObservedState | str, **fields: Any) -> bool:
     """Answer the one command on its way with an observation; whether the answer counted."""
     return results.apply_result(seen(taken(sent, op), state, **fields))
+
+
+def endpoint_of(workspace: Workspace) -> str:
+    """Where the local driver has this start of the workspace answer."""
+    return socket_endpoint(WorkspaceRef(str(workspace.pk), workspace.generation))
 
 
 def run_until_ready(sent: Broker, workspace: Workspace, endpoint: str = "http://127.0.0.1:18001") -> None:

@@ -16,10 +16,9 @@ from portal.workspaces.secrets import agent_token, app_token
 from provisioning.types import Op
 from tests.rows import error_message
 from tests.sweeps import sweep
-from tests.workspaces.helpers import active, answer, run_until_ready, seen, taken
+from tests.workspaces.helpers import active, answer, endpoint_of, run_until_ready, seen, taken
 
 pytestmark = pytest.mark.django_db
-ENDPOINT = "http://127.0.0.1:18001"
 REPORTS = ["ready", "heartbeat", "exited"]
 
 
@@ -64,7 +63,7 @@ def test_without_a_genuine_token_nothing_is_believed(workspace, report, alice, w
         app_token(workspace.pk, workspace.generation),
         make_token(alice)[1],
     ):
-        answered = post(report, {"endpoint": ENDPOINT}, token=token)
+        answered = post(report, {"endpoint": endpoint_of(workspace)}, token=token)
         assert answered.status_code == 401, token
         assert answered["Content-Type"] == "application/problem+json"
         assert answered.json()["code"] == "bad_agent_token"
@@ -83,7 +82,7 @@ def test_a_genuine_token_of_what_never_existed_is_revoked(db, report):
 def test_an_incarnation_that_is_over_is_told_so(workspace, report, state):
     token = token_of(workspace)
     Workspace.objects.filter(pk=workspace.pk).update(state=state)
-    assert post(report, {"endpoint": ENDPOINT}, token=token).status_code == 410
+    assert post(report, {"endpoint": endpoint_of(workspace)}, token=token).status_code == 410
     workspace.refresh_from_db()
     assert workspace.state == state
 
@@ -91,7 +90,7 @@ def test_an_incarnation_that_is_over_is_told_so(workspace, report, state):
 @pytest.mark.parametrize("report", REPORTS)
 def test_an_earlier_incarnation_is_told_so(workspace, report):
     Workspace.objects.filter(pk=workspace.pk).update(generation=2)
-    assert post(report, {"endpoint": ENDPOINT}, token=token_of(workspace, 1)).status_code == 410
+    assert post(report, {"endpoint": endpoint_of(workspace)}, token=token_of(workspace, 1)).status_code == 410
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
 
@@ -161,32 +160,32 @@ def test_an_exit_code_that_is_none_is_refused(workspace, code):
 
 
 def test_ready_after_the_start_was_answered(workspace, sent):
-    answer(sent, Op.START, "starting", endpoint=ENDPOINT)
-    assert post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace)).status_code == 204
+    answer(sent, Op.START, "starting", endpoint=endpoint_of(workspace))
+    assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace)).status_code == 204
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
-    assert workspace.endpoint == ENDPOINT
+    assert workspace.endpoint == endpoint_of(workspace)
     assert workspace.ready_at is not None
 
 
 def test_ready_before_the_start_was_answered(workspace, sent):
     command = taken(sent, Op.START)
-    assert post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace)).status_code == 204
+    assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace)).status_code == 204
     workspace.refresh_from_db()
     assert workspace.state == State.RUNNING
     since = workspace.state_since
     # The answer comes after all, and still says what was so before.
-    assert results.apply_result(seen(command, "starting", endpoint=ENDPOINT)) is True
+    assert results.apply_result(seen(command, "starting", endpoint=endpoint_of(workspace))) is True
     workspace.refresh_from_db()
     assert (workspace.state, workspace.state_since, workspace.lease) == (State.RUNNING, since, "")
-    assert workspace.endpoint == ENDPOINT
+    assert workspace.endpoint == endpoint_of(workspace)
     assert len(sent) == 0
 
 
 def test_ready_when_the_starts_answer_never_comes(workspace, sent, clock):
 
     taken(sent, Op.START)
-    post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace))
+    post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace))
     clock.shift(46)
     sweep()
     assert answer(sent, Op.OBSERVE, "running", ready=True)
@@ -199,14 +198,14 @@ def test_ready_twice_is_ready_once(workspace, sent):
 
     token = token_of(workspace)
     for _ in range(2):
-        assert post("ready", {"endpoint": ENDPOINT}, token=token).status_code == 204
+        assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token).status_code == 204
     assert Event.objects.filter(workspace=workspace, kind="workspace.ready").count() == 1
 
 
 def test_ready_while_it_stops_does_not_revive_it(workspace, alice, sent):
     answer(sent, Op.START, "starting")
     services.stop(actor=alice, workspace_id=workspace.pk)
-    assert post("ready", {"endpoint": ENDPOINT}, token=token_of(workspace)).status_code == 204
+    assert post("ready", {"endpoint": endpoint_of(workspace)}, token=token_of(workspace)).status_code == 204
     workspace.refresh_from_db()
     assert workspace.state == State.STOPPING
 

@@ -9,31 +9,33 @@ from portal.scheduling import admission
 from portal.workspaces import reconcile, results
 from portal.workspaces.lifecycle import State
 from provisioning.drivers.local.driver import LocalDriver
-from provisioning.types import ObservedState, Op, PoolConfig
+from provisioning.types import ObservedState, Op, PoolConfig, WorkspaceRef
 from tests.sweeps import sweep
-from tests.workspaces.helpers import answer, seen, taken
+from tests.workspaces.helpers import answer, endpoint_of, seen, taken
 
 pytestmark = pytest.mark.django_db
+
+
+REF = WorkspaceRef("11111111-2222-3333-4444-555555555555", 3)
 
 
 @pytest.mark.parametrize(
     ("endpoint", "accepted"),
     [
-        ("http://127.0.0.1:18000", True),
-        ("http://127.0.0.1:28999", True),
-        ("http://127.0.0.1:8002", False),
-        ("http://127.0.0.1:29000", False),
-        ("http://127.0.0.1:18000/path", False),
-        ("https://127.0.0.1:18000", False),
-        ("http://user@127.0.0.1:18000", False),
+        ("node:ws-11111111222233334444555555555555.3", True),
+        ("node:ws-11111111222233334444555555555555.2", False),
+        ("node:ws-11111111222233334444555555555555.03", False),
+        ("node:ws-aaaaaaaabbbbccccddddeeeeeeeeeeee.3", False),
+        ("node:ws-11111111222233334444555555555555.3/../x", False),
+        ("ws-11111111222233334444555555555555.3", False),
+        ("http://127.0.0.1:18000", False),
         ("http://169.254.169.254:18000", False),
-        ("http://127.0.0.1.example.org:18000", False),
-        ("http://127.0.0.1:", False),
+        ("node:", False),
         ("", False),
     ],
 )
-def test_the_local_driver_takes_an_agents_word_for_its_own_ports_alone(endpoint, accepted):
-    assert LocalDriver(PoolConfig("local", "local", {})).accepts_endpoint(endpoint) is accepted
+def test_the_local_driver_takes_an_agents_word_for_the_socket_of_its_own_start_alone(endpoint, accepted):
+    assert LocalDriver(PoolConfig("local", "local", {})).accepts_endpoint(endpoint, REF) is accepted
 
 
 def test_an_agent_that_names_a_service_of_the_host_is_not_routed_there(clock, make, alice, local_pool, sent):
@@ -45,7 +47,7 @@ def test_an_agent_that_names_a_service_of_the_host_is_not_routed_there(clock, ma
     workspace.refresh_from_db()
     assert (workspace.state, workspace.endpoint) == (State.PROVISIONING, "")
     # The driver is asked instead, and its word counts.
-    true = "http://127.0.0.1:18007"
+    true = endpoint_of(workspace)
     results.apply_result(seen(taken(sent, Op.OBSERVE), ObservedState.RUNNING, ready=True, endpoint=true))
     workspace.refresh_from_db()
     assert (workspace.state, workspace.endpoint) == (State.RUNNING, true)
@@ -81,16 +83,16 @@ def test_the_route_is_laid_while_the_app_starts(clock, make, alice, local_pool, 
     results.agent_launched(**told, endpoint="http://127.0.0.1:8002")
     workspace.refresh_from_db()
     assert workspace.endpoint == ""
-    results.agent_launched(**told, endpoint="http://127.0.0.1:18003")
+    results.agent_launched(**told, endpoint=endpoint_of(workspace))
     workspace.refresh_from_db()
-    assert (workspace.state, workspace.endpoint) == (State.PROVISIONING, "http://127.0.0.1:18003")
-    assert published[-1] == (State.PROVISIONING, "http://127.0.0.1:18003")
+    assert (workspace.state, workspace.endpoint) == (State.PROVISIONING, endpoint_of(workspace))
+    assert published[-1] == (State.PROVISIONING, endpoint_of(workspace))
     # The answer to the start, which comes later, changes nothing of it.
     answer(sent, Op.START, ObservedState.STARTING)
     workspace.refresh_from_db()
-    assert workspace.endpoint == "http://127.0.0.1:18003"
+    assert workspace.endpoint == endpoint_of(workspace)
     with pytest.raises(results.Revoked):
-        results.agent_launched(workspace_id=workspace.pk, generation=99, endpoint="http://127.0.0.1:18003")
+        results.agent_launched(workspace_id=workspace.pk, generation=99, endpoint=endpoint_of(workspace))
 
 
 def test_an_exit_that_is_told_while_an_observation_is_on_its_way_is_seen_soon(
@@ -99,7 +101,7 @@ def test_an_exit_that_is_told_while_an_observation_is_on_its_way_is_seen_soon(
     workspace = make(alice)
     answer(sent, Op.START, ObservedState.STARTING)
     told = {"workspace_id": workspace.pk, "generation": workspace.generation}
-    results.agent_ready(**told, endpoint="http://127.0.0.1:18003")
+    results.agent_ready(**told, endpoint=endpoint_of(workspace))
     clock.shift(60)
     sweep()
     early = taken(sent, Op.OBSERVE)

@@ -15,7 +15,7 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from tests.factories import WorkspaceFactory
 from tests.sweeps import sweep
-from tests.workspaces.helpers import answer, run_until_ready
+from tests.workspaces.helpers import answer, endpoint_of, run_until_ready
 
 pytestmark = pytest.mark.django_db
 
@@ -151,7 +151,7 @@ def test_the_stages_of_a_life(make, alice, local_pool, sent, clock):
     assert stages["starting"].seconds == pytest.approx(5, abs=0.1)
     from portal.workspaces import results
 
-    results.agent_ready(workspace_id=workspace.pk, generation=1, endpoint="http://127.0.0.1:18001")
+    results.agent_ready(workspace_id=workspace.pk, generation=1, endpoint=endpoint_of(workspace))
     workspace.refresh_from_db()
     assert states(workspace) == ["done"] * 5
     assert [stage.key for stage in selectors.stages(workspace)] == [

@@ -32,11 +32,13 @@ from portal.workspaces.gateway.pages import Notice
 from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded
 from portal.workspaces.gateway.tickets import CookiePolicy
 from portal.workspaces.gateway.workspace_views import WorkspaceView
+from provisioning.endpoints import SOCKET_HEADER
 
 _MAX_FORM_BYTES = 8192
 _PROXY_PREFIX = "/gateway/"
 _OWN_PREFIX = "/.berth/"
 _CLIENT = "berth.client"
+_SOCKET_HEADER = SOCKET_HEADER.lower().encode()
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -170,6 +172,8 @@ class Gateway:
             headers.append((b"cookie", cookies.encode("latin-1")))
         if "Authorization" in upstream:
             headers.append((b"authorization", upstream["Authorization"].encode("latin-1")))
+        if view.socket:
+            headers.append((_SOCKET_HEADER, view.socket.encode()))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body"})
 

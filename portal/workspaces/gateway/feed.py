@@ -21,6 +21,7 @@ from portal.workspaces.gateway import routes
 from portal.workspaces.gateway.routes import Route, Snapshot
 
 MIDDLEWARES = ("ws-strip@file", "ws-auth@file")
+NODE_TRANSPORT = "nodes@file"
 # Traefik does not break off a poll when it has to end: this is how long that may take it.
 HOLD_S = 2.0
 _RETRY_S = 0.25
@@ -46,7 +47,13 @@ def document(found: tuple[Route, ...]) -> bytes:
         for route in found
     }
     services: dict[str, Any] = {
-        route.external_name: {"loadBalancer": {"servers": [{"url": route.endpoint}]}} for route in found
+        route.external_name: {
+            "loadBalancer": {
+                "servers": [{"url": route.endpoint}],
+                **({"serversTransport": NODE_TRANSPORT} if route.by_node else {}),
+            }
+        }
+        for route in found
     }
     # Traefik ignores a configuration that is empty: without this the last route would never go.
     services["ws-none"] = {"loadBalancer": {"servers": [{"url": "http://127.0.0.1:9"}]}}

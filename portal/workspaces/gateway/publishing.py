@@ -34,6 +34,8 @@ from portal.workspaces.gateway.workspace_views import WorkspaceView
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import app_token
+from provisioning.endpoints import socket_endpoint, socket_name
+from provisioning.types import WorkspaceRef
 
 log = logging.getLogger(__name__)
 ROUTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
@@ -65,14 +67,26 @@ def view_of(workspace: Workspace) -> WorkspaceView:
         user_ids=frozenset({str(workspace.owner_id)} if workspace.owner.is_active else ()),
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,
+        socket=socket_of(workspace),
         revision=int(workspace.state_since.timestamp() * 1000),
     )
 
 
 def route_of(workspace: Workspace) -> routes.Route | None:
-    if workspace.state not in ROUTED or not routes.is_endpoint(workspace.endpoint):
+    if workspace.state not in ROUTED:
+        return None
+    if socket_of(workspace):
+        url = settings.BERTH_NODE_GATEWAY_URL
+        return routes.Route(workspace.external_name, url, settings.BERTH_DOMAIN, by_node=True)
+    if not routes.is_endpoint(workspace.endpoint):
         return None
     return routes.Route(workspace.external_name, workspace.endpoint, settings.BERTH_DOMAIN)
+
+
+def socket_of(workspace: Workspace) -> str:
+    """The name by which the gateway of its node knows this start of the workspace, or the empty string."""
+    ref = WorkspaceRef(str(workspace.pk), workspace.generation)
+    return socket_name(workspace.endpoint) if workspace.endpoint == socket_endpoint(ref) else ""
 
 
 def state_changed(event: StateChanged) -> None:

@@ -32,11 +32,15 @@ _SYNC_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a workspace answers: `endpoint` is an http(s) URL without path, `domain` the portal's."""
+    """Where a workspace answers: `endpoint` is an http(s) URL without path, `domain` the portal's.
+
+    `by_node`: it is the gateway of the workspace's node, to which the front door shows its certificate.
+    """
 
     external_name: str
     endpoint: str
     domain: str
+    by_node: bool = False
 
     def __post_init__(self) -> None:
         check_external_name(self.external_name)

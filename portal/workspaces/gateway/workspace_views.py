@@ -17,6 +17,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from portal.workspaces.gateway.hosts import check_external_name
+from provisioning.endpoints import SOCKET_NAME
 
 VIEW_TTL_S = 60
 UPSTREAM_HEADERS = ("Authorization", "Cookie")
@@ -41,8 +42,9 @@ return 1
 class WorkspaceView:
     """A workspace as forward-auth sees it.
 
-    `state` is the lifecycle's state, in lower case. `user_ids` may enter. `upstream_headers` are
-    set on each request on its way to the app: `Authorization` and `Cookie`, nothing else.
+    `state` is the lifecycle's state, in lower case. `user_ids` may enter. `upstream_headers` are set on
+    each request on its way to the app: `Authorization` and `Cookie`, nothing else. `socket` is the name by
+    which the gateway of its node knows where it answers, empty where it answers at an address of its own.
     `revision` grows with every change of the row; a lower one never replaces a higher one.
     """
 
@@ -52,10 +54,13 @@ class WorkspaceView:
     user_ids: frozenset[str]
     upstream_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     simulated: bool = False
+    socket: str = ""
     revision: int = 0
 
     def __post_init__(self) -> None:
         check_external_name(self.external_name)
+        if self.socket and not SOCKET_NAME.fullmatch(self.socket):
+            raise ValueError(f"{self.socket!r} is not the name of a workspace's socket")
         for header, value in self.upstream_headers.items():
             if header not in UPSTREAM_HEADERS:
                 raise ValueError(f"upstream header {header!r} is not one of {', '.join(UPSTREAM_HEADERS)}")

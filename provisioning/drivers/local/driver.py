@@ -16,15 +16,33 @@ from pathlib import Path
 from typing import ClassVar
 
 from provisioning.driver import Driver, Plane
-from provisioning.drivers.local import cgroups, environment, gpus, homes, host, partitions, processes, state
+from provisioning.drivers.local import (
+    cgroups,
+    environment,
+    gpus,
+    homes,
+    host,
+    network,
+    partitions,
+    processes,
+    state,
+)
 from provisioning.drivers.local.failures import IsolationRequired, StillStopping, WrongNode, disk_errors
 from provisioning.drivers.local.isolation import SandboxProbe, probe
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
 from provisioning.drivers.local.spares import Kind, Spares
-from provisioning.drivers.local.start import Settings, launch
+from provisioning.drivers.local.start import Settings, launch, start_network
 from provisioning.drivers.local.takeover import take_over_spare
-from provisioning.errors import Conflict, InvalidSpec, MissingDependency, NoCapacity, Stale
+from provisioning.endpoints import socket_endpoint
+from provisioning.errors import (
+    Conflict,
+    InvalidSpec,
+    MissingDependency,
+    NoCapacity,
+    ProvisioningError,
+    Stale,
+)
 from provisioning.gpu.scrub import ScrubVerdict
 from provisioning.preloading import recipes_among
 from provisioning.types import (
@@ -60,10 +78,11 @@ GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 class LocalDriver(Driver):
     """Workspaces as processes of this machine.
 
-    `config`: `home` (default $BERTH_HOME or ./var), `environment` (default
-    <home>/environments/notebook), `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`, `spares`
-    (default $BERTH_SPARES or 1: how many sandboxes of each app that can be imported ahead are kept ready).
-    Where no environment exists, programs come from the system's folders and this Python's base.
+    `config`: `home` (default $BERTH_HOME or ./var), `environment` (default <home>/environments/notebook),
+    `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`, `spares` (default $BERTH_SPARES or 1: how
+    many sandboxes of each app that can be imported ahead are kept ready), `egress` (default $BERTH_EGRESS
+    or `open`) and `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`). Where no environment
+    exists, programs come from the system's folders and this Python's base.
     """
 
     name: ClassVar[str] = "local"
@@ -85,6 +104,9 @@ class LocalDriver(Driver):
         self.instance = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
         self.spares = Spares(self.base, self.instance)
         self.spare_count = _spare_count(config.get("spares"), os.environ.get("BERTH_SPARES"))
+        egress = config.get("egress") or os.environ.get("BERTH_EGRESS") or "open"
+        allowed = config.get("egress_allow") or os.environ.get("BERTH_EGRESS_ALLOW") or ""
+        self.egress = network.policy_of(str(egress), str(allowed))
         self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
 
     # -- the contract -----------------------------------------------------------------------
@@ -109,16 +131,9 @@ class LocalDriver(Driver):
         if request.accelerators.count and request.accelerators.share_milli != WHOLE_DEVICE_MILLI:
             raise InvalidSpec("This pool gives whole GPUs only. Choose a flavor with a whole GPU.")
 
-    def accepts_endpoint(self, endpoint: str) -> bool:
-        """See `Driver.accepts_endpoint`: a port of this pool's range, where no service of Berth listens."""
-        host, _, port = endpoint.removeprefix("http://").partition(":")
-        return (
-            endpoint.startswith("http://127.0.0.1:")
-            and host == "127.0.0.1"
-            and port.isascii()
-            and port.isdecimal()
-            and self.port_min <= int(port) <= self.port_max
-        )
+    def accepts_endpoint(self, endpoint: str, ref: WorkspaceRef) -> bool:
+        """See `Driver.accepts_endpoint`: the socket of this very start."""
+        return endpoint == socket_endpoint(ref)
 
     def inventory(self) -> Inventory:
         """See `Driver.inventory`."""
@@ -148,29 +163,25 @@ class LocalDriver(Driver):
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
             seen = self._look_before_start(folder, spec)
+            settings = self._settings(sandbox)
             if seen is not None:
+                if seen.state in GOING and not network.ways_out(folder.path):
+                    start_network(folder, settings)  # its worker was killed before it had one
                 return seen
             devices = self._devices(here)
-            settings = Settings(
-                homes=self.homes,
-                instance=self.instance,
-                environment=environment.resolve(self.environment_path),
-                sandbox=sandbox,
-                cgroup_host=cgroups.detect(self.instance),
-                port_min=self.port_min,
-                port_max=self.port_max,
-            )
             if not take_over_spare(spec, folder, settings, devices, self.spares):
                 launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
 
     def prepare(self, *, owner: int) -> None:
-        """See `Driver.prepare`: keep as many spares as are configured."""
+        """See `Driver.prepare`: as many spares as configured, and lost ways out made again."""
         sandbox, _ = self._isolation()
         found = environment.resolve(self.environment_path)
         kinds = [Kind(recipe, found, sandbox) for recipe in recipes_among(found.programs())]
         with disk_errors(self.base):
             self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
+            if sandbox.network is not None:
+                self._keep_ways_out(self._settings(sandbox))
 
     def observe(self, ref: WorkspaceRef) -> Observation:
         """See `Driver.observe`."""
@@ -256,6 +267,32 @@ class LocalDriver(Driver):
             if partitions.known(self.base) == known:
                 return gpus.with_instances(scan, busy)
 
+    def _settings(self, sandbox: SandboxProbe) -> Settings:
+        return Settings(
+            homes=self.homes,
+            instance=self.instance,
+            environment=environment.resolve(self.environment_path),
+            sandbox=sandbox,
+            egress=self.egress,
+            cgroup_host=cgroups.detect(self.instance),
+            port_min=self.port_min,
+            port_max=self.port_max,
+        )
+
+    def _keep_ways_out(self, settings: Settings) -> None:
+        """Give each workspace that has lost its way out another one: pasta may have been killed."""
+        if self.egress.egress is network.Egress.NONE:
+            return
+        for name in state.names(self.base):
+            folder = state.WorkspaceDir(self.base, name)
+            record = folder.record()
+            wanted = record is not None and record.own_network and not record.closed and folder.alive()
+            if not wanted or folder.operation_held() or network.ways_out(folder.path):
+                continue
+            with contextlib.suppress(ProvisioningError), folder.operation():
+                if folder.record() == record and folder.alive():
+                    start_network(folder, settings)
+
     def _isolation(self) -> tuple[SandboxProbe, str]:
         """The sandbox to use and a warning; the warning empty when there is none."""
         if self.sandbox_mode not in ("auto", "bwrap", "none"):
@@ -264,15 +301,16 @@ class LocalDriver(Driver):
             found = SandboxProbe("", reason="Workspaces are not kept apart: set sandbox=auto for this pool.")
         else:
             found = probe()
-        return found, found.reason
+        return found, found.warning
 
     def _require_isolation(self, sandbox: SandboxProbe) -> None:
+        if os.environ.get("BERTH_MULTIUSER") == "1" and sandbox.warning:
+            raise IsolationRequired(
+                "Several users share this machine, so a sandbox with a network of its own is required. "
+                f"{sandbox.warning}"
+            )
         if sandbox.bwrap:
             return
-        if os.environ.get("BERTH_MULTIUSER") == "1":
-            raise IsolationRequired(
-                f"Several users share this machine, so a sandbox is required. {sandbox.reason}"
-            )
         if self.sandbox_mode == "bwrap":
             raise MissingDependency(sandbox.reason)
 
@@ -345,6 +383,8 @@ class LocalDriver(Driver):
         found = processes.scan(self.instance, folder.name, spares=folder.claimed())
         inside = cgroups.pids(groups)
         alive = folder.alive()
+        if not alive and not network.end(folder.path):
+            return False
         if not alive and not found and not inside:
             kills = cgroups.oom_kills(groups)
             if record is not None and kills:

@@ -1,14 +1,17 @@
-"""Whether bubblewrap really works here, found out by running it."""
+"""Whether bubblewrap really works here, and a network of a sandbox's own: found out by running them."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
+from provisioning.errors import StartFailed
 
 PROBE_TIMEOUT_S = 10
 RETRY_AFTER_S = 60.0
@@ -17,11 +20,22 @@ SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 @dataclass(frozen=True, slots=True)
 class SandboxProbe:
-    """`bwrap` is the program's path when it works, else empty with `reason`, a sentence with its fix."""
+    """What works here.
+
+    `bwrap` is the program's path when it works, else empty with `reason`, a sentence with its fix.
+    `network` are the programs that make a network of a workspace's own, or None with `network_reason`.
+    """
 
     bwrap: str
     disable_userns: bool = False
     reason: str = ""
+    network: network.Tools | None = None
+    network_reason: str = ""
+
+    @property
+    def warning(self) -> str:
+        """What an operator should know and do; empty where nothing is amiss."""
+        return self.reason or self.network_reason
 
 
 _known: dict[str, tuple[float, SandboxProbe]] = {}
@@ -45,7 +59,7 @@ def probe() -> SandboxProbe:
     """A success is remembered by this process; a failure is tried again after a minute."""
     path = shutil.which("bwrap") or ""
     kept = _known.get(path)
-    if kept and (kept[1].bwrap or time.monotonic() - kept[0] < RETRY_AFTER_S):
+    if kept and (kept[1].network or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]
     found = _try(path)
     _known[path] = (time.monotonic(), found)
@@ -59,7 +73,11 @@ def _try(path: str) -> SandboxProbe:
         )
     said = ""
     for disable_userns in (True, False):
-        argv = [path, *namespace_argv(disable_userns=disable_userns), *system_argv(system_folders())]
+        argv = [
+            path,
+            *namespace_argv(disable_userns=disable_userns, own_network=False),
+            *system_argv(system_folders()),
+        ]
         argv += ["--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files()), "--", "/usr/bin/true"]
         try:
             done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
@@ -67,7 +85,10 @@ def _try(path: str) -> SandboxProbe:
             said = str(error)
             continue
         if done.returncode == 0:
-            return SandboxProbe(path, disable_userns)
+            tools = network.tools()
+            complaint = tools if isinstance(tools, str) else _try_network(path, disable_userns, tools)
+            found = None if complaint or isinstance(tools, str) else tools
+            return SandboxProbe(path, disable_userns, network=found, network_reason=complaint)
         said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
     return SandboxProbe(
         "",
@@ -77,3 +98,26 @@ def _try(path: str) -> SandboxProbe:
             "kernel.apparmor_restrict_unprivileged_userns=0) or run on a host that does."
         ),
     )
+
+
+def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools) -> str:
+    """Make a sandbox with a network of its own and a way out; a sentence where that does not work."""
+    argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=True)]
+    argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", "--", "/bin/cat"]
+    with tempfile.TemporaryDirectory(prefix="berth-network-") as folder:
+        try:
+            with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+                try:
+                    init = processes.sandbox_init(process.pid, timeout_s=PROBE_TIMEOUT_S)
+                    if init is None:
+                        raise StartFailed("The sandbox did not start.", detail="no process inside")
+                    network.join(tools, init, Path(folder), network.Policy())
+                finally:
+                    network.end(Path(folder))
+        except (OSError, StartFailed) as error:
+            said = getattr(error, "detail", "") or str(error)
+            return (
+                f"Workspaces share this machine's network: pasta and nftables do not work here ({said}). "
+                "See that /dev/net/tun exists and that the kernel has nf_tables."
+            )
+    return ""

@@ -8,12 +8,12 @@ workspace: held here too, so that a worker killed in the middle cannot be overta
 would start the workspace twice. Both descriptors close as the program is executed; anything
 written to STATUS_FD before is the reason why it was not.
 
-A plan with `claims`, the path of a socket to listen on, is of a process that nobody has asked for yet:
-the program inherits that socket and a pidfd of `owner`, whose numbers take the places of `{claims}` and
-`{owner}` in its argv.
+`sockets` names Unix sockets to listen on, each with its path: the program inherits them, and their numbers
+take the places of `{name}` in its argv. A plan with `owner`, a process, is of a program that nobody has
+asked for yet: it inherits a pidfd of the owner as `{owner}`.
 """
 
-# ruff: noqa: PTH105, PTH123, S606 - pathlib would double the time that this program takes to start
+# ruff: noqa: PTH105, PTH108, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` is slow to import
     from typing import Any
+
+BACKLOG = 512
 
 
 def identity(attempt: str) -> bytes:
@@ -74,24 +76,28 @@ def write_new(path: str, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def offer(plan: dict[str, Any]) -> dict[str, str]:
-    """The socket at which the program is claimed and the pidfd of its owner, as words of argv."""
-    if "claims" not in plan:
-        return {}
-    import socket
+def inherited(plan: dict[str, Any]) -> dict[str, str]:
+    """The descriptors that the program inherits, as words of its argv."""
+    import _socket  # the C part alone: `socket` costs 7 ms
 
-    folder, _, name = plan["claims"].rpartition("/")
-    os.chdir(folder)  # a socket's path may have 107 bytes only
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(name)
-    listener.listen(1)
-    os.chdir("/")
-    owner = os.pidfd_open(plan["owner"])
-    found = {}
-    for word, descriptor in (("{claims}", listener.detach()), ("{owner}", owner)):
+    found: dict[str, int] = {}
+    for name, path in plan["sockets"].items():
+        folder, _, file = path.rpartition("/")
+        os.chdir(folder)  # a socket's path may have 107 bytes only
+        listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            os.unlink(file)
+        except FileNotFoundError:
+            pass
+        listener.bind(file)
+        listener.listen(BACKLOG)
+        os.chdir("/")
+        found["{%s}" % name] = listener.detach()
+    if "owner" in plan:
+        found["{owner}"] = os.pidfd_open(plan["owner"])
+    for descriptor in found.values():
         os.set_inheritable(descriptor, True)
-        found[word] = str(descriptor)
-    return found
+    return {word: str(descriptor) for word, descriptor in found.items()}
 
 
 def become(plan: dict[str, Any], status: int) -> None:
@@ -113,7 +119,7 @@ def become(plan: dict[str, Any], status: int) -> None:
         os.dup2(log, 2)
         os.close(null)
         os.close(log)
-        words = offer(plan)
+        words = inherited(plan)
         write_new(plan["pid"], identity(plan["attempt"]))
         os.execve(plan["argv"][0], [words.get(word, word) for word in plan["argv"]], plan["env"])
     except BaseException as error:

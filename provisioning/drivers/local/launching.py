@@ -18,6 +18,7 @@ LAUNCH_TIMEOUT_S = 10.0
 HERE = Path(__file__).resolve()
 LAUNCHER = HERE.with_name("launcher.py")
 AGENT = HERE.parents[2] / "agent" / "agent.py"
+RELAY = AGENT.with_name("relay.py")
 APPS = AGENT.with_name("apps")
 
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.state import AgentState, Record, WorkspaceDir
+from provisioning.endpoints import socket_endpoint
 from provisioning.types import Observation, ObservedState, WorkspaceRef
 
 SETTLE_S = 0.25
@@ -61,7 +62,7 @@ def _living(seen: WorkspaceRef, record: Record, agent: AgentState | None) -> Obs
             seen,
             ObservedState.RUNNING,
             ready=True,
-            endpoint=f"http://127.0.0.1:{agent.port}",
+            endpoint=socket_endpoint(seen),
             spec_digest=record.spec_digest,
         )
     return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)
@@ -78,6 +79,8 @@ def _dead(
     """The agent lives no more; what is left of the workspace is beyond repair and is ended."""
     groups = [Path(path) for path in record.cgroups]
     launched = folder.launched()
+    if record.own_network:
+        network.end(folder.path)
     if not record.closed and (launched is None or launched.attempt != record.attempt):
         if not locked and folder.operation_held():
             return Observation(seen, ObservedState.STARTING, spec_digest=record.spec_digest)

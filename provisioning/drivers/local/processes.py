@@ -1,22 +1,27 @@
 """Processes by identity (PID, start time and boot), never by PID alone; Linux only.
 
-Each process of a workspace carries its markers in its environment: BERTH_INSTANCE (which Berth on this
-machine), BERTH_WORKSPACE (the external name), BERTH_GENERATION, and BERTH_ROLE=agent on the agent. Where
-the sandbox was a spare before (`spares.py`), its first processes carry BERTH_SPARE, the spare's id,
-instead of the workspace's markers. A scan of /proc for them is the last word on what still runs, whatever
-the records say.
+What is launched carries markers in its environment: BERTH_INSTANCE (which Berth on this machine),
+BERTH_WORKSPACE (the external name), BERTH_GENERATION, and BERTH_ROLE=agent on the agent. Where the sandbox
+was a spare before (`spares.py`), it carries BERTH_SPARE, the spare's id, instead of the workspace's
+markers. A scan of /proc for them is the last word on what still runs, whatever the records say.
+
+Users set variables too. So markers are believed of processes in this PID namespace, which only the node
+worker starts; everything in a sandbox belongs to whom its first process belongs to, which is bubblewrap's
+and takes its environment from the launcher.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 PROC = Path("/proc")
+MAX_DEPTH = 100_000
 NO_SPARES: Mapping[str, tuple[str, int]] = {}
 
 
@@ -50,14 +55,17 @@ def scan(
     """Every live process that carries `instance`'s marker, of `workspace` or of all workspaces.
 
     `spares` says which workspace and generation have taken over a spare, by the spare's id; processes of
-    other spares belong to no workspace. Descendants that dropped their environment are found through their
-    parents. Processes of other users cannot be read and are none of ours. What an agent has just forked has
-    the agent's environment until it becomes its own program; it is not an agent.
+    other spares belong to no workspace. Descendants are found through their parents, and in a sandbox only
+    so: all of it descends from its first process. Processes of other users cannot be read and are none of
+    ours. What an agent has just forked has the agent's environment until it becomes its own program; it is
+    no agent.
     """
     marker = f"BERTH_INSTANCE={instance}".encode()
     marked: dict[int, tuple[str, int, bool]] = {}
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
+    insiders: dict[int, bytes] = {}
+    here = _pid_namespace("self")
     for entry in os.listdir(PROC):  # noqa: PTH208 - names are all that is wanted, and there are many
         if not entry.isdigit():
             continue
@@ -68,40 +76,67 @@ def scan(
         parents[pid] = int(fields[1])
         ticks[pid] = int(fields[19])
         try:
-            environ = (PROC / entry / "environ").read_bytes().split(b"\0")
+            environ = (PROC / entry / "environ").read_bytes()
         except OSError:
             continue
-        if marker in environ:
-            values = dict(
-                item.split(b"=", 1) for item in environ if item.startswith(b"BERTH_") and b"=" in item
-            )
-            name = values.get(b"BERTH_WORKSPACE", b"").decode("utf-8", "replace")
-            number = values.get(b"BERTH_GENERATION", b"0")
-            generation = int(number) if number.isdigit() else 0
-            if not name:
-                spare = values.get(b"BERTH_SPARE", b"").decode("utf-8", "replace")
-                name, generation = spares.get(spare, ("", 0))
-            if name:
-                marked[pid] = (name, generation, values.get(b"BERTH_ROLE") == b"agent")
-    agents = {pid for pid, (_, _, is_agent) in marked.items() if is_agent}
+        if marker not in environ:
+            continue
+        if _pid_namespace(entry) == here or is_namespace_init(pid, depth=2):
+            found = _claim(environ, marker, spares)
+            if found is not None:
+                marked[pid] = found
+        else:
+            insiders[pid] = environ
+    agents = {
+        pid for pid, (_, _, is_agent) in marked.items() if is_agent and _pid_namespace(str(pid)) == here
+    }
     for pid in agents:
         if parents[pid] in agents:
             marked[pid] = (*marked[pid][:2], False)
     for pid in parents:
         chain: list[int] = []
         current = pid
-        while current in parents and current not in marked and len(chain) < 64:
+        while current in parents and current not in marked and len(chain) < MAX_DEPTH:
             chain.append(current)
             current = parents[current]
         if current in marked:
             name, number_, _ = marked[current]
             for child in chain:
                 marked[child] = (name, number_, False)
+    for pid, environ in insiders.items():
+        # The agent of a sandbox is what its first process has started, and names nobody else.
+        known = marked.get(pid, ("", 0))[:2]
+        if _claim(environ, marker, spares) == (*known, True) and is_namespace_init(parents[pid], depth=2):
+            marked[pid] = (*known, True)
     return tuple(
         Owned(pid, ticks[pid], name, generation, is_agent, is_namespace_init(pid))
         for pid, (name, generation, is_agent) in sorted(marked.items())
         if not workspace or name == workspace
     )
+
+
+def _claim(
+    environ: bytes, marker: bytes, spares: Mapping[str, tuple[str, int]]
+) -> tuple[str, int, bool] | None:
+    """The workspace and generation that an environment names, and whether it is the agent's."""
+    items = environ.split(b"\0")
+    if marker not in items:
+        return None
+    values = dict(item.split(b"=", 1) for item in items if item.startswith(b"BERTH_") and b"=" in item)
+    name = values.get(b"BERTH_WORKSPACE", b"").decode("utf-8", "replace")
+    number = values.get(b"BERTH_GENERATION", b"0")
+    generation = int(number) if number.isdigit() else 0
+    if not name:
+        spare = values.get(b"BERTH_SPARE", b"").decode("utf-8", "replace")
+        name, generation = spares.get(spare, ("", 0))
+    return (name, generation, values.get(b"BERTH_ROLE") == b"agent") if name else None
+
+
+def _pid_namespace(entry: str) -> str:
+    try:
+        return os.readlink(PROC / entry / "ns" / "pid")  # noqa: PTH115 - of very many files
+    except OSError:
+        return ""
 
 
 def send(process: Owned | tuple[int, int], number: signal.Signals) -> bool:
@@ -143,8 +178,26 @@ def _stat(pid: int) -> list[str] | None:
     return text[text.rfind(")") + 2 :].split()
 
 
-def is_namespace_init(pid: int) -> bool:
-    """True for PID 1 of a nested PID namespace."""
+def sandbox_init(outer: int, *, timeout_s: float = 0.0) -> int | None:
+    """The first process inside the sandbox of bubblewrap's outer process, which has no other child.
+
+    Waits until it is there for at most `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            children = (PROC / str(outer) / "task" / str(outer) / "children").read_text().split()
+        except OSError:
+            return None
+        if len(children) == 1 and is_namespace_init(int(children[0])):
+            return int(children[0])
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(0.002)
+
+
+def is_namespace_init(pid: int, *, depth: int = 0) -> bool:
+    """True for PID 1 of a nested PID namespace; with `depth`, of one that deep, where 1 is this one."""
     try:
         status = (PROC / str(pid) / "status").read_text(errors="replace")
     except OSError:
@@ -152,5 +205,5 @@ def is_namespace_init(pid: int) -> bool:
     for line in status.splitlines():
         if line.startswith("NSpid:"):
             numbers = line.split()[1:]
-            return len(numbers) > 1 and numbers[-1] == "1"
+            return len(numbers) > 1 and numbers[-1] == "1" and depth in (0, len(numbers))
     return False

@@ -2,8 +2,8 @@
 
 `bwrap_argv` is a pure function. It shows the workspace the system's programs and libraries, a
 minimal /etc, its environment, its home, its run folder and its GPUs; nothing else of this machine:
-not the portal's state, database or environment, not another home. The network is shared: the app
-listens on the loopback address behind a token of its own.
+not the portal's state, database or environment, not another home. Its network is its own where this
+machine can make one (`network.py`); otherwise the app listens on the shared loopback address behind a token.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from dataclasses import dataclass
 
 UID = 1000
 AGENT_PATH = "/run/berth/agent.py"
+RELAY_PATH = "/run/berth/relay.py"
 RUN_PATH = "/run/berth/ws"
 APPS_PATH = "/run/berth/apps"
+NODE_PATH = "/run/berth/node"
+"""The folder of the socket to the portal."""
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,62}")
 ETC_SHARED = (
     "/etc/alternatives", "/etc/ca-certificates", "/etc/fonts", "/etc/host.conf", "/etc/ld.so.cache",
     "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/localtime", "/etc/mime.types", "/etc/nsswitch.conf",
     "/etc/OpenCL", "/etc/pki/ca-trust", "/etc/pki/tls/cert.pem", "/etc/pki/tls/certs", "/etc/protocols",
-    "/etc/resolv.conf", "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo",
+    "/etc/services", "/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo",
     "/etc/timezone",
 )  # fmt: skip
+ETC_OWN = ("passwd", "group", "hosts", "resolv.conf")
 # Where the node worker runs as root, the workspace's user is that root without its capabilities, and the
 # kernel lets the owner of these files write or read them: they are covered, as container engines do.
 PROC_READONLY = ("/proc/sys", "/proc/sysrq-trigger", "/proc/bus", "/proc/fs", "/proc/irq")
@@ -39,10 +43,10 @@ GPU_SHARED = ("/sys/bus/pci", "/sys/devices", "/sys/module/nvidia")
 class SandboxPlan:
     """Everything `bwrap_argv` needs. Paths are of this machine unless they say otherwise.
 
-    `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders shown
-    at their own path; `masked` are those of `PROC_MASKED` that exist here; `etc` is the folder with
-    passwd, group and hosts. An empty `home` shows none. `readonly_at` are more paths here with their
-    paths inside; `command` is instead of the agent with its configuration file.
+    `system` lists (path, link target or empty) for /bin, /lib and the like; `readonly` are folders shown at
+    their own path; `masked` are those of `PROC_MASKED` that exist here; `etc` is the folder with the files
+    of `ETC_OWN`, `gateway` that of the socket to the portal. An empty `home` shows none. `readonly_at` are
+    more paths here with their paths inside; `command` is instead of the agent with its configuration file.
     """
 
     bwrap: str
@@ -50,7 +54,9 @@ class SandboxPlan:
     readonly: tuple[str, ...]
     python: str
     agent_file: str
+    relay_file: str
     run: str
+    gateway: str
     etc: str
     home: str
     user: str
@@ -61,6 +67,7 @@ class SandboxPlan:
     masked: tuple[str, ...] = ()
     device_nodes: tuple[str, ...] = ()
     disable_userns: bool = True
+    own_network: bool = False
 
     @property
     def home_inside(self) -> str:
@@ -68,11 +75,13 @@ class SandboxPlan:
         return f"/home/{self.user}"
 
 
-def namespace_argv(*, disable_userns: bool) -> list[str]:
+def namespace_argv(*, disable_userns: bool, own_network: bool) -> list[str]:
     """The options that make the namespaces; the probe runs with the same."""
     argv = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if disable_userns:
         argv.append("--disable-userns")
+    if own_network:
+        argv.append("--unshare-net")
     return [*argv, "--uid", str(UID), "--gid", str(UID), "--cap-drop", "ALL", "--new-session"]
 
 
@@ -96,11 +105,12 @@ def proc_argv(masked: tuple[str, ...]) -> list[str]:
 
 def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
     """The whole command: bubblewrap, the agent's Python, the agent and its configuration."""
-    argv = [plan.bwrap, *namespace_argv(disable_userns=plan.disable_userns), "--hostname", plan.hostname]
+    namespaces = namespace_argv(disable_userns=plan.disable_userns, own_network=plan.own_network)
+    argv = [plan.bwrap, *namespaces, "--hostname", plan.hostname]
     argv += system_argv(plan.system)
     for path in ETC_SHARED:
         argv += ["--ro-bind-try", path, path]
-    for name in ("passwd", "group", "hosts"):
+    for name in ETC_OWN:
         argv += ["--ro-bind", f"{plan.etc}/{name}", f"/etc/{name}"]
     argv += ["--proc", "/proc", "--dev", "/dev"]
     argv += proc_argv(plan.masked)
@@ -116,13 +126,14 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
         argv += ["--ro-bind", path, path]
     if plan.home:
         argv += ["--bind", plan.home, plan.home_inside]
-    argv += ["--ro-bind", plan.agent_file, AGENT_PATH, "--bind", plan.run, RUN_PATH]
+    argv += ["--ro-bind", plan.agent_file, AGENT_PATH, "--ro-bind", plan.relay_file, RELAY_PATH]
+    argv += ["--bind", plan.run, RUN_PATH, "--ro-bind", plan.gateway, NODE_PATH]
     for path, inside in plan.readonly_at:
         argv += ["--ro-bind", path, inside]
     argv += ["--chdir", plan.home_inside if plan.home else "/", "--clearenv"]
     for key, value in sorted(plan.env.items()):
         argv += ["--setenv", key, value]
-    command = plan.command or (plan.python, "-I", "-S", AGENT_PATH, f"{RUN_PATH}/agent.json")
+    command = plan.command or (plan.python, "-I", "-S", AGENT_PATH, f"{RUN_PATH}/agent.json", "{app}")
     return (*argv, "--", *command)
 
 
@@ -131,8 +142,8 @@ def hostname(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "workspace"
 
 
-def etc_files(user: str, host: str, system_hosts: str) -> dict[str, str]:
-    """The synthesized files of /etc."""
+def etc_files(user: str, host: str, *, system_hosts: str, resolv_conf: str) -> dict[str, str]:
+    """The synthesized files of /etc: `ETC_OWN`."""
     return {
         "passwd": (
             "root:x:0:0:root:/root:/usr/sbin/nologin\n"
@@ -140,5 +151,6 @@ def etc_files(user: str, host: str, system_hosts: str) -> dict[str, str]:
             "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         ),
         "group": f"root:x:0:\n{user}:x:{UID}:\nnogroup:x:65534:\n",
+        "resolv.conf": resolv_conf,
         "hosts": f"127.0.0.1 localhost {host}\n::1 localhost\n{system_hosts}",
     }

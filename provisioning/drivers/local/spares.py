@@ -4,8 +4,9 @@ A spare is what a workspace is, with the same sandbox, but without a home, a nam
 serves one workspace at most, and nothing that has been of a workspace becomes a spare. Under
 `$BERTH_HOME/local/.spares/`:
 
-    <id>/               a runtime folder as a workspace's (`state.py`), with `spare.json` and the socket
-    `claims` .lock               held by whoever makes and ends spares
+    <id>/               a runtime folder as a workspace's (`state.py`), with `spare.json` and the sockets
+    `claims`, `app.sock`
+    .lock               held by whoever makes and ends spares
 
 A claim is a connection to `claims`: the agent takes the first one alone. The claimer renames the folder
 into the workspace's, so that from one moment to the next the spare's life lock, identity and files are
@@ -33,10 +34,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.isolation import SandboxProbe, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, APPS, spawn
+from provisioning.drivers.local.launching import AGENT, APPS, RELAY, spawn
 from provisioning.drivers.local.sandbox import (
     AGENT_PATH,
     APPS_PATH,
@@ -45,7 +46,7 @@ from provisioning.drivers.local.sandbox import (
     bwrap_argv,
     etc_files,
 )
-from provisioning.drivers.local.state import SpareMark, WorkspaceDir, write_atomically
+from provisioning.drivers.local.state import SpareMark, WorkspaceDir, gateway_folder, write_atomically
 from provisioning.errors import ProvisioningError
 from provisioning.preloading import Recipe
 
@@ -81,7 +82,7 @@ class Kind:
 
     def digest(self) -> str:
         """Differs when anything does that a spare has read or that its sandbox shows."""
-        files = (AGENT, *sorted(APPS.rglob("*.py")))
+        files = (AGENT, RELAY, *sorted(APPS.rglob("*.py")))
         body = {
             "recipe": self.recipe.as_json(),
             "environment": asdict(self.environment),
@@ -189,7 +190,7 @@ class Spares:
         try:
             folder.prepare()
             write_atomically(folder.path / "spare.json", json.dumps(asdict(mark)).encode())
-            write_etc(folder, NOBODY, NOBODY)
+            write_etc(folder, NOBODY, NOBODY, kind.sandbox)
             cgroups.create(host, f"spare-{folder.name}", cpu_milli=CPU_MILLI, memory_mib=MEMORY_MIB)
             spawn(
                 {
@@ -201,7 +202,7 @@ class Spares:
                     "attempt": mark.id,
                     "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
                     "rlimits": {"RLIMIT_CORE": 0},
-                    "claims": str(folder.path / "claims"),
+                    "sockets": {"claims": str(folder.path / "claims"), "app": str(folder.path / "app.sock")},
                     "owner": owner,
                 },
                 lock,
@@ -217,7 +218,7 @@ class Spares:
 
     def _plan(self, kind: Kind, folder: WorkspaceDir) -> SandboxPlan:
         python = kind.environment.python
-        agent = (python, "-I", "-S", AGENT_PATH, "--unclaimed", "{claims}", "{owner}", RUN_PATH)
+        agent = (python, "-I", "-S", AGENT_PATH, "--unclaimed", "{claims}", "{owner}", "{app}", RUN_PATH)
         recipe = json.dumps(kind.recipe.as_json())
         return SandboxPlan(
             bwrap=kind.sandbox.bwrap,
@@ -225,7 +226,9 @@ class Spares:
             readonly=kind.environment.readonly,
             python=python,
             agent_file=str(AGENT),
+            relay_file=str(RELAY),
             run=str(folder.run),
+            gateway=str(gateway_folder(self.base.parent)),
             etc=str(folder.etc),
             home="",
             user=NOBODY,
@@ -241,6 +244,7 @@ class Spares:
             readonly_at=((str(APPS), APPS_PATH),),
             masked=masked_files(),
             disable_userns=kind.sandbox.disable_userns,
+            own_network=kind.sandbox.network is not None,
         )
 
     def _all(self) -> list[tuple[WorkspaceDir, SpareMark]]:
@@ -270,16 +274,23 @@ class Spares:
             os.close(descriptor)
 
 
-def write_etc(folder: WorkspaceDir, user: str, host: str) -> None:
+def write_etc(folder: WorkspaceDir, user: str, host: str, sandbox: SandboxProbe) -> None:
     """The files of /etc that tell of the workspace, in place: the sandbox shows these very files."""
-    try:
-        system_hosts = Path("/etc/hosts").read_text(errors="replace")
-    except OSError:
-        system_hosts = ""
-    for name, text in etc_files(user, host, system_hosts).items():
+    resolv_conf = _system_file("/etc/resolv.conf")
+    if sandbox.network is not None:
+        resolv_conf = network.resolv_conf(resolv_conf)
+    files = etc_files(user, host, system_hosts=_system_file("/etc/hosts"), resolv_conf=resolv_conf)
+    for name, text in files.items():
         path = folder.etc / name
         path.write_text(text)
         path.chmod(0o644)
+
+
+def _system_file(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _locks(descriptor: int) -> bool:

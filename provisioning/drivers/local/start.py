@@ -13,17 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.drivers.local import cgroups
+from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.isolation import SandboxProbe, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, spawn
-from provisioning.drivers.local.sandbox import RUN_PATH, SandboxPlan, bwrap_argv, hostname
+from provisioning.drivers.local.launching import AGENT, RELAY, spawn
+from provisioning.drivers.local.sandbox import NODE_PATH, RUN_PATH, SandboxPlan, bwrap_argv, hostname
 from provisioning.drivers.local.spares import write_etc
-from provisioning.drivers.local.state import Record, WorkspaceDir, write_atomically
+from provisioning.drivers.local.state import Record, WorkspaceDir, gateway_folder, write_atomically
+from provisioning.endpoints import PORTAL_SOCKET, socket_endpoint
 from provisioning.errors import StartFailed
 from provisioning.types import DeviceInfo, WorkspaceSpec
 
 PORT_CANDIDATES = 8
+SANDBOX_TIMEOUT_S = 2.0
+END_TIMEOUT_S = 2.0
+AGENT_URL = f"unix:{NODE_PATH}/{Path(PORTAL_SOCKET).name}"
+"""How an agent in a sandbox reaches the portal: a socket of its node's gateway, whatever its network is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,7 @@ class Settings:
     instance: str
     environment: Environment
     sandbox: SandboxProbe
+    egress: network.Policy
     cgroup_host: cgroups.CgroupHost
     port_min: int
     port_max: int
@@ -55,6 +61,7 @@ def launch(
     if old is not None:
         cgroups.remove([Path(path) for path in old.cgroups])
     groups = cgroups.paths(settings.cgroup_host, folder.name)
+    launched = False
     try:
         folder.prepare()
         home = home_of(settings.homes, spec)
@@ -71,10 +78,10 @@ def launch(
             plan = _sandbox(spec, folder, settings, home, devices, markers)
             argv, env, home_inside, run_inside = bwrap_argv(plan), markers, plan.home_inside, RUN_PATH
         else:
-            argv = (settings.environment.python, "-I", "-S", str(AGENT), str(folder.config))
+            argv = (settings.environment.python, "-I", "-S", str(AGENT), str(folder.config), "{app}")
             env = {**markers, "BERTH_ROLE": "agent", "PATH": os.pathsep.join(settings.environment.bin_dirs)}
             home_inside, run_inside = str(home), str(folder.run)
-        config = agent_config(spec, ports=record.ports, home=home_inside, run=run_inside, devices=devices)
+        config = agent_config(spec, record, settings, home=home_inside, run=run_inside, devices=devices)
         config["env"] = app_env(
             spec,
             home=home_inside,
@@ -94,12 +101,17 @@ def launch(
                 "pid": str(folder.pid_file),
                 "log": str(folder.launch_log),
                 "attempt": record.attempt,
+                "sockets": {"app": str(folder.app_socket(spec.ref.generation))},
                 "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
                 "rlimits": rlimits(spec.resources.memory_mib, limited=bool(groups)),
             },
             operation_lock,
         )
+        launched = True
+        start_network(folder, settings)
     except BaseException:
+        if launched:
+            raise
         # Nothing was executed, so nothing runs: the traces may go.
         cgroups.remove(groups)
         if not folder.alive():
@@ -118,12 +130,13 @@ def new_record(
         spec_digest=spec.digest(),
         app_name=spec.template,
         attempt=secrets.token_hex(8),
-        ports=_ports(folder, settings.port_min, settings.port_max),
+        ports=_ports(folder, settings),
         memory_mib=spec.resources.memory_mib,
         stop_timeout_s=spec.app.stop_timeout_s,
         sandboxed=bool(settings.sandbox.bwrap),
         created_at=time.time(),
         cgroups=tuple(str(group) for group in groups),
+        own_network=settings.sandbox.network is not None,
     )
 
 
@@ -137,12 +150,19 @@ def markers_of(spec: WorkspaceSpec, folder: WorkspaceDir, settings: Settings) ->
 
 
 def agent_config(
-    spec: WorkspaceSpec, *, ports: Sequence[int], home: str, run: str, devices: Sequence[DeviceInfo]
+    spec: WorkspaceSpec,
+    record: Record,
+    settings: Settings,
+    *,
+    home: str,
+    run: str,
+    devices: Sequence[DeviceInfo],
 ) -> dict[str, Any]:
     """The agent's configuration without the app's environment; see `provisioning/agent/agent.py`."""
     return {
         "argv": list(spec.app.argv),
-        "ports": list(ports),
+        "ports": list(record.ports),
+        "endpoint": socket_endpoint(spec.ref),
         "ready_path": spec.app.ready_path,
         "activity": spec.app.activity,
         "home": home,
@@ -150,7 +170,7 @@ def agent_config(
         "app_token": spec.app_token,
         "workspace_id": spec.ref.workspace_id,
         "generation": spec.ref.generation,
-        "agent_url": spec.agent.url,
+        "agent_url": AGENT_URL if settings.sandbox.bwrap else spec.agent.url,
         "agent_token": spec.agent.token,
         "heartbeat_s": spec.agent.heartbeat_s,
         "start_timeout_s": spec.app.start_timeout_s,
@@ -209,8 +229,60 @@ def home_of(homes: Path, spec: WorkspaceSpec) -> Path:
     return home
 
 
-def _ports(folder: WorkspaceDir, lowest: int, highest: int) -> tuple[int, ...]:
-    """A few free ports, from a random place; the agent takes the first that is still free."""
+def join_network(init: int | None, folder: WorkspaceDir, settings: Settings) -> None:
+    """Rules and a way out for the sandbox whose first process is `init`, where it has a network of its own.
+
+    Raises `StartFailed`, and then everything of the workspace has been killed.
+    """
+    if settings.sandbox.network is None:
+        return
+    try:
+        if init is None:
+            raise StartFailed(
+                "The sandbox of the workspace could not be set up. See its log, then start it again.",
+                detail=folder.tail(20),
+            )
+        network.join(settings.sandbox.network, init, folder.path, settings.egress)
+    except StartFailed:
+        _end(folder, settings)
+        raise
+
+
+def _end(folder: WorkspaceDir, settings: Settings) -> None:
+    """End a start that came to nothing, and leave nothing of it where that is done in time."""
+    record = folder.record()
+    groups = [Path(path) for path in record.cgroups] if record else []
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while True:
+        found = processes.scan(settings.instance, folder.name, spares=folder.claimed())
+        inside = cgroups.pids(groups)
+        gone = network.end(folder.path)
+        if gone and not found and not inside and not folder.alive():
+            break
+        if time.monotonic() > deadline:
+            return  # the next observation goes on with it
+        processes.kill(found, inside)
+        time.sleep(0.01)
+    cgroups.remove(groups)
+    with contextlib.suppress(OSError):
+        folder.remove()
+
+
+def start_network(folder: WorkspaceDir, settings: Settings) -> None:
+    """`join_network` for a sandbox that has just been launched, or one whose way out has been lost."""
+    launched = folder.launched()
+    if settings.sandbox.network is not None and launched is not None:
+        join_network(processes.sandbox_init(launched.pid, timeout_s=SANDBOX_TIMEOUT_S), folder, settings)
+
+
+def _ports(folder: WorkspaceDir, settings: Settings) -> tuple[int, ...]:
+    """A few free ports, from a random place; the agent takes the first that is still free.
+
+    In a network of its own all are free, and everybody's are the same.
+    """
+    lowest, highest = settings.port_min, settings.port_max
+    if settings.sandbox.network is not None:
+        return tuple(range(lowest, min(lowest + PORT_CANDIDATES, highest + 1)))
     span = highest - lowest + 1
     first = secrets.randbelow(span)
     found: list[int] = []
@@ -242,14 +314,16 @@ def _sandbox(
     markers: Mapping[str, str],
 ) -> SandboxPlan:
     host = hostname(spec.name)
-    write_etc(folder, spec.owner, host)
+    write_etc(folder, spec.owner, host, settings.sandbox)
     return SandboxPlan(
         bwrap=settings.sandbox.bwrap,
         system=system_folders(),
         readonly=settings.environment.readonly,
         python=settings.environment.python,
         agent_file=str(AGENT),
+        relay_file=str(RELAY),
         run=str(folder.run),
+        gateway=str(gateway_folder(folder.base)),
         etc=str(folder.etc),
         home=str(home),
         user=spec.owner,
@@ -263,4 +337,5 @@ def _sandbox(
         masked=masked_files(),
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,
+        own_network=settings.sandbox.network is not None,
     )

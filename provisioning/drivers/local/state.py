@@ -2,12 +2,14 @@
 
     <name>/record.json    the driver's own record of the workspace (`Record`)
     <name>/pid.json       written by the launched process itself: its identity
+    <name>/app.<n>.sock   where generation n answers, for the gateway of this node; held open by the agent
     <name>/alive.lock     held by the agent for as long as it lives
     <name>/launch.log     what the sandbox said when it did not start
     <name>/etc/           passwd, group and hosts of the sandbox
     <name>/spare.json     where the sandbox was a spare before (`SpareMark`)
     <name>/run/           writable for the workspace: agent.json, state.json, app.log, app.log.1
     .locks/<name>         one operation at a time on a workspace
+    .gateway/             the socket to the portal (`provisioning.node.gateway`), shown to every sandbox
     .spares/              sandboxes of nobody yet (`spares.py`)
     .closed/<name>        the highest closed generation; outlives the workspace by a week
 
@@ -33,6 +35,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from provisioning.drivers.local.failures import Busy
+from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.types import Name, Signed, Whole, Word
 
 T = TypeVar("T")
@@ -59,6 +62,7 @@ class Record:
     closed: bool = False
     stop_requested_at: float = 0.0
     oom_kills: int = 0
+    own_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +175,15 @@ class WorkspaceDir:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (self.pid_file, self.launch_log, self.path / "spare.json", self.path / "claims"):
             path.unlink(missing_ok=True)
+        for path in self.path.glob("app*.sock"):
+            path.unlink(missing_ok=True)
         for folder in (self.run, self.etc):
             _remove_tree(folder)
             folder.mkdir(mode=0o700)
+
+    def app_socket(self, generation: int) -> Path:
+        """Where this generation's app is reached (`provisioning.node.gateway`); outside the sandbox."""
+        return self.path / f"app.{generation}.sock"
 
     def remove(self) -> None:
         """Remove the folder, whatever the workspace has put there. Raises `OSError`."""
@@ -219,6 +229,13 @@ def _held(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def gateway_folder(base: Path) -> Path:
+    """The folder of the socket to the portal, made where it is missing. Raises `OSError`."""
+    folder = (base / PORTAL_SOCKET).parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def names(base: Path) -> list[str]:

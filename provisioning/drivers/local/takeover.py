@@ -28,6 +28,7 @@ from provisioning.drivers.local.start import (
     agent_config,
     app_env,
     home_of,
+    join_network,
     markers_of,
     new_record,
     rlimits,
@@ -68,10 +69,11 @@ def take_over_spare(
         return False
     with taken.connection:
         try:
-            _hand_over(taken, spec, folder, settings, devices)
+            inside = _hand_over(taken, spec, folder, settings, devices)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             log.warning("spare %s could not be taken over: %s", taken.mark.id, error)
         else:
+            join_network(inside, folder, settings)
             return True
     _end(taken, folder, spares)
     return False
@@ -83,10 +85,10 @@ def _hand_over(
     folder: WorkspaceDir,
     settings: Settings,
     devices: Sequence[DeviceInfo],
-) -> None:
+) -> int:
     spare, groups = taken.folder, [Path(path) for path in taken.mark.cgroups]
     launched = spare.launched()
-    inside = _namespace_init(launched.pid) if launched else None
+    inside = processes.sandbox_init(launched.pid) if launched else None
     if launched is None or inside is None:
         raise OSError("its sandbox has ended")
     home = home_of(settings.homes, spec)
@@ -101,17 +103,18 @@ def _hand_over(
     ) as attaching:
         record = new_record(spec, folder, settings, groups)
         spare.write_record(record)
-        write_etc(spare, spec.owner, hostname(spec.name))
+        write_etc(spare, spec.owner, hostname(spec.name), settings.sandbox)
         cgroups.limit(
             settings.cgroup_host,
             groups,
             cpu_milli=spec.resources.cpu_milli,
             memory_mib=spec.resources.memory_mib,
         )
+        (spare.path / "app.sock").rename(spare.app_socket(spec.ref.generation))
         become_workspace(spare, folder)
         _wait_for(attaching)
     markers = markers_of(spec, folder, settings)
-    config = agent_config(spec, ports=record.ports, home=home_inside, run=RUN_PATH, devices=devices)
+    config = agent_config(spec, record, settings, home=home_inside, run=RUN_PATH, devices=devices)
     config["env"] = app_env(
         spec,
         home=home_inside,
@@ -124,6 +127,7 @@ def _hand_over(
     identity = json.dumps(asdict(replace(launched, attempt=record.attempt)))
     write_atomically(folder.pid_file, identity.encode())
     send_configuration(taken, config)
+    return inside
 
 
 def become_workspace(spare: WorkspaceDir, folder: WorkspaceDir) -> None:
@@ -193,15 +197,6 @@ def _wait_for(attaching: subprocess.Popen[bytes]) -> None:
     _, complaint = attaching.communicate(timeout=ATTACH_TIMEOUT_S)
     if attaching.returncode != 0:
         raise OSError(complaint.decode("utf-8", "replace")[-2000:] or "attach.py ended early")
-
-
-def _namespace_init(launched: int) -> int | None:
-    """The first process inside the sandbox: the only child of bubblewrap's outer process."""
-    try:
-        children = Path(f"/proc/{launched}/task/{launched}/children").read_text().split()
-    except OSError:
-        return None
-    return int(children[0]) if len(children) == 1 and processes.is_namespace_init(int(children[0])) else None
 
 
 def _end(taken: Taken, folder: WorkspaceDir, spares: Spares) -> None:

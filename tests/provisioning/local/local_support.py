@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.types import (
@@ -23,6 +24,7 @@ from provisioning.types import (
     WorkspaceRef,
     WorkspaceSpec,
 )
+from tests.node_sockets import get_json, socket_path
 
 # Serves what an expression evaluates to: a way to look around from inside the workspace.
 PROBE = """
@@ -43,11 +45,16 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 """
 
 
+HOMES: list[Path] = []
+"""$BERTH_HOME of every pool."""
+
+
 class Pool:
     """A local driver with all that it started; `close` ends it and holds it to leaving nothing."""
 
     def __init__(self, folder: Path, **config: Any) -> None:
         self.home = folder / "berth"
+        HOMES.append(self.home)
         settings = {"home": str(self.home), "environment": str(folder / "none"), **config}
         self.driver = LocalDriver(PoolConfig("local", "local", settings))
         self.started: list[WorkspaceRef] = []
@@ -100,11 +107,13 @@ class Pool:
         return found
 
     def agent_pid(self, ref: WorkspaceRef) -> int:
-        (pid,) = [
+        found = [
             pid
             for pid in self.pids(ref)
             if b"BERTH_ROLE=agent" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         ]
+        # What it has forked, its relay, has its environment.
+        (pid,) = [pid for pid in found if parent_of(pid) not in found]
         return pid
 
     def close(self) -> None:
@@ -115,15 +124,19 @@ class Pool:
             assert not (self.home / "local" / ref.external_name).exists()
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def socket_of(observation: Observation) -> Path:
+    """The socket of a running workspace of any pool."""
+    found = [socket_path(home, observation.endpoint) for home in HOMES]
+    return next(path for path in found if path.exists())
+
+
 def ask(observation: Observation, expression: str) -> Any:
     """The value of a Python expression, evaluated inside the workspace."""
-    import json
-    import urllib.parse
-    import urllib.request
-
-    url = observation.endpoint + "/?" + urllib.parse.quote(expression)
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        return json.loads(answer.read())
+    return get_json(socket_of(observation), "/?" + quote(expression))
 
 
 def is_root() -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,10 +16,10 @@ from local_support import Pool
 from websockets.sync.client import ClientConnection, connect
 
 from portal.catalog.initial_catalog import TEMPLATES
-from provisioning.agent.agent import jupyter_activity
 from provisioning.drivers.local import processes
 from provisioning.types import AppSpec, ObservedState, ResourceRequest
 from tests.instance import eventually
+from tests.node_sockets import SocketConnection, plug, run_in_network, socket_path
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
 
@@ -52,12 +50,12 @@ class Jupyter:
             timeout_s=LIMIT_S,
         )
         assert seen.state is ObservedState.RUNNING, f"{seen.message}\n{seen.log_tail}"
-        self.port = int(seen.endpoint.rpartition(":")[2])
+        self.socket = socket_path(pool.home, seen.endpoint)
         self.token = self.spec.app_token
         assert pool.driver._dir(self.spec.ref).claimed() or not prepared
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
+        connection = SocketConnection(self.socket, timeout_s=LIMIT_S)
         headers = {"Authorization": f"Bearer {self.token}"}
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
         answer = connection.getresponse()
@@ -66,16 +64,28 @@ class Jupyter:
         assert answer.status < 400, data
         return json.loads(data) if data else None
 
+    def activity(self) -> Any:
+        """What the agent finds out, found out where the agent is."""
+        folder = self.pool.driver._dir(self.spec.ref)
+        record = folder.record()
+        assert record is not None
+        owned = processes.scan(self.pool.driver.instance, folder.name, spares=folder.claimed())
+        call = f"jupyter_activity({record.ports[0]}, {self.token!r})"
+        code = (
+            f"import json; from provisioning.agent.agent import jupyter_activity; print(json.dumps({call}))"
+        )
+        return json.loads(run_in_network(owned[-1].pid, code))
+
     def kernel(self, name: str = "python3", path: str = "") -> str:
         started = self.call("POST", "/api/kernels", {"name": name, "path": path})
         return str(started["id"])
 
     @contextmanager
     def channel(self, kernel: str) -> Iterator[ClientConnection]:
-        plug = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S)
+        connection = plug(self.socket, timeout_s=LIMIT_S)
         with connect(
-            f"ws://127.0.0.1:{self.port}/api/kernels/{kernel}/channels",
-            sock=plug,
+            f"ws://127.0.0.1/api/kernels/{kernel}/channels",
+            sock=connection,
             additional_headers={"Authorization": f"Bearer {self.token}"},
             max_size=None,
             open_timeout=LIMIT_S,
@@ -224,8 +234,11 @@ def test_a_kernel_can_be_connected_to_as_soon_as_jupyter_names_it(jupyter: Jupyt
     kernel = jupyter.kernel()
     views = (Path(f"/proc/{one.pid}/root/tmp/jupyter/kernel-{kernel}.json") for one in owned)
     info = json.loads(next(path for path in views if path.exists()).read_text())
-    for channel in ("shell", "iopub", "control", "stdin", "hb"):
-        socket.create_connection(("127.0.0.1", info[f"{channel}_port"]), timeout=LIMIT_S).close()
+    ports = [info[f"{channel}_port"] for channel in ("shell", "iopub", "control", "stdin", "hb")]
+    connect_all = (
+        f"import socket\nfor port in {ports}: socket.create_connection(('127.0.0.1', port), timeout=60)"
+    )
+    run_in_network(owned[-1].pid, connect_all)
 
 
 def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:
@@ -282,11 +295,11 @@ def test_cwd_and_environment_are_those_that_jupyter_gives(jupyter: Jupyter) -> N
 
 
 def test_a_kernel_server_is_no_activity_and_a_forked_kernel_is(jupyter: Jupyter) -> None:
-    before = jupyter_activity(jupyter.port, jupyter.token)
+    before = jupyter.activity()
     assert before["kernels"] == {"count": 0, "last_activity": None, "busy": 0}
     kernel = jupyter.kernel()
     assert jupyter.run(kernel, "print(1)") == "1\n"
-    assert jupyter_activity(jupyter.port, jupyter.token)["kernels"]["count"] == 1
+    assert jupyter.activity()["kernels"]["count"] == 1
 
 
 def test_kernels_of_a_workspace_count_as_its_own_and_end_with_it(jupyter: Jupyter) -> None:

@@ -255,7 +255,7 @@ def test_taken_ports_are_passed_over(make_pool):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        pool = make_pool(port_min=port, port_max=port)
+        pool = make_pool(port_min=port, port_max=port, sandbox="none")
         with pytest.raises(StartFailed) as caught:
             pool.start(pool.spec())
     assert "port_min" in caught.value.message

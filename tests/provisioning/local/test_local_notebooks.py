@@ -5,19 +5,18 @@ They come from BERTH_TEST_NOTEBOOK_ENV, or from the environment that `make up` b
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import socket
-import urllib.request
 import uuid
 from pathlib import Path
 
 import pytest
+from local_support import socket_of
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from provisioning.types import AppSpec, ObservedState, ResourceRequest
+from tests.node_sockets import SocketConnection, get, plug
 
 pytestmark = pytest.mark.engine
 
@@ -60,7 +59,7 @@ def started(make_pool, program, app):
 
 
 def call(seen, method, path, token="", body=None):
-    connection = http.client.HTTPConnection(seen.endpoint.removeprefix("http://"), timeout=20)
+    connection = SocketConnection(socket_of(seen))
     headers = {"Host": HOST, "Origin": f"http://{HOST}"}
     if token:
         headers["Authorization"] = f"Bearer {token}"
@@ -73,10 +72,9 @@ def call(seen, method, path, token="", body=None):
 
 def websocket(seen, path, token=""):
     """A WebSocket as the gateway passes it on: public Host and Origin, and the token added."""
-    host, _, port = seen.endpoint.removeprefix("http://").partition(":")
     return connect(
         f"ws://{HOST}{path}",
-        sock=socket.create_connection((host, int(port)), timeout=20),
+        sock=plug(socket_of(seen)),
         origin=f"http://{HOST}",
         additional_headers={"Authorization": f"Bearer {token}"} if token else {},
         max_size=None,
@@ -121,8 +119,7 @@ def test_jupyterlab_runs_a_cell(make_pool):
 def test_marimo_opens_its_editor_and_its_websocket(make_pool):
     pool, spec, seen = started(make_pool, "marimo", MARIMO)
     token = spec.app_token
-    with urllib.request.urlopen(seen.endpoint + "/health", timeout=10) as answer:
-        assert answer.status == 200
+    assert get(socket_of(seen), "/health")[0] == 200
     assert call(seen, "GET", "/")[0] in (303, 401)
     assert call(seen, "GET", "/", "wrong")[0] in (303, 401)
     status, page = call(seen, "GET", "/", token)

@@ -17,7 +17,9 @@ PLAN = SandboxPlan(
     readonly=("/srv/berth/environments/notebook", "/opt/python/lib"),
     python="/srv/berth/environments/notebook/bin/python3",
     agent_file="/app/agent.py",
+    relay_file="/app/relay.py",
     run="/srv/berth/local/ws-1/run",
+    gateway="/srv/berth/local/.gateway",
     etc="/srv/berth/local/ws-1/etc",
     home="/srv/berth/homes/analysts/ada",
     user="ada",
@@ -25,6 +27,7 @@ PLAN = SandboxPlan(
     env={"BERTH_WORKSPACE": "ws-1", "A": "b"},
     masked=("/proc/kcore",),
     device_nodes=("/dev/nvidia0", "/dev/nvidiactl"),
+    own_network=True,
 )
 
 
@@ -34,13 +37,14 @@ def test_the_whole_argument_vector():
     assert bwrap_argv(PLAN) == (
         "/usr/bin/bwrap",
         "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
-        "--disable-userns", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL", "--new-session",
-        "--hostname", "my-notebook",
+        "--disable-userns", "--unshare-net", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL",
+        "--new-session", "--hostname", "my-notebook",
         "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--ro-bind", "/opt-lib", "/opt-lib",
         *etc,
         "--ro-bind", "/srv/berth/local/ws-1/etc/passwd", "/etc/passwd",
         "--ro-bind", "/srv/berth/local/ws-1/etc/group", "/etc/group",
         "--ro-bind", "/srv/berth/local/ws-1/etc/hosts", "/etc/hosts",
+        "--ro-bind", "/srv/berth/local/ws-1/etc/resolv.conf", "/etc/resolv.conf",
         "--proc", "/proc", "--dev", "/dev",
         "--ro-bind", "/proc/sys", "/proc/sys", "--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger",
         "--ro-bind-try", "/proc/bus", "/proc/bus", "--ro-bind-try", "/proc/fs", "/proc/fs",
@@ -55,10 +59,12 @@ def test_the_whole_argument_vector():
         "--ro-bind", "/opt/python/lib", "/opt/python/lib",
         "--bind", "/srv/berth/homes/analysts/ada", "/home/ada",
         "--ro-bind", "/app/agent.py", "/run/berth/agent.py",
+        "--ro-bind", "/app/relay.py", "/run/berth/relay.py",
         "--bind", "/srv/berth/local/ws-1/run", "/run/berth/ws",
+        "--ro-bind", "/srv/berth/local/.gateway", "/run/berth/node",
         "--chdir", "/home/ada", "--clearenv", "--setenv", "A", "b", "--setenv", "BERTH_WORKSPACE", "ws-1",
         "--", "/srv/berth/environments/notebook/bin/python3", "-I", "-S",
-        "/run/berth/agent.py", "/run/berth/ws/agent.json",
+        "/run/berth/agent.py", "/run/berth/ws/agent.json", "{app}",
     )
     # fmt: on
 
@@ -105,9 +111,9 @@ def test_a_workspace_sees_only_what_is_its_own(make_pool, sandbox, monkeypatch):
     assert ask(seen, "os.environ['HOME']") == "/home/ada"
     assert ask(seen, "os.getuid()") == 1000
     assert ask(seen, "os.uname().nodename") == "my-notebook"
-    # Its own processes and no other: bubblewrap, the agent, the app.
+    # Its own processes and no other: bubblewrap, the agent, its relay, the app.
     assert ask(seen, "sorted(p for p in os.listdir('/proc') if p.isdigit())[:2]") == ["1", "2"]
-    assert ask(seen, "len([p for p in os.listdir('/proc') if p.isdigit()])") == 3
+    assert ask(seen, "len([p for p in os.listdir('/proc') if p.isdigit()])") == 4
     files = "('/proc/%s/environ' % p for p in os.listdir('/proc') if p.isdigit())"
     everything = f"b''.join(open(path, 'rb').read() for path in {files})"
     assert ask(seen, f"b'postgresql' in {everything}") is False

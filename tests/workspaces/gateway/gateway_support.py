@@ -22,7 +22,7 @@ import uvicorn
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from portal.embedded import traefik
+from portal.embedded import authority, traefik
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.gateway.workspace_views import WorkspaceView
@@ -326,6 +326,7 @@ def started(folder: Path) -> Iterator[Stack]:
                     gateway_url=f"http://127.0.0.1:{web_port}",
                     domain=DOMAIN,
                     secret=SECRET,
+                    certificates=authority.ensure(folder / "tls").front,
                 )
             )
         )

@@ -1,0 +1,225 @@
+"""The network of a workspace: a namespace of its own, rules about what it may reach, and a way out.
+
+The namespace is the sandbox's (`bwrap --unshare-net`), so nothing outside reaches what listens in it, and
+nothing in it reaches what listens on this machine's loopback. The way in is a Unix socket
+(`provisioning.node.gateway`). The way out is pasta, a process of this user on the outside; the rules are
+nftables', in the namespace, owned by a user namespace that no process of the sandbox is in.
+
+A pasta is found by its argument vector, which names the workspace's folder: it hides its environment.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from provisioning.drivers.local import processes
+from provisioning.errors import InvalidSpec, StartFailed
+
+JOIN = Path(__file__).resolve().with_name("join_network.py")
+JOIN_TIMEOUT_S = 10.0
+RESOLVER = "169.254.53.53"
+"""Where a workspace asks for names; pasta asks this machine's resolver instead."""
+
+CLOSED = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
+    "::/128", "::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8",
+)  # fmt: skip
+"""Closed unless allowed: private networks, this machine, link-local (the metadata service), multicast."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Egress(StrEnum):
+    """What the workspaces of a pool may reach."""
+
+    OPEN = "open"
+    """Everything but `CLOSED`, this machine and its neighbours; and what is allowed."""
+
+    LIST = "list"
+    """Only what is allowed."""
+
+    NONE = "none"
+    """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be reached. `allowed` opens networks that are closed otherwise."""
+
+    egress: Egress = Egress.OPEN
+    allowed: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The programs that make a network of its own."""
+
+    pasta: str
+    nft: str
+
+
+def tools() -> Tools | str:
+    """The programs, or the sentence that says what is missing."""
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+    pasta, nft = shutil.which("pasta", path=search), shutil.which("nft", path=search)
+    missing = [package for package, found in (("passt", pasta), ("nftables", nft)) if not found]
+    if missing or not pasta or not nft:
+        plural = "s" if len(missing) > 1 else ""
+        return (
+            "Workspaces share this machine's network: install the "
+            f"package{plural} {' and '.join(f'“{name}”' for name in missing)}."
+        )
+    return Tools(pasta, nft)
+
+
+def policy_of(egress: str, allowed: str) -> Policy:
+    """The policy in a pool's configuration. Raises `InvalidSpec` that names what is wrong."""
+    try:
+        kind = Egress(egress)
+    except ValueError:
+        raise InvalidSpec(f"egress={egress} is unknown. Set it to open, list or none.") from None
+    networks = []
+    for word in re.split(r"[\s,]+", allowed.strip()) if allowed.strip() else ():
+        try:
+            networks.append(ipaddress.ip_network(word, strict=False))
+        except ValueError:
+            raise InvalidSpec(
+                f"egress_allow names “{word}”, which is no network. Write them like 10.1.0.0/16."
+            ) from None
+    return Policy(kind, tuple(networks))
+
+
+def rules(policy: Policy, here: Iterable[str] = ()) -> str:
+    """The namespace's rules as nftables reads them. `here` are addresses of this machine."""
+    lines = ["oifname lo accept"]
+    if policy.egress is not Egress.NONE:
+        lines += ["icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } accept"]
+        lines += [f"ip daddr {RESOLVER} udp dport 53 accept", f"ip daddr {RESOLVER} tcp dport 53 accept"]
+        closed = [ipaddress.ip_network(one) for one in (*CLOSED, *here)]
+        # This machine stays closed whatever is allowed.
+        lines += _each([ipaddress.ip_network(one) for one in here], "reject")
+        lines += _each(policy.allowed, "accept")
+        if policy.egress is Egress.OPEN:
+            lines += [*_each(closed, "reject"), "accept"]
+    lines += ["reject"]
+    chain = "\n".join(f"        {line}" for line in lines)
+    return (
+        "table inet berth {\n    chain out {\n"
+        f"        type filter hook output priority 0; policy drop;\n{chain}\n    }}\n}}\n"
+    )
+
+
+def _each(networks: Iterable[Network], verdict: str) -> list[str]:
+    return [f"ip{'6' if one.version == 6 else ''} daddr {one} {verdict}" for one in networks]
+
+
+def addresses_here() -> list[str]:
+    """All addresses of this machine that are not loopback."""
+    found: list[str] = []
+    try:
+        local = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", Path("/proc/net/fib_trie").read_text())
+        found += [address for address in local if not address.startswith("127.")]
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            address = ipaddress.IPv6Address(int(line.split()[0], 16))
+            if not address.is_loopback and not address.is_link_local:
+                found.append(str(address))
+    except OSError:
+        pass  # without IPv6 there is no such file
+    return list(dict.fromkeys(found))
+
+
+def resolv_conf(system: str) -> str:
+    """The sandbox's /etc/resolv.conf: this machine's search domains and options, and `RESOLVER`."""
+    kept = [line for line in system.splitlines() if line.startswith(("search ", "options ", "domain "))]
+    return "\n".join((f"nameserver {RESOLVER}", *kept, ""))
+
+
+def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
+    """Give the sandbox whose first process is `init` its rules and its way out. Raises `StartFailed`.
+
+    Repeating it is safe: rules are replaced, and a way out that is there stays.
+    """
+    ticks = processes.start_ticks(init)
+    plan = {
+        "pid": init,
+        "start_ticks": ticks,
+        "nft": tools.nft,
+        # As one transaction: no moment without rules.
+        "rules": "table inet berth\ndelete table inet berth\n" + rules(policy, addresses_here()),
+        "way_out": [] if policy.egress is Egress.NONE or ways_out(folder) else _pasta(tools.pasta, folder),
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", str(JOIN)],
+            input=json.dumps(plan),
+            capture_output=True,
+            text=True,
+            timeout=JOIN_TIMEOUT_S,
+            check=False,
+            env={},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failed(str(error)) from error
+    if done.returncode:
+        raise _failed(done.stderr.strip()[-1000:])
+
+
+def _failed(detail: str) -> StartFailed:
+    return StartFailed(
+        "The workspace's network could not be made. Try again; if it stays so, look at its node.",
+        detail=detail,
+    )
+
+
+def _pasta(program: str, folder: Path) -> list[str]:
+    """pasta with a way out for connections that begin inside, and for nothing else."""
+    return [
+        program, "--quiet", "--config-net", "--no-map-gw", "--dns-forward", RESOLVER,
+        "-t", "none", "-u", "none", "-T", "none", "-U", "none",
+        "--log-file", str(folder / "network.log"), "--log-size", "65536", "--pid", str(_mark(folder)),
+    ]  # fmt: skip
+
+
+def _mark(folder: Path) -> Path:
+    return folder / "network.pid"
+
+
+def ways_out(folder: Path) -> list[tuple[int, int]]:
+    """The processes, by PID and start, that lead out of the workspace of this folder."""
+    wanted = os.fsencode(_mark(folder))
+    return [(pid, ticks) for pid, ticks, argv in _pastas() if wanted in argv]
+
+
+def end(folder: Path) -> bool:
+    """End the workspace's way out; True once there is none."""
+    found = ways_out(folder)
+    processes.kill((), [pid for pid, _ in found])
+    return not found
+
+
+def _pastas() -> Iterable[tuple[int, int, Sequence[bytes]]]:
+    """Every pasta that this process can see, with its start and argument vector."""
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, and there are many
+        if not entry.isdigit():
+            continue
+        try:
+            name = Path("/proc", entry, "comm").read_text()
+            if not name.startswith(("pasta", "passt")):
+                continue
+            argv = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ticks = processes.start_ticks(int(entry))
+        if ticks is not None:
+            yield int(entry), ticks, argv

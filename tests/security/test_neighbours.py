@@ -1,0 +1,382 @@
+"""What a notebook that means harm can do over the network: to its neighbours, to this machine, to the portal.
+
+With the real sandbox, its own network, and the real gateway of a node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import authority
+from provisioning.drivers.local import network
+from provisioning.drivers.local.isolation import probe
+from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
+from provisioning.errors import InvalidSpec
+from provisioning.node.gateway import HEALTH_PATH, NODE_NAME, Certificates, caddy_config
+from provisioning.types import Observation, ObservedState
+from tests.instance import eventually
+from tests.node_sockets import plug
+from tests.provisioning.local.local_support import Pool, ask, parent_of, socket_of
+
+CLOSED = ("ConnectionRefusedError", "OSError", "TimeoutError")
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    if probe().network is None:
+        pytest.skip(probe().warning)
+    made = Pool(tmp_path)
+    yield made
+    made.close()
+    assert network.ways_out(tmp_path / "berth" / "local") == []
+
+
+def connects(seen: Observation, address: str, port: int) -> str:
+    """`connected`, or the name of the error, for a connection from inside."""
+    call = f"__import__('socket').create_connection(({address!r}, {port}), 3).close() or 'connected'"
+    return str(ask(seen, call))
+
+
+@contextlib.contextmanager
+def listening(address: str) -> Iterator[int]:
+    """A server of this machine that answers everybody."""
+    server = http.server.ThreadingHTTPServer((address, 0), http.server.BaseHTTPRequestHandler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+# --- this machine --------------------------------------------------------------------------------
+
+
+def test_nothing_that_listens_on_this_machine_is_reached(pool: Pool) -> None:
+    """The portal's ports, Redis, another user's server: on the loopback and on every other address."""
+    seen = pool.run(pool.spec())
+    with listening("127.0.0.1") as inner, listening("0.0.0.0") as outer:
+        for port in (inner, outer):
+            for address in ("127.0.0.1", "localhost", *network.addresses_here()):
+                assert connects(seen, address, port) in (*CLOSED, "gaierror"), address
+
+
+@pytest.mark.parametrize(
+    "address", ["169.254.169.254", "10.0.0.1", "172.16.0.1", "192.168.0.1", "100.64.0.1"]
+)
+def test_the_metadata_service_and_private_networks_are_closed(pool: Pool, address: str) -> None:
+    seen = pool.run(pool.spec())
+    assert connects(seen, address, 80) == "ConnectionRefusedError"
+
+
+def test_rules_cannot_be_changed_from_inside(pool: Pool) -> None:
+    seen = pool.run(pool.spec())
+    nft = probe().network.nft  # type: ignore[union-attr]
+    run = "__import__('subprocess').run({argv!r}, capture_output=True, text=True).returncode"
+    for argv in ([nft, "flush", "ruleset"], [nft, "list", "ruleset"], ["ip", "link", "set", "lo", "down"]):
+        assert ask(seen, run.format(argv=argv)) not in (0, None), argv
+    assert connects(seen, "169.254.169.254", 80) == "ConnectionRefusedError"
+
+
+def test_egress_none_leads_nowhere(tmp_path: Path) -> None:
+    if probe().network is None:
+        pytest.skip(probe().warning)
+    pool = Pool(tmp_path, egress="none")
+    try:
+        seen = pool.run(pool.spec())
+        folder = pool.driver._dir(seen.ref).path
+        assert network.ways_out(folder) == []
+        assert connects(seen, "192.0.2.77", 80) in CLOSED
+        assert connects(seen, network.RESOLVER, 53) in CLOSED
+    finally:
+        pool.close()
+
+
+def test_what_an_app_listens_on_is_not_on_this_machine(pool: Pool) -> None:
+    seen = pool.run(pool.spec())
+    record = pool.driver._dir(seen.ref).record()
+    assert record is not None
+    for port in record.ports:
+        with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
+            pass
+
+
+# --- neighbours ----------------------------------------------------------------------------------
+
+SERVE = (
+    "(lambda s: (s.bind(({address!r}, {port})), s.listen(), os.__dict__.setdefault('kept', []).append(s))"
+    " and s.getsockname()[1])(__import__('socket').socket())"
+)
+
+
+def test_a_neighbours_server_is_not_reached(pool: Pool) -> None:
+    victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
+    port = ask(victim, SERVE.format(address="0.0.0.0", port=0))
+    assert connects(victim, "127.0.0.1", port) == "connected"
+    for address in ("127.0.0.1", *network.addresses_here()):
+        assert connects(attacker, address, port) in CLOSED, address
+
+
+def test_abstract_sockets_do_not_cross(pool: Pool) -> None:
+    victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
+    name = f"\0berth-{os.getpid()}-{time.monotonic_ns()}"
+    make = "(lambda s: (s.bind({name!r}), s.listen(), os.__dict__.setdefault('kept', []).append(s)))"
+    ask(victim, f"{make.format(name=name)}(__import__('socket').socket(1)) and 'listening'")
+    call = f"__import__('socket').socket(1).connect({name!r}) or 'connected'"
+    assert ask(victim, call) == "connected"
+    assert ask(attacker, call) == "ConnectionRefusedError"
+    with socket.socket(socket.AF_UNIX) as outside, pytest.raises(ConnectionRefusedError):
+        outside.connect(name)
+
+
+def test_one_that_binds_every_port_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    if probe().network is None:
+        pytest.skip(probe().warning)
+    pool = Pool(tmp_path, port_min=29_900, port_max=29_909)
+    try:
+        greedy = pool.run(pool.spec())
+        ask(greedy, f"[{SERVE.format(address='127.0.0.1', port=0)} for _ in range(20)]")
+        for port in range(29_900, 29_910):
+            ask(greedy, SERVE.format(address="127.0.0.1", port=port))
+        assert pool.run(pool.spec()).state is ObservedState.RUNNING
+    finally:
+        pool.close()
+
+
+# --- the gateway of the node ---------------------------------------------------------------------
+
+
+@dataclass
+class Gateway:
+    """A real gateway before the workspaces of a pool. `asked` is what reached the portal through it."""
+
+    port: int
+    issued: authority.Issued
+    asked: list[tuple[str, str, dict[str, str]]]
+
+    def get(
+        self, seen: Observation | str, *, certificates: Certificates | None = None, show: bool = True
+    ) -> tuple[int, bytes]:
+        """A request for a workspace, or with any value of the header. Raises `OSError` where TLS refuses."""
+        name = seen if isinstance(seen, str) else socket_name(seen.endpoint)
+        shown = certificates or self.issued.front
+        context = ssl.create_default_context(cafile=str(self.issued.front.authority))
+        if show:
+            context.load_cert_chain(str(shown.certificate), str(shown.key))
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        connection = http.client.HTTPConnection("ws.localhost", timeout=10)
+        connection.sock = context.wrap_socket(plain, server_hostname=NODE_NAME)
+        try:
+            headers = {"Host": "ws.localhost", **({SOCKET_HEADER: name} if name else {})}
+            connection.request("GET", "/?" + "%22mine%22", headers=headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def gateway(pool: Pool, tmp_path: Path) -> Iterator[Gateway]:
+    beside = Path(sys.executable).with_name("caddy")
+    caddy = str(beside) if beside.exists() else shutil.which("caddy")
+    if caddy is None:
+        pytest.skip("Caddy is not installed")
+    asked: list[tuple[str, str, dict[str, str]]] = []
+
+    class Portal(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append((self.command, self.path, dict(self.headers)))
+            self.send_response(204)
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 - named by the library
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Portal)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    issued = authority.ensure(tmp_path / "tls")
+    config = tmp_path / "gateway.json"
+    config.write_text(
+        caddy_config(
+            listen=f"127.0.0.1:{port}",
+            certificates=issued.node,
+            portal_url=f"http://127.0.0.1:{server.server_port}",
+            storage=tmp_path / "caddy",
+        )
+    )
+    base = pool.home / "local"
+    (base / PORTAL_SOCKET).parent.mkdir(parents=True, exist_ok=True)
+    found = Gateway(port, issued, asked)
+    with (tmp_path / "caddy.log").open("w") as log:
+        process = subprocess.Popen([caddy, "run", "--config", str(config)], cwd=base, stdout=log, stderr=log)
+    try:
+
+        def up() -> bool | None:
+            with contextlib.suppress(OSError):
+                return found.get("") is not None or None
+            return None
+
+        eventually(up, limit_s=20, what="the gateway answers")
+        yield found
+    finally:
+        process.terminate()
+        process.wait(20)
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_dead_workspaces_address_is_nobody_elses(pool: Pool, gateway: Gateway) -> None:
+    """Its port is free from one moment to the next; who binds it gets nothing that was for the dead one."""
+    victim, attacker = pool.run(pool.spec()), pool.run(pool.spec())
+    record = pool.driver._dir(victim.ref).record()
+    assert record is not None
+    assert gateway.get(victim) == (200, b'"mine"')
+    os.kill(pool.agent_pid(victim.ref), signal.SIGKILL)
+    for port in record.ports:
+        ask(attacker, SERVE.format(address="0.0.0.0", port=port))
+    eventually(lambda: gateway.get(victim)[0] == 502 or None, limit_s=10, what="the dead one refuses")
+    with pytest.raises(OSError):
+        plug(socket_of(victim))
+    assert gateway.get(attacker) == (200, b'"mine"')
+
+
+def test_a_request_for_an_earlier_start_does_not_reach_a_later_one(pool: Pool, gateway: Gateway) -> None:
+    spec = pool.spec()
+    first = pool.run(spec)
+    pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
+    later = replace(spec, ref=replace(spec.ref, generation=2))
+    second = pool.run(later)
+    assert gateway.get(second) == (200, b'"mine"')
+    assert gateway.get(first)[0] == 502
+
+
+def test_only_the_front_door_gets_through(pool: Pool, gateway: Gateway, tmp_path: Path) -> None:
+    """Nobody without a certificate, with one of another authority, or with that of a node."""
+    seen = pool.run(pool.spec())
+    with pytest.raises(OSError):
+        gateway.get(seen, show=False)
+    with pytest.raises(OSError):
+        gateway.get(seen, certificates=gateway.issued.node)
+    with pytest.raises(OSError):
+        gateway.get(seen, certificates=authority.ensure(tmp_path / "other").front)
+    assert gateway.get(seen)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", "ws-1", "../../etc/passwd", "{name}/../{name}", "{name} ", "{name}.1", "{upper}", "{name}0",
+        "unix//run/docker.sock", "127.0.0.1:22", "{{env.HOME}}", "{name}\t", ".gateway/portal.1",
+    ],
+)  # fmt: skip
+def test_no_other_name_leads_anywhere(pool: Pool, gateway: Gateway, name: str) -> None:
+    seen = pool.run(pool.spec())
+    good = socket_name(seen.endpoint)
+    given = name.format(name=good, upper=good.upper())
+    if given.strip() == good and given != good:
+        assert gateway.get(given)[0] in (200, 400, 502)  # white space around a header's value means nothing
+    else:
+        assert gateway.get(given)[0] == 502
+
+
+def agent_call(method: str, path: str) -> str:
+    """An expression: what the socket to the portal answers from inside."""
+    request = f"{method} {path} HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 6.6.6.6\r\nContent-Length: 0\r\n"
+    request += "Connection: close\r\n\r\n"
+    return (
+        "(lambda s: (s.connect('/run/berth/node/portal.sock'), "
+        f"s.sendall({request.encode()!r}), s.recv(4096).decode())[2])(__import__('socket').socket(1))"
+    )
+
+
+def test_the_way_to_the_portal_leads_to_agents_paths_alone(pool: Pool, gateway: Gateway) -> None:
+    seen = pool.run(pool.spec())
+    assert " 204 " in ask(seen, agent_call("POST", "/agent/v1/heartbeat")).split("\r\n")[0]
+    _, path, headers = gateway.asked[-1]
+    assert path == "/agent/v1/heartbeat" and headers.get("X-Forwarded-For", "") != "6.6.6.6"
+    before = len(gateway.asked)
+    for method, path in (
+        ("GET", "/agent/v1/heartbeat"),
+        ("POST", "/sign-in/"),
+        ("POST", "/api/v1/workspaces"),
+        ("POST", "/agent/v1/../../sign-in/"),
+        ("POST", "/agent/v1/%2e%2e/%2e%2e/sign-in/"),
+        ("POST", "//agent/v1/heartbeat/x"),
+        ("POST", "/gateway/x/auth"),
+    ):
+        status = ask(seen, agent_call(method, path)).split("\r\n")[0]
+        assert " 404 " in status or " 400 " in status, (method, path, status)
+    assert len(gateway.asked) == before
+    assert HEALTH_PATH not in [asked[1] for asked in gateway.asked]
+
+
+def test_who_ends_the_relay_harms_only_itself(pool: Pool, gateway: Gateway) -> None:
+    """The relay runs as the workspace's own user; ended, it comes back."""
+    seen = pool.run(pool.spec())
+    agent = pool.agent_pid(seen.ref)
+    children = [pid for pid in pool.pids(seen.ref) if parent_of(pid) == agent]
+    (relay,) = [pid for pid in children if b"agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(relay, signal.SIGKILL)
+    eventually(lambda: gateway.get(seen)[0] == 200 or None, limit_s=10, what="the way in comes back")
+
+
+# --- the way out ---------------------------------------------------------------------------------
+
+
+def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool) -> None:
+    seen = pool.run(pool.spec())
+    folder = pool.driver._dir(seen.ref).path
+    ((pid, _),) = network.ways_out(folder)
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not network.ways_out(folder) or None, limit_s=10, what="it has ended")
+    pool.driver.prepare(owner=os.getpid())
+    assert len(network.ways_out(folder)) == 1
+    os.kill(pool.agent_pid(seen.ref), signal.SIGKILL)
+
+    def gone() -> bool | None:
+        pool.driver.observe(seen.ref)
+        return not network.ways_out(folder) or None
+
+    eventually(gone, limit_s=10, what="nothing leads out of the dead")
+
+
+def test_the_rules_in_words() -> None:
+    """A machine's own addresses stay closed, whatever is allowed; `list` closes the rest."""
+    policy = network.policy_of("list", "10.20.0.0/16, 203.0.113.7")
+    text = network.rules(policy, ["198.51.100.9"])
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines.index("ip daddr 198.51.100.9/32 reject") < lines.index("ip daddr 10.20.0.0/16 accept")
+    assert "ip daddr 203.0.113.7/32 accept" in lines
+    assert lines.count("reject") == 1 and "accept" not in lines
+    assert "accept" in [line.strip() for line in network.rules(network.Policy()).splitlines()]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: network.policy_of("some", ""), lambda: network.policy_of("list", "x")]
+)
+def test_a_policy_that_is_none_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InvalidSpec):
+        make()
