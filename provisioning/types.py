@@ -69,6 +69,15 @@ class LimitEnforcement(StrEnum):
     NONE = "none"
 
 
+class LimitedResource(StrEnum):
+    """What a node can hold a workspace to. DISK is the home folder."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+    PROCESSES = "processes"
+    DISK = "disk"
+
+
 class ObservedState(StrEnum):
     """What was seen of a workspace on its backend. UNKNOWN never means dead."""
 
@@ -329,7 +338,8 @@ class NodeInfo:
     """One host as inventory saw it.
 
     `programs` maps each program that a template may start to its path, or to the empty string
-    where it is not installed. `warnings` are sentences for the operator, each with its fix.
+    where it is not installed. `limited` is what no workspace there can take too much of. `warnings` are
+    sentences for the operator, each with its fix.
     `accelerator_state` is `ok`, `no_driver`, `no_gpu`, `driver_mismatch`, `gpu_lost`, `reset_required`,
     `no_permission`, `timeout` or `error` (empty: not told). `provides` answers a request's `needs`: `rdma`,
     `dpu_offload`, `memory_tier:cxl`, `cpu:amx` … `facts` is JSON for people, as on a device.
@@ -343,6 +353,7 @@ class NodeInfo:
     programs: Annotated[Mapping[Line, Line], Meta(max_length=1024)] = field(default_factory=dict)
     isolation: Isolation = Isolation.NONE
     limits: LimitEnforcement = LimitEnforcement.NONE
+    limited: tuple[LimitedResource, ...] = ()
     accelerator_note: Line = ""
     warnings: Annotated[tuple[Line, ...], Meta(max_length=256)] = ()
     online: bool = True

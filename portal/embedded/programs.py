@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from portal.embedded import probes
+from portal.embedded import probes, user_scope
 from portal.embedded.configs import HEALTH_HOST
 from portal.embedded.environment import ROOT, Instance, bare_environ
 
@@ -56,6 +56,7 @@ def programs(
         "BERTH_GATEWAY_URL": instance.gateway_url,
     }
     bare = bare_environ(environ)
+    node_environ = instance.node_environ(environ, secrets["redis_node"])
 
     def pulse(name: str) -> Callable[[float], bool]:
         return probes.pulse_since(control_url, PULSE_KEY, name)
@@ -129,8 +130,11 @@ def programs(
         ),
         Program(
             name="node",
-            argv=worker("provisioning.node.worker", "node", f"node.{instance.node_name},engine"),
-            environ=instance.node_environ(environ, secrets["redis_node"]),
+            argv=(
+                *user_scope.prefix(node_environ),
+                *worker("provisioning.node.worker", "node", f"node.{instance.node_name},engine"),
+            ),
+            environ=node_environ,
             answers=pulse(f"node@{instance.node_name}"),
             # What people's workspaces make is for them to close or open.
             umask=0o022,

@@ -12,6 +12,7 @@ from portal.inventory import counting
 from portal.inventory.counting import Counts
 from portal.inventory.device_states import DeviceState
 from portal.inventory.models import CordonCause, Device, Node, Pool, PoolState
+from provisioning.types import LimitedResource
 
 
 class CountSerializer(serializers.Serializer[Any]):
@@ -121,6 +122,10 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     simulated = serializers.BooleanField(source="pool.simulated")
     programs = serializers.SerializerMethodField(help_text="Names of the programs that it can run.")
     warnings = serializers.ListField(child=serializers.CharField())
+    limited = serializers.ListField(
+        child=serializers.ChoiceField([each.value for each in LimitedResource]),
+        help_text="What a workspace there is held to.",
+    )
     used_cpu_milli = serializers.SerializerMethodField()
     used_memory_mib = serializers.SerializerMethodField()
     devices = serializers.SerializerMethodField(help_text="UUIDs of the accelerators present.")
@@ -136,9 +141,19 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         model = Node
         fields = [
             *("id", "name", "pool", "online", "cordoned", "cordon_reason", "cpu_milli", "used_cpu_milli"),
-            *("memory_mib", "used_memory_mib", "disk_mib", "devices", "isolation", "limits", "programs"),
-            *("driver_version", "cuda_version", "accelerator_state", "accelerator_note", "warnings"),
-            *("provides", "labels", "rack", "block", "facts", "simulated", "resources", "seen_at"),
+            *("memory_mib", "used_memory_mib", "disk_mib", "devices", "isolation", "limits", "limited"),
+            *("programs", "driver_version", "cuda_version", "accelerator_state", "accelerator_note"),
+            *(
+                "warnings",
+                "provides",
+                "labels",
+                "rack",
+                "block",
+                "facts",
+                "simulated",
+                "resources",
+                "seen_at",
+            ),
         ]
         read_only_fields = fields
 

@@ -167,6 +167,7 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     node.disk_mib = info.disk_mib
     node.isolation = info.isolation.value
     node.limits = info.limits.value
+    node.limited = [each.value for each in info.limited]
     node.programs = dict(info.programs)
     node.accelerator_note = info.accelerator_note
     node.warnings = list(info.warnings)

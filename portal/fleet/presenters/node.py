@@ -83,6 +83,7 @@ def _facts_of_node(node: Node, counts: Counts) -> Iterable[tuple[str, str]]:
     free = _("%(free)s free of %(total)s")
     yield _("Cores"), free % {"free": format_thousandths(cpu.free), "total": format_cores(cpu.total)}
     yield _("Memory"), free % {"free": format_memory(memory.free), "total": format_memory(memory.total)}
+    yield _("Limits of workspaces"), str(pools.limits_of(node))
     facts = node.facts
     processor = facts.get("cpu") or {}
     if processor.get("model"):

@@ -22,7 +22,7 @@ from portal.inventory.device_states import LOOKS, DeviceState, StateLook
 from portal.inventory.models import AllocatedDevice, Device, Node, Pool
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
-from provisioning.types import Isolation, LimitEnforcement
+from provisioning.types import Isolation, LimitedResource, LimitEnforcement
 
 SLOTS_SHOWN = 64
 WARNINGS_SHOWN = 20
@@ -37,6 +37,12 @@ LIMIT_WORDS: Mapping[str, str | Promise] = {
     LimitEnforcement.NONE.value: gettext_lazy("nothing: not enforced"),
     LimitEnforcement.CGROUP.value: gettext_lazy("control groups"),
     LimitEnforcement.RLIMIT.value: gettext_lazy("process limits"),
+}
+LIMITED_WORDS: Mapping[str, str | Promise] = {
+    LimitedResource.CPU.value: gettext_lazy("CPU"),
+    LimitedResource.MEMORY.value: gettext_lazy("memory"),
+    LimitedResource.PROCESSES.value: gettext_lazy("processes"),
+    LimitedResource.DISK.value: gettext_lazy("home folder"),
 }
 CAPABILITY_WORDS: Mapping[str, str | Promise] = {
     "whole_gpu": gettext_lazy("whole GPUs"),
@@ -227,10 +233,19 @@ def node_rows(nodes: Sequence[Any]) -> tuple[list[NodeRow], list[Device]]:
                 devices=_together(its_devices),
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
-                limits=LIMIT_WORDS.get(node.limits, node.limits) if real else simulated,
+                limits=limits_of(node),
             )
         )
     return rows, devices
+
+
+def limits_of(node: Node) -> str | Promise:
+    """By what a node holds its workspaces, and to what."""
+    if node.pool.simulated:
+        return _("simulated")
+    held = ", ".join(str(LIMITED_WORDS.get(each, each)) for each in node.limited)
+    how = LIMIT_WORDS.get(node.limits, node.limits)
+    return _("%(how)s: %(held)s") % {"how": how, "held": held} if held else how
 
 
 def device_rows(actor: User, devices: Sequence[Any]) -> list[DeviceRow]:

@@ -108,6 +108,8 @@ class Node(models.Model):
         choices=[(item.value, item.value) for item in LimitEnforcement],
         default=LimitEnforcement.NONE.value,
     )
+    # What no workspace there can take too much of; values of `LimitedResource`.
+    limited = models.JSONField(default=list, blank=True)
     programs = models.JSONField(default=dict, blank=True)
     accelerator_note = models.TextField(blank=True)
     # For placement: what it provides (`rdma`, `memory_tier:cxl`, …), its labels, and where it stands.

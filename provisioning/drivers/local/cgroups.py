@@ -1,7 +1,7 @@
 """Control groups, version 2 where a subtree is ours, else version 1 where it can be written.
 
 Nothing is assumed from what the mounts look like: a subtree counts only after a process has really
-been moved into it with its limits set.
+been moved into it with its limits set, and a limit only where the group has it.
 """
 
 from __future__ import annotations
@@ -9,36 +9,75 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import threading
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from provisioning.drivers.local import delegation
+from provisioning.types import LimitedResource
 
 CPU_PERIOD_US = 100_000
 PIDS_MAX = 8192
-V1_CONTROLLERS = ("memory", "cpu", "pids")
-ROOT = Path("/sys/fs/cgroup")
+V1_CONTROLLERS = V2_CONTROLLERS = ("memory", "cpu", "pids")
+ROOT = delegation.ROOT
+LIMIT_FILES = {
+    LimitedResource.CPU: ("cpu.max", "cpu.cfs_quota_us"),
+    LimitedResource.MEMORY: ("memory.max", "memory.limit_in_bytes"),
+    LimitedResource.PROCESSES: ("pids.max",),
+}
+"""What has to be in one of a workspace's groups where the resource is limited."""
+RETRY_AFTER_S = 60.0
+PARTLY = "the control groups that this user may make lack that controller"
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupHost:
-    """Where workspaces' groups are made. `version` 0: nowhere, and `reason` says why."""
+    """Where workspaces' groups are made, and what they `hold`; `reason` says why that is not all.
+
+    `version` 0: nowhere.
+    """
 
     version: int
     parents: tuple[Path, ...] = ()
     reason: str = ""
+    holds: frozenset[LimitedResource] = frozenset()
 
 
-@lru_cache(maxsize=8)
+_known: dict[tuple[str, Path], tuple[float, CgroupHost]] = {}
+_trying = threading.Lock()
+
+
 def detect(instance: str, root: Path = ROOT) -> CgroupHost:
-    """Where groups of this instance can be made, tried out once in each process."""
-    for candidate in (*_candidates_v2(root), *_candidates_v1(root)):
-        host = CgroupHost(
-            candidate.version, tuple(parent / f"berth-{instance}" for parent in candidate.parents)
-        )
-        if _works(host):
-            return host
-    return CgroupHost(0, reason="no control group here can be written by this user")
+    """Where groups of this instance can be made, tried out.
+
+    Remembered by this process where every limit holds; anything else is tried again after a minute.
+    """
+    with _trying:
+        kept = _known.get((instance, root))
+        if kept and (not kept[1].reason or time.monotonic() - kept[0] < RETRY_AFTER_S):
+            return kept[1]
+        found = _try(instance, root)
+        _known[instance, root] = (time.monotonic(), found)
+        return found
+
+
+def _try(instance: str, root: Path) -> CgroupHost:
+    best = CgroupHost(0, reason="no control group here can be written by this user")
+    for candidate, crowded in (*_candidates_v2(root), *((each, None) for each in _candidates_v1(root))):
+        host = replace(candidate, parents=tuple(parent / f"berth-{instance}" for parent in candidate.parents))
+        if crowded is not None:
+            try:
+                delegation.vacate(crowded)
+            except OSError:
+                continue
+        holds = _holds(host)
+        if len(holds) > len(best.holds) and LimitedResource.MEMORY in holds:
+            best = replace(host, holds=holds, reason="" if len(holds) == len(LIMIT_FILES) else PARTLY)
+        if len(holds) == len(LIMIT_FILES):
+            break
+    return best
 
 
 def paths(host: CgroupHost, name: str) -> tuple[Path, ...]:
@@ -120,40 +159,30 @@ def oom_kills(groups: Sequence[Path]) -> int:
 
 def cpu_quota_milli(root: Path = ROOT) -> int | None:
     """The CPU quota that this very process is under, or None."""
-    own = _own_paths()
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        quota, period = (root / own[""].lstrip("/") / "cpu.max").read_text().split()
-        return int(quota) * 1000 // int(period) if quota != "max" else None
+    quotas: list[int] = []
+    own = delegation.own_paths()
+    group = root / own.get("", "/").lstrip("/")
+    for above in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (above / "cpu.max").read_text().split()
+            if quota != "max":
+                quotas.append(int(quota) * 1000 // int(period))
+        if above == root:
+            break
     with contextlib.suppress(OSError, ValueError, KeyError):
         group = root / "cpu" / own["cpu"].lstrip("/")
         quota_us = int((group / "cpu.cfs_quota_us").read_text())
-        return quota_us * 1000 // int((group / "cpu.cfs_period_us").read_text()) if quota_us > 0 else None
-    return None
+        if quota_us > 0:
+            quotas.append(quota_us * 1000 // int((group / "cpu.cfs_period_us").read_text()))
+    return min(quotas, default=None)
 
 
-def _own_paths() -> dict[str, str]:
-    """This process's group for each version 1 controller; version 2 under the empty name."""
-    paths: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            for controller in controllers.split(","):
-                paths[controller] = path
-    return paths
-
-
-def _candidates_v2(root: Path) -> list[CgroupHost]:
-    """Our own group and those above it, nearest first: a delegated subtree is among them."""
-    if not (root / "cgroup.controllers").exists():
-        return []
-    group = root / _own_paths().get("", "/").lstrip("/")
-    found = []
-    while True:
-        if os.access(group, os.W_OK):
-            found.append(CgroupHost(2, (group,)))
-        if group in (root, group.parent):
-            return found
-        group = group.parent
+def _candidates_v2(root: Path) -> list[tuple[CgroupHost, Path | None]]:
+    """Groups below which ours may be made, each with itself where its processes have to leave it first."""
+    return [
+        (CgroupHost(2, (place.group,)), place.group if place.vacate else None)
+        for place in delegation.places(root)
+    ]
 
 
 def _candidates_v1(root: Path) -> list[CgroupHost]:
@@ -161,7 +190,7 @@ def _candidates_v1(root: Path) -> list[CgroupHost]:
     mounted = [name for name in V1_CONTROLLERS if (root / name / "cgroup.procs").exists()]
     if "memory" not in mounted or "cpu" not in mounted:
         return []
-    own = _own_paths()
+    own = delegation.own_paths()
     tops = CgroupHost(1, tuple(root / name for name in mounted))
     ours = CgroupHost(1, tuple(root / name / own.get(name, "/").lstrip("/") for name in mounted))
     return [tops, ours]
@@ -184,7 +213,8 @@ def _enable_children(version: int, parent: Path) -> None:
     if version == 2:
         for folder in (parent.parent, parent):
             control = folder / "cgroup.subtree_control"
-            missing = {"cpu", "memory", "pids"} - set(control.read_text().split())
+            there = set((folder / "cgroup.controllers").read_text().split())
+            missing = there.intersection(V2_CONTROLLERS) - set(control.read_text().split())
             if missing:
                 control.write_text(" ".join(f"+{name}" for name in sorted(missing)))
 
@@ -193,13 +223,16 @@ def _limit(version: int, group: Path, cpu_milli: int, memory_mib: int) -> None:
     memory_bytes = memory_mib << 20
     quota_us = max(1000, CPU_PERIOD_US * cpu_milli // 1000)
     if version == 2:
-        (group / "memory.max").write_text(str(memory_bytes))
-        with contextlib.suppress(FileNotFoundError):  # kernels without swap accounting
-            (group / "memory.swap.max").write_text("0")
-        _allow_burst(group / "cpu.max.burst", 0)  # it may not be above the quota, and this may lower that
-        (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
-        _allow_burst(group / "cpu.max.burst", quota_us)
-        (group / "pids.max").write_text(str(PIDS_MAX))
+        if (group / "memory.max").exists():
+            (group / "memory.max").write_text(str(memory_bytes))
+            with contextlib.suppress(FileNotFoundError):  # kernels without swap accounting
+                (group / "memory.swap.max").write_text("0")
+        if (group / "cpu.max").exists():
+            _allow_burst(group / "cpu.max.burst", 0)  # never above the quota, and this may lower that
+            (group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
+            _allow_burst(group / "cpu.max.burst", quota_us)
+        if (group / "pids.max").exists():
+            (group / "pids.max").write_text(str(PIDS_MAX))
         return
     if (group / "memory.limit_in_bytes").exists():
         with contextlib.suppress(FileNotFoundError):
@@ -222,19 +255,24 @@ def _allow_burst(path: Path, burst_us: int) -> None:
         path.write_text(str(burst_us))
 
 
-def _works(host: CgroupHost) -> bool:
-    """Move a waiting process into a group with limits, and see that it is there."""
+def _holds(host: CgroupHost) -> frozenset[LimitedResource]:
+    """Move a waiting process into a group with limits, see that it is there, and which limits are."""
     groups: tuple[Path, ...] = ()
     with contextlib.suppress(OSError):
         groups = create(host, f"probe-{os.getpid()}", cpu_milli=1000, memory_mib=64)
     if not groups:
-        return False
-    inside = False
+        return frozenset()
+    held: frozenset[LimitedResource] = frozenset()
     try:
         with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
             for group in groups:
                 (group / "cgroup.procs").write_text(str(process.pid))
-            inside = all(process.pid in pids([group]) for group in groups)
+            if all(process.pid in pids([group]) for group in groups):
+                held = frozenset(
+                    resource
+                    for resource, names in LIMIT_FILES.items()
+                    if any((group / name).exists() for group in groups for name in names)
+                )
     except OSError:
-        inside = False
-    return remove(groups) and inside
+        held = frozenset()
+    return held if remove(groups) else frozenset()

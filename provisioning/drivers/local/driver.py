@@ -22,6 +22,7 @@ from provisioning.drivers.local import (
     gpus,
     homes,
     host,
+    limits,
     network,
     partitions,
     processes,
@@ -160,6 +161,7 @@ class LocalDriver(Driver):
         here = self._placed_here(placement)
         sandbox, _ = self._isolation()
         self._require_isolation(sandbox)
+        limits.require(cgroups.detect(self.instance))
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
             seen = self._look_before_start(folder, spec)
@@ -304,7 +306,7 @@ class LocalDriver(Driver):
         return found, found.warning
 
     def _require_isolation(self, sandbox: SandboxProbe) -> None:
-        if os.environ.get("BERTH_MULTIUSER") == "1" and sandbox.warning:
+        if limits.several_users() and sandbox.warning:
             raise IsolationRequired(
                 "Several users share this machine, so a sandbox with a network of its own is required. "
                 f"{sandbox.warning}"

@@ -16,6 +16,12 @@ class IsolationRequired(MissingDependency):
     code = "isolation_required"
 
 
+class LimitsRequired(MissingDependency):
+    """Several users share this machine and one workspace could take all of it."""
+
+    code = "limits_required"
+
+
 class StillStopping(StartFailed):
     """An earlier generation of this workspace has not ended yet."""
 

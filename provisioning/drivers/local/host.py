@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, gpus
+from provisioning.drivers.local import cgroups, gpus, limits
 from provisioning.drivers.local.environment import Environment
 from provisioning.gpu import host as hardware
 from provisioning.gpu.facts import MachineState
@@ -34,12 +34,8 @@ def node_info(
         warnings.append(scan.note)
     if isolation_warning:
         warnings.append(isolation_warning)
-    limits = LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT
-    if not cgroup_host.version:
-        warnings.append(
-            f"CPU is not limited and memory only per process: {cgroup_host.reason}. "
-            "Delegate a cgroup to the node worker (systemd: Delegate=yes) to enforce both."
-        )
+    if unlimited := limits.warning(cgroup_host):
+        warnings.append(unlimited)
     if not environment.exists:
         warnings.append(f"No notebook environment at {environment_path}. Run `make up` to build it.")
     homes.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,7 +47,8 @@ def node_info(
         devices=scan.devices,
         programs=environment.programs(),
         isolation=isolation,
-        limits=limits,
+        limits=LimitEnforcement.CGROUP if cgroup_host.version else LimitEnforcement.RLIMIT,
+        limited=limits.held(cgroup_host),
         accelerator_note=scan.note,
         warnings=tuple(dict.fromkeys(warnings)),
         driver_version=scan.driver_version,

@@ -1,0 +1,75 @@
+"""The node worker of `make up` in a scope of the user's systemd, with a `systemd-run` of the test's own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import user_scope
+from provisioning.drivers.local import delegation
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A machine of version 2 with an ordinary user; gives the variables and the folder of the groups."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(delegation, "own_paths", lambda: {"": "/user.slice/session-2.scope"})
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    root = tmp_path / "cgroup"
+    (root / "user.slice" / "session-2.scope").mkdir(parents=True)
+    (root / "cgroup.controllers").write_text("cpu memory pids\n")
+    monkeypatch.setattr(delegation, "delegated", lambda group: False)
+    return {"PATH": f"{tmp_path}:/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path)}, root
+
+
+def systemd_run(folder: Path, script: str) -> Path:
+    path = folder / "systemd-run"
+    path.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n{script}\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`os.access` is the test's own, so programs are found by their being there."""
+    monkeypatch.setattr(
+        user_scope.shutil, "which", lambda name, path: next(
+            (str(each) for each in [tmp_path / name] if each.exists()), None
+        )
+    )  # fmt: skip
+
+
+def test_a_session_of_systemd_gives_the_worker_a_group(machine, tmp_path):
+    environ, root = machine
+    program = systemd_run(tmp_path, "exit 0")
+    prefix = user_scope.prefix(environ, root=root)
+    assert prefix[0] == str(program)
+    assert {"--user", "--scope", "--property=Delegate=yes"} < set(prefix)
+    assert prefix[-1] == "--"
+    assert (tmp_path / "calls").read_text().endswith("-- true\n"), "it was tried out"
+
+
+def test_a_user_without_a_session_starts_as_before(machine, tmp_path):
+    environ, root = machine
+    systemd_run(tmp_path, "echo 'Failed to connect to bus' >&2; exit 1")
+    assert user_scope.prefix(environ, root=root) == ()
+
+
+def test_what_is_not_needed_is_not_tried(machine, tmp_path, monkeypatch):
+    environ, root = machine
+    systemd_run(tmp_path, "exit 0")
+    assert user_scope.prefix({**environ, "XDG_RUNTIME_DIR": ""}, root=root) == ()
+    assert user_scope.prefix(environ, root=tmp_path / "version-1") == ()
+    with monkeypatch.context() as patch:
+        patch.setattr(delegation, "delegated", lambda group: True)
+        assert user_scope.prefix(environ, root=root) == ()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert user_scope.prefix(environ, root=root) == ()
+    assert not (tmp_path / "calls").exists()
+
+
+def test_a_machine_without_systemd_starts_as_before(machine):
+    environ, root = machine
+    assert user_scope.prefix(environ, root=root) == ()

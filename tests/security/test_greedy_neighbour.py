@@ -1,0 +1,109 @@
+"""A member takes all CPU, memory or processes of a machine that others share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from provisioning.drivers.local import cgroups, limits
+from provisioning.errors import MissingDependency
+from provisioning.types import LimitedResource, LimitEnforcement, ResourceRequest
+from tests.provisioning.local.local_support import Pool, ask
+
+HOLDS_LESS = [
+    frozenset(),
+    frozenset({LimitedResource.MEMORY}),
+    frozenset({LimitedResource.MEMORY, LimitedResource.CPU}),
+    frozenset({LimitedResource.MEMORY, LimitedResource.PROCESSES}),
+]
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
+    made: list[Pool] = []
+
+    def make(**config: Any) -> Pool:
+        made.append(Pool(tmp_path, **config))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+def without(monkeypatch: pytest.MonkeyPatch, holds: frozenset[LimitedResource]) -> None:
+    """A machine that holds no more than this."""
+    version = 2 if holds else 0
+    found = cgroups.CgroupHost(version, reason="for this test", holds=holds)
+    monkeypatch.setattr(cgroups, "detect", lambda *_: found)
+
+
+@pytest.mark.parametrize("holds", HOLDS_LESS, ids=lambda holds: "+".join(sorted(holds)) or "nothing")
+@pytest.mark.parametrize("setting", ["1", "true", "Yes"])
+def test_several_users_get_no_workspace_where_one_could_take_all(make_pool, monkeypatch, holds, setting):
+    without(monkeypatch, holds)
+    monkeypatch.setenv("BERTH_MULTIUSER", setting)
+    pool = make_pool()
+    spec = pool.spec()
+    with pytest.raises(MissingDependency) as caught:
+        pool.start(spec)
+    assert caught.value.code == "limits_required"
+    assert "Delegate=yes" in caught.value.message
+    assert not (pool.home / "local" / spec.ref.external_name).exists()
+
+
+@pytest.mark.parametrize("holds", HOLDS_LESS, ids=lambda holds: "+".join(sorted(holds)) or "nothing")
+def test_the_inventory_shows_which_limits_hold(make_pool, monkeypatch, holds):
+    without(monkeypatch, holds)
+    (node,) = make_pool().driver.inventory().nodes
+    assert set(node.limited) & set(limits.REQUIRED) == holds
+    (said,) = [text for text in node.warnings if "cannot be limited" in text]
+    for each in limits.REQUIRED:
+        assert (limits._WORDS[each] in said.partition("(")[0]) == (each not in holds)
+
+
+def test_one_user_alone_is_warned_and_served(make_pool, monkeypatch):
+    without(monkeypatch, frozenset())
+    monkeypatch.setenv("BERTH_MULTIUSER", "0")
+    pool = make_pool()
+    assert pool.driver.inventory().nodes[0].limits is LimitEnforcement.RLIMIT
+    assert ask(pool.run(pool.spec()), "1 + 1") == 2
+
+
+@pytest.fixture
+def limited(make_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch) -> Pool:
+    """A pool for several users on this very machine."""
+    pool = make_pool()
+    if complaint := limits.warning(cgroups.detect(pool.driver.instance)):
+        pytest.skip(complaint)
+    return pool
+
+
+def test_many_processes_together_stay_within_their_memory(limited):
+    request = ResourceRequest(cpu_milli=1000, memory_mib=192)
+    spec = limited.spec(resources=request)
+    seen = limited.run(spec)
+    eat = "x = bytearray(b'x' * (48 << 20)); print('ate', flush=True); input()"
+    began = f"__import__('subprocess').Popen([sys.executable, '-c', {eat!r}], stdin=-1, stdout=-1)"
+    ate = ask(
+        seen,
+        "(lambda eaters: ([each.stdout.readline().decode() for each in eaters],"
+        f" [each.kill() for each in eaters])[0])([{began} for _ in range(8)])",
+    )
+    assert "" in ate, "384 MiB were taken by a workspace of 192 MiB"
+    assert cgroups.oom_kills(
+        cgroups.paths(cgroups.detect(limited.driver.instance), spec.ref.external_name)
+    ) >= ate.count("")
+
+
+def test_a_fork_bomb_ends_at_its_own_limit(limited, monkeypatch):
+    monkeypatch.setattr(cgroups, "PIDS_MAX", 60)
+    spec = limited.spec()
+    seen = limited.run(spec)
+    forks = "[__import__('subprocess').Popen(['sleep', '60']) for _ in range(100)]"
+    assert ask(seen, forks) == "BlockingIOError"
+    inside = cgroups.pids(cgroups.paths(cgroups.detect(limited.driver.instance), spec.ref.external_name))
+    assert 30 < len(inside) <= 60
