@@ -88,6 +88,8 @@ TEMPLATES: list[dict[str, Any]] = [
         "ready_path": "/healthz",
         "open_path": "/",
         "upstream_auth": "code-server",
+        # Its editors are shown by one.
+        "service_workers": True,
         "activity": "code-server",
         "work_lost": "accelerated",
         "position": 30,

@@ -77,6 +77,10 @@ class Template(models.Model):
     ready_path = models.CharField(max_length=200, default="/")
     open_path = models.CharField(max_length=200, default="/")
     upstream_auth = models.CharField(max_length=20, choices=UpstreamAuth, default=UpstreamAuth.NONE)
+    service_workers = models.BooleanField(
+        default=False,
+        help_text=_("Whether its pages may install service workers, which outlive the page and a restart."),
+    )
     activity = models.CharField(
         max_length=20, blank=True, help_text=_("How the agent asks the app what it does.")
     )

@@ -72,7 +72,7 @@ class TemplateSerializer(serializers.ModelSerializer[Template]):
         fields = [
             *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
             *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
-            *("stop_timeout_s", "work_lost", "available", "reason", "next_action"),
+            *("stop_timeout_s", "work_lost", "service_workers", "available", "reason", "next_action"),
         ]
         read_only_fields = fields
 

@@ -166,6 +166,9 @@ class Gateway:
         if not view.reachable:
             await self._not_reachable(view, client)(scope, receive, send)
             return
+        if client.service_worker and not view.service_workers:
+            await pages.service_worker_notice().response(html=False)(scope, receive, send)
+            return
         upstream = view.upstream_headers
         headers = [(b"cache-control", b"no-store"), (b"content-length", b"0")]
         if cookies := "; ".join(part for part in (client.app_cookies(), upstream.get("Cookie", "")) if part):

@@ -145,6 +145,16 @@ def state_notice(name: str, state: str, page_url: str) -> Notice:
     )
 
 
+def service_worker_notice() -> Notice:
+    """In place of the script of a service worker: one that was planted would go on in the next start."""
+    return Notice(
+        403,
+        "service_worker_refused",
+        "Service workers are not allowed here",
+        "Ask an administrator to allow them for this template, if its app needs one.",
+    )
+
+
 def simulated_notice(name: str, page_url: str) -> Notice:
     """In place of a workspace in a simulated pool."""
     return Notice(

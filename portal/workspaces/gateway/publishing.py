@@ -68,6 +68,7 @@ def view_of(workspace: Workspace) -> WorkspaceView:
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,
         socket=socket_of(workspace),
+        service_workers=workspace.template.service_workers,
         revision=int(workspace.state_since.timestamp() * 1000),
     )
 

@@ -54,6 +54,11 @@ class ClientRequest:
         return "sec-websocket-key" in self.headers or "sec-websocket-version" in self.headers
 
     @property
+    def service_worker(self) -> bool:
+        """Whether a browser asks for the script of a service worker, which it says of itself."""
+        return "service-worker" in self.headers
+
+    @property
     def navigation(self) -> bool:
         """Whether a person looks at the answer in a browser's window."""
         if self.method not in ("GET", "HEAD") or self.websocket:

@@ -45,7 +45,8 @@ class WorkspaceView:
     `state` is the lifecycle's state, in lower case. `user_ids` may enter. `upstream_headers` are set on
     each request on its way to the app: `Authorization` and `Cookie`, nothing else. `socket` is the name by
     which the gateway of its node knows where it answers, empty where it answers at an address of its own.
-    `revision` grows with every change of the row; a lower one never replaces a higher one.
+    `service_workers`: whether its pages may install them. `revision` grows with every change of the row; a
+    lower one never replaces a higher one.
     """
 
     external_name: str
@@ -55,6 +56,7 @@ class WorkspaceView:
     upstream_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     simulated: bool = False
     socket: str = ""
+    service_workers: bool = False
     revision: int = 0
 
     def __post_init__(self) -> None:

@@ -139,6 +139,17 @@ def test_another_workspaces_page_cannot_act(routed: Stack) -> None:
         assert answer.json()["code"] == "foreign_origin"
 
 
+def test_a_service_worker_is_planted_only_where_the_template_allows_it(routed: Stack) -> None:
+    """It would see every request of the workspace's next starts, with what they ask for and get."""
+    cookie = enter(routed)
+    asked = {"cookie": cookie, "service_worker": "script", "sec_fetch_dest": "serviceworker"}
+    answer = routed.get("/files/evil.js", **asked)
+    assert (answer.status_code, answer.json()["code"]) == (403, "service_worker_refused")
+    assert routed.get("/files/evil.js", cookie=cookie).status_code == 200
+    workspace_views.put(routed.redis, view(WS_A, service_workers=True, revision=1))
+    assert routed.get("/sw.js", **asked).status_code == 200
+
+
 async def test_websockets_pass_with_own_origin_and_without_and_not_with_another(routed: Stack) -> None:
     cookie = await asyncio.to_thread(enter, routed)
     uri = f"ws://{routed.host()}/api/kernels/1/channels"
