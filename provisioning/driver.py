@@ -69,6 +69,12 @@ class Driver(ABC):
         """
         return False
 
+    def arrange(self) -> None:  # noqa: B027 - most drivers leave the machine as it is
+        """Put the machine in order before its inventory is taken; repeating it changes nothing.
+
+        Called by the node's worker alone. Raises nothing for what cannot be done: the inventory tells.
+        """
+
     @abstractmethod
     def inventory(self) -> Inventory:
         """The nodes and devices that are there now. Raises `BackendUnavailable`."""

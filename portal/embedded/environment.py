@@ -47,6 +47,7 @@ class Instance:
     """One embedded instance, as the environment variables describe it."""
 
     home: Path
+    homes_dir: Path
     port: int
     web_port: int
     redis_port: int
@@ -90,6 +91,7 @@ class Instance:
         proxies = (part.strip() for part in environ.get("BERTH_TRUSTED_PROXIES", "").split(","))
         return cls(
             home=home,
+            homes_dir=Path(environ.get("BERTH_HOMES_DIR") or home / "homes").expanduser().resolve(),
             port=port,
             web_port=web_port,
             redis_port=redis_port,
@@ -154,6 +156,7 @@ class Instance:
         """Every public variable, spelled out, so that all processes agree whatever their folder."""
         return {
             "BERTH_HOME": str(self.home),
+            "BERTH_HOMES_DIR": str(self.homes_dir),
             "BERTH_PORT": str(self.port),
             "BERTH_WEB_PORT": str(self.web_port),
             "BERTH_REDIS_PORT": str(self.redis_port),

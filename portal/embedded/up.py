@@ -18,6 +18,7 @@ from portal.embedded.environment import ROOT, Instance, ensure_secrets
 from portal.embedded.notebook import Builder
 from portal.embedded.programs import Program, programs
 from portal.embedded.supervisor import Supervisor, report, write_state
+from provisioning.drivers.local import home_mount
 
 SLOW_AFTER_S = 30.0
 STOP_WORKSPACES_LIMIT_S = 45.0
@@ -156,6 +157,8 @@ class Up:
             await self._supervisor.stop()
             if outage_page is not None:
                 outage_page.close()
+            if not self._keep_workspaces:
+                home_mount.release(self._instance.homes_dir, self._instance.local_dir / home_mount.LOCK)
             step.result = "stopped"
         kept = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
         console.say(f"Berth is stopped.{kept}")

@@ -50,7 +50,9 @@ def inventory(pool: dict[str, Any]) -> None:
     seen: Any = None
     failure: Failure | None = None
     try:
-        seen = messages.dump(driver_for(messages.load(pool, PoolConfig)).inventory())
+        driver = driver_for(messages.load(pool, PoolConfig))
+        driver.arrange()
+        seen = messages.dump(driver.inventory())
     except Exception as error:
         failure = failure_of(error)
     _send_to_control(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from provisioning.drivers.local import (
     cgroups,
     environment,
     gpus,
+    home_mount,
     homes,
     host,
     limits,
@@ -65,6 +67,8 @@ from provisioning.types import (
     external_name,
 )
 
+log = logging.getLogger(__name__)
+
 # What the agent may take beyond the app's own stop time-out before it is killed too.
 STOP_GRACE_S = 8
 NAME = re.compile(r"ws-[0-9a-f]{32}")
@@ -79,7 +83,8 @@ GOING = (ObservedState.STARTING, ObservedState.RUNNING)
 class LocalDriver(Driver):
     """Workspaces as processes of this machine.
 
-    `config`: `home` (default $BERTH_HOME or ./var), `environment` (default <home>/environments/notebook),
+    `config`: `home` (default $BERTH_HOME or ./var), `homes` (people's home folders, default
+    $BERTH_HOMES_DIR or <home>/homes), `environment` (default <home>/environments/notebook),
     `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`, `spares` (default $BERTH_SPARES or 1: how
     many sandboxes of each app that can be imported ahead are kept ready), `egress` (default $BERTH_EGRESS
     or `open`) and `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`). Where no environment
@@ -95,7 +100,7 @@ class LocalDriver(Driver):
         home = Path(str(config.get("home") or os.environ.get("BERTH_HOME") or "var"))
         self.home = Path(os.path.realpath(home))
         self.base = self.home / "local"
-        self.homes = self.home / "homes"
+        self.homes = home_mount.homes_dir(config, self.home)
         self.environment_path = Path(
             str(config.get("environment") or self.home / "environments" / "notebook")
         )
@@ -135,6 +140,15 @@ class LocalDriver(Driver):
     def accepts_endpoint(self, endpoint: str, ref: WorkspaceRef) -> bool:
         """See `Driver.accepts_endpoint`: the socket of this very start."""
         return endpoint == socket_endpoint(ref)
+
+    def arrange(self) -> None:
+        """See `Driver.arrange`: nothing in a home is a program or device of root's for others."""
+        try:
+            for path in (self.base, self.homes):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            home_mount.secure(self.homes, self.base / home_mount.LOCK)
+        except OSError as error:
+            log.warning("%s could not be mounted without set-user-ID: %s", self.homes, error)
 
     def inventory(self) -> Inventory:
         """See `Driver.inventory`."""

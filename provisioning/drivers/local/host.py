@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, gpus, limits
+from provisioning.drivers.local import cgroups, gpus, home_mount, limits
 from provisioning.drivers.local.environment import Environment
 from provisioning.gpu import host as hardware
 from provisioning.gpu.facts import MachineState
@@ -39,6 +39,8 @@ def node_info(
     if not environment.exists:
         warnings.append(f"No notebook environment at {environment_path}. Run `make up` to build it.")
     homes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if open_homes := home_mount.complaint(homes):
+        warnings.append(open_homes)
     return NodeInfo(
         name=name,
         cpu_milli=cpu_milli(),

@@ -1,0 +1,131 @@
+"""Where the node worker is root, a member leaves root's set-user-ID program in a home, for others to run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.drivers.local import home_mount
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.types import PoolConfig
+from tests.provisioning.local.local_support import Pool, ask
+
+SOMEBODY = 64_124
+PLANT = (
+    "(__import__('shutil').copy('/usr/bin/id', os.environ['HOME'] + '/planted'),"
+    " os.chmod(os.environ['HOME'] + '/planted', 0o6755),"
+    " os.stat(os.environ['HOME'] + '/planted').st_mode & 0o6000)[-1]"
+)
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    """A pool of root's, in folders that everybody can go through: the worst case."""
+    if os.geteuid() != 0:
+        pytest.skip("only what root runs can leave programs of root's")
+    folder = Path(tempfile.mkdtemp(prefix="berth-planted-"))
+    folder.chmod(0o755)
+    if os.statvfs(folder).f_flag & os.ST_NOSUID:
+        shutil.rmtree(folder)
+        pytest.skip("temporary folders are mounted with nosuid here")
+    made = Pool(folder)
+    yield made
+    made.close()
+    release(made)
+    shutil.rmtree(folder)
+
+
+def release(pool: Pool) -> None:
+    home_mount.release(pool.driver.homes, pool.driver.base / home_mount.LOCK)
+
+
+def plant(pool: Pool) -> Path:
+    """The program that a workspace has left, with the way to it open."""
+    seen = pool.run(pool.spec())
+    assert ask(seen, PLANT) == 0o6000
+    home = pool.driver.homes / "analysts" / "ada"
+    for path in (home, home.parent, home.parent.parent, home.parent.parent.parent):
+        path.chmod(0o755)
+    return home / "planted"
+
+
+def user_of(program: Path) -> str:
+    """Who a stranger on this machine is while running it."""
+    return subprocess.run(
+        [str(program), "-u"], user=SOMEBODY, group=SOMEBODY, extra_groups=[], cwd="/",
+        capture_output=True, text=True, timeout=20, check=True,
+    ).stdout.strip()  # fmt: skip
+
+
+def mounts(pool: Pool) -> int:
+    return Path("/proc/self/mountinfo").read_text().count(f" {pool.driver.homes} ")
+
+
+def arrange(pool: Pool) -> None:
+    pool.driver.arrange()
+    if not home_mount.closed(pool.driver.homes):
+        pytest.skip("nothing can be mounted here")
+
+
+def test_a_planted_program_has_no_power(pool):
+    arrange(pool)
+    planted = plant(pool)
+    assert planted.stat().st_uid == 0
+    assert user_of(planted) == str(SOMEBODY)
+    # It would have, without: else this test could not fail.
+    release(pool)
+    assert mounts(pool) == 0
+    assert user_of(planted) == "0"
+
+
+def test_what_was_planted_before_the_worker_began_has_none_either(pool):
+    planted = plant(pool)
+    assert user_of(planted) == "0"
+    arrange(pool)
+    assert user_of(planted) == str(SOMEBODY)
+
+
+def test_a_planted_device_is_none(pool):
+    arrange(pool)
+    device = pool.driver.homes / "device"
+    os.mknod(device, 0o600 | 0o020000, os.makedev(1, 5))
+    with pytest.raises(PermissionError):
+        device.read_bytes()
+
+
+def test_workers_that_begin_again_mount_once(pool):
+    arrange(pool)
+    for _ in range(3):
+        LocalDriver(PoolConfig("local", "local", dict(pool.driver.pool.config))).arrange()
+    assert mounts(pool) == 1
+
+
+def test_a_workspace_goes_on_while_the_mount_comes_and_goes(pool):
+    seen = pool.run(pool.spec())
+    write = "open(os.environ['HOME'] + '/note', 'a').write('x')"
+    assert ask(seen, write) == 1
+    arrange(pool)
+    assert ask(seen, write) == 1
+    release(pool)
+    assert ask(seen, write) == 1
+    assert (pool.driver.homes / "analysts" / "ada" / "note").read_text() == "xxx"
+
+
+def test_where_it_cannot_be_mounted_the_node_says_so(pool, monkeypatch, caplog):
+    def refuse(mount: dict[str, object]) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(home_mount.attach, "copy_of", refuse)
+    pool.driver.arrange()
+    (node,) = pool.driver.inventory().nodes
+    assert any("nosuid" in text and "ordinary user" in text for text in node.warnings)
+    monkeypatch.undo()
+    arrange(pool)
+    (node,) = pool.driver.inventory().nodes
+    assert not any("nosuid" in text for text in node.warnings)
