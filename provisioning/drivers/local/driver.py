@@ -322,7 +322,8 @@ class LocalDriver(Driver):
     def _require_isolation(self, sandbox: SandboxProbe) -> None:
         if limits.several_users() and sandbox.warning:
             raise IsolationRequired(
-                "Several users share this machine, so a sandbox with a network of its own is required. "
+                "Several users share this machine, so a sandbox with a network of its own and a filter of "
+                "system calls is required. "
                 f"{sandbox.warning}"
             )
         if sandbox.bwrap:

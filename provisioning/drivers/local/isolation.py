@@ -1,7 +1,8 @@
-"""Whether bubblewrap really works here, and a network of a sandbox's own: found out by running them."""
+"""Whether bubblewrap, a network of a sandbox's own and a filter work here: found out by running them."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
+from provisioning.drivers.local.seccomp import filters
 from provisioning.errors import StartFailed
 
 PROBE_TIMEOUT_S = 10
@@ -24,6 +26,7 @@ class SandboxProbe:
 
     `bwrap` is the program's path when it works, else empty with `reason`, a sentence with its fix.
     `network` are the programs that make a network of a workspace's own, or None with `network_reason`.
+    `seccomp` is the digest of the filter of system calls, or empty with `seccomp_reason`.
     """
 
     bwrap: str
@@ -31,11 +34,13 @@ class SandboxProbe:
     reason: str = ""
     network: network.Tools | None = None
     network_reason: str = ""
+    seccomp: str = ""
+    seccomp_reason: str = ""
 
     @property
     def warning(self) -> str:
         """What an operator should know and do; empty where nothing is amiss."""
-        return self.reason or self.network_reason
+        return self.reason or " ".join(filter(None, (self.network_reason, self.seccomp_reason)))
 
 
 _known: dict[str, tuple[float, SandboxProbe]] = {}
@@ -59,7 +64,7 @@ def probe() -> SandboxProbe:
     """A success is remembered by this process; a failure is tried again after a minute."""
     path = shutil.which("bwrap") or ""
     kept = _known.get(path)
-    if kept and (kept[1].network or time.monotonic() - kept[0] < RETRY_AFTER_S):
+    if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]
     found = _try(path)
     _known[path] = (time.monotonic(), found)
@@ -88,7 +93,15 @@ def _try(path: str) -> SandboxProbe:
             tools = network.tools()
             complaint = tools if isinstance(tools, str) else _try_network(path, disable_userns, tools)
             found = None if complaint or isinstance(tools, str) else tools
-            return SandboxProbe(path, disable_userns, network=found, network_reason=complaint)
+            seccomp, unfiltered = _try_filter(path, disable_userns)
+            return SandboxProbe(
+                path,
+                disable_userns,
+                network=found,
+                network_reason=complaint,
+                seccomp=seccomp,
+                seccomp_reason=unfiltered,
+            )
         said = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
     return SandboxProbe(
         "",
@@ -97,6 +110,43 @@ def _try(path: str) -> SandboxProbe:
             "Allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
             "kernel.apparmor_restrict_unprivileged_userns=0) or run on a host that does."
         ),
+    )
+
+
+def filter_files(base: Path, sandbox: SandboxProbe) -> dict[str, str]:
+    """The `files` of the launcher's plan for a sandbox of this kind. Raises `OSError`."""
+    return {"seccomp": str(filters.file_of(base, sandbox.seccomp))} if sandbox.seccomp else {}
+
+
+def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
+    """The digest of the filter that holds in a sandbox, or the empty string and a sentence why not."""
+    try:
+        wanted = filters.here()
+        with os.fdopen(os.memfd_create("filter"), "w+b") as file:
+            file.write(wanted.program)
+            file.seek(0)
+            argv = [bwrap, *namespace_argv(disable_userns=disable_userns, own_network=False)]
+            argv += [*system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev"]
+            argv += ["--seccomp", str(file.fileno()), "--", "/bin/cat", "/proc/self/status"]
+            done = subprocess.run(
+                argv,
+                capture_output=True,
+                text=True,
+                timeout=PROBE_TIMEOUT_S,
+                check=False,
+                pass_fds=(file.fileno(),),
+            )
+    except filters.NoFilter as error:
+        return "", f"Workspaces may make every system call: {error}."
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    else:
+        if "\nSeccomp:\t2\n" in done.stdout:
+            return wanted.digest, ""
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return "", (
+        f"Workspaces may make every system call: a seccomp filter does not work here ({said}). "
+        "Run nodes on a kernel with CONFIG_SECCOMP_FILTER."
     )
 
 

@@ -8,9 +8,9 @@ workspace: held here too, so that a worker killed in the middle cannot be overta
 would start the workspace twice. Both descriptors close as the program is executed; anything
 written to STATUS_FD before is the reason why it was not.
 
-`sockets` names Unix sockets to listen on, each with its path: the program inherits them, and their numbers
-take the places of `{name}` in its argv. A plan with `owner`, a process, is of a program that nobody has
-asked for yet: it inherits a pidfd of the owner as `{owner}`.
+`sockets` names Unix sockets to listen on and `files` files to read, each with its path: the program inherits
+them, and their numbers take the places of `{name}` in its argv. A plan with `owner`, a process, is of a
+program that nobody has asked for yet: it inherits a pidfd of the owner as `{owner}`.
 """
 
 # ruff: noqa: PTH105, PTH108, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
@@ -93,6 +93,8 @@ def inherited(plan: dict[str, Any]) -> dict[str, str]:
         listener.listen(BACKLOG)
         os.chdir("/")
         found["{%s}" % name] = listener.detach()
+    for name, path in plan["files"].items():
+        found["{%s}" % name] = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     if "owner" in plan:
         found["{owner}"] = os.pidfd_open(plan["owner"])
     for descriptor in found.values():

@@ -47,6 +47,7 @@ class SandboxPlan:
     their own path; `masked` are those of `PROC_MASKED` that exist here; `etc` is the folder with the files
     of `ETC_OWN`, `gateway` that of the socket to the portal. An empty `home` shows none. `readonly_at` are
     more paths here with their paths inside; `command` is instead of the agent with its configuration file.
+    Where `filtered`, the launcher puts the filter of system calls in for `{seccomp}`.
     """
 
     bwrap: str
@@ -68,6 +69,7 @@ class SandboxPlan:
     device_nodes: tuple[str, ...] = ()
     disable_userns: bool = True
     own_network: bool = False
+    filtered: bool = False
 
     @property
     def home_inside(self) -> str:
@@ -107,6 +109,8 @@ def bwrap_argv(plan: SandboxPlan) -> tuple[str, ...]:
     """The whole command: bubblewrap, the agent's Python, the agent and its configuration."""
     namespaces = namespace_argv(disable_userns=plan.disable_userns, own_network=plan.own_network)
     argv = [plan.bwrap, *namespaces, "--hostname", plan.hostname]
+    if plan.filtered:
+        argv += ["--seccomp", "{seccomp}"]
     argv += system_argv(plan.system)
     for path in ETC_SHARED:
         argv += ["--ro-bind-try", path, path]

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment
-from provisioning.drivers.local.isolation import SandboxProbe, masked_files, system_folders
+from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, APPS, RELAY, spawn
 from provisioning.drivers.local.sandbox import (
     AGENT_PATH,
@@ -203,6 +203,7 @@ class Spares:
                     "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
                     "rlimits": {"RLIMIT_CORE": 0},
                     "sockets": {"claims": str(folder.path / "claims"), "app": str(folder.path / "app.sock")},
+                    "files": filter_files(self.base.parent, kind.sandbox),
                     "owner": owner,
                 },
                 lock,
@@ -245,6 +246,7 @@ class Spares:
             masked=masked_files(),
             disable_userns=kind.sandbox.disable_userns,
             own_network=kind.sandbox.network is not None,
+            filtered=bool(kind.sandbox.seccomp),
         )
 
     def _all(self) -> list[tuple[WorkspaceDir, SpareMark]]:

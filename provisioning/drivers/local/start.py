@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment
-from provisioning.drivers.local.isolation import SandboxProbe, masked_files, system_folders
+from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, RELAY, spawn
 from provisioning.drivers.local.sandbox import NODE_PATH, RUN_PATH, SandboxPlan, bwrap_argv, hostname
 from provisioning.drivers.local.spares import write_etc
@@ -102,6 +102,7 @@ def launch(
                 "log": str(folder.launch_log),
                 "attempt": record.attempt,
                 "sockets": {"app": str(folder.app_socket(spec.ref.generation))},
+                "files": filter_files(folder.base, settings.sandbox),
                 "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
                 "rlimits": rlimits(spec.resources.memory_mib, limited=bool(groups)),
             },
@@ -338,4 +339,5 @@ def _sandbox(
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,
         own_network=settings.sandbox.network is not None,
+        filtered=bool(settings.sandbox.seccomp),
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from provisioning.drivers.local import processes
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.types import (
     AgentSpec,
@@ -122,6 +123,23 @@ class Pool:
             self.wait(lambda last=last: self.driver.ensure_deleted(last), ObservedState.ABSENT)
             assert self.pids(ref) == []
             assert not (self.home / "local" / ref.external_name).exists()
+
+
+def filters_of(pool: Pool, spec: WorkspaceSpec) -> dict[int, str]:
+    """The kernel's word on the filter of each process inside the workspace's sandbox: 2 where one holds."""
+    folder = pool.driver._dir(spec.ref)
+    launched = folder.launched()
+    assert launched is not None
+    found = {}
+    for one in processes.scan(pool.driver.instance, folder.name, spares=folder.claimed()):
+        if one.pid == launched.pid:
+            continue  # bubblewrap's own process on the outside
+        try:
+            lines = Path(f"/proc/{one.pid}/status").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        (found[one.pid],) = [line.split()[1] for line in lines if line.startswith("Seccomp:")]
+    return found
 
 
 def parent_of(pid: int) -> int:

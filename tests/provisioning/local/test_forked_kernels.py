@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_support import Pool
+from local_support import Pool, filters_of
+from proc_support import command
 from websockets.sync.client import ClientConnection, connect
 
 from portal.catalog.initial_catalog import TEMPLATES
@@ -182,6 +183,21 @@ def test_a_forked_kernel_is_like_one_that_jupyter_starts(jupyter: Jupyter, pool:
     assert jupyter.value(forked, "os.environ['JPY_PARENT_PID'] == str(os.getppid())") is True
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+def test_the_filter_of_system_calls_holds_for_kernels_and_terminals(pool: Pool, prepared: bool) -> None:
+    jupyter = Jupyter(pool, prepared=prepared)
+    status = "[line.split()[1] for line in open('/proc/self/status') if line.startswith('Seccomp:')]"
+    assert jupyter.value(jupyter.kernel(), status) == ["2"]
+    jupyter.call("POST", "/api/terminals", {})
+
+    def terminals() -> list[int]:
+        return [pid for pid in filters_of(pool, jupyter.spec) if command(pid).startswith(b"/bin/bash\0")]
+
+    until(terminals, what="no terminal began")
+    found = filters_of(pool, jupyter.spec)
+    assert set(terminals()) <= set(found) and set(found.values()) == {"2"}
+
+
 def test_two_kernels_draw_different_numbers(jupyter: Jupyter) -> None:
     draw = """[__import__("random").random(), __import__("secrets").token_hex(8),
         str(__import__("uuid").uuid4()), str(__import__("uuid").uuid1()), os.urandom(8).hex(),
@@ -230,15 +246,14 @@ def test_restart_interrupt_and_shutdown(jupyter: Jupyter) -> None:
 def test_a_kernel_can_be_connected_to_as_soon_as_jupyter_names_it(jupyter: Jupyter) -> None:
     """Who has to try again may miss the kernel's first word, and Jupyter asks anew only after a while."""
     folder = jupyter.pool.driver._dir(jupyter.spec.ref)
-    owned = processes.scan(jupyter.pool.driver.instance, folder.name, spares=folder.claimed())
+    first = processes.sandbox_init(folder.launched().pid)
     kernel = jupyter.kernel()
-    views = (Path(f"/proc/{one.pid}/root/tmp/jupyter/kernel-{kernel}.json") for one in owned)
-    info = json.loads(next(path for path in views if path.exists()).read_text())
+    info = json.loads(Path(f"/proc/{first}/root/tmp/jupyter/kernel-{kernel}.json").read_text())
     ports = [info[f"{channel}_port"] for channel in ("shell", "iopub", "control", "stdin", "hb")]
     connect_all = (
         f"import socket\nfor port in {ports}: socket.create_connection(('127.0.0.1', port), timeout=60)"
     )
-    run_in_network(owned[-1].pid, connect_all)
+    run_in_network(first, connect_all)
 
 
 def test_a_kernel_that_dies_is_started_again(jupyter: Jupyter) -> None:

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from local_support import socket_of
+from local_support import filters_of, socket_of
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -127,5 +127,6 @@ def test_marimo_opens_its_editor_and_its_websocket(make_pool):
     path = f"/ws?session_id={uuid.uuid4().hex[:12]}&file=__new__"
     with websocket(seen, path, token) as channel:
         assert json.loads(channel.recv(timeout=30))["op"] == "kernel-ready"
+        assert set(filters_of(pool, spec).values()) == {"2"}
     for pid in pool.pids(spec.ref):
         assert token.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()

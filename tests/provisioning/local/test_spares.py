@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_support import PROBE, Pool, ask, is_root
+from local_support import PROBE, Pool, ask, filters_of, is_root
 from proc_support import alive, command, contents, open_ends
 
 from provisioning import preloading
-from provisioning.drivers.local import cgroups, processes, takeover
+from provisioning.drivers.local import cgroups, isolation, processes, takeover
+from provisioning.drivers.local import driver as driver_module
 from provisioning.preloading import Recipe
 from provisioning.types import AppSpec, NodePlacement, ObservedState, Placement, WorkspaceSpec
 
@@ -257,6 +258,36 @@ def test_one_tenant_finds_nothing_of_another(pool: Pool) -> None:
     assert mine and theirs
     assert not mine & theirs
     assert not (mine | theirs) & open_ends(os.getpid())
+
+
+def test_the_filter_of_system_calls_holds_before_and_after_it_is_taken(pool: Pool) -> None:
+    ready_spares(pool)
+    outside = pool.driver.spares._all()[0][0].launched().pid
+    waiting = {
+        pid: [
+            line.split()[1] for line in _text(Path(f"/proc/{pid}/status")).splitlines() if "Seccomp:" in line
+        ]
+        for pid in marks(pool)
+        if pid != outside
+    }
+    assert len(waiting) >= 3 and list(waiting.values()) == [["2"]] * len(waiting)
+    spec = probe(pool)
+    pool.run(spec)
+    assert in_spare(pool, spec)
+    found = filters_of(pool, spec)
+    assert set(waiting) <= set(found) and set(found.values()) == {"2"}
+
+
+def test_a_spare_with_another_filter_is_not_taken_and_ends(pool: Pool, monkeypatch: Any) -> None:
+    """As after an update of Berth, or where the filter did not work a minute ago."""
+    old = ready_spares(pool)
+    real = isolation.probe()
+    unfiltered = replace(real, seccomp="", seccomp_reason="No filter.")
+    monkeypatch.setattr(driver_module, "probe", lambda: unfiltered)
+    spec = probe(pool)
+    pool.run(spec)
+    assert not in_spare(pool, spec) and folders(pool) == old
+    assert ready_spares(pool) != old
 
 
 def test_nothing_random_is_the_same_in_two_of_them(pool: Pool) -> None:

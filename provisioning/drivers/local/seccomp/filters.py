@@ -1,0 +1,59 @@
+"""The filter of this machine, and the file from which sandboxes read it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from provisioning.drivers.local.seccomp.bpf import compiled
+from provisioning.drivers.local.seccomp.profile import MACHINES, rules
+from provisioning.drivers.local.state import write_atomically
+
+FOLDER = ".seccomp"
+
+
+class NoFilter(Exception):
+    """There is no filter for this machine; the text is why, as the end of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A compiled filter and its SHA-256."""
+
+    program: bytes
+    digest: str
+
+
+@lru_cache(maxsize=1)
+def here() -> Filter:
+    """The filter for this machine, made once in a process. Raises `NoFilter`."""
+    machine = MACHINES.get(platform.machine())
+    if machine is None:
+        raise NoFilter(f"there is one for {' and '.join(MACHINES)} only, and this is {platform.machine()}")
+    try:
+        program = compiled(rules(machine, os.uname().release))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NoFilter(f"its list cannot be read, install Berth again: {error}") from error
+    return Filter(program, hashlib.sha256(program).hexdigest())
+
+
+def file_of(base: Path, digest: str) -> Path:
+    """The file of the filter of this digest, made anew where it is missing or damaged. Raises `OSError`.
+
+    `base` is the driver's folder, which no sandbox shows.
+    """
+    found = here()
+    if found.digest != digest:
+        raise ValueError("only this machine's own filter is kept")
+    path = base / FOLDER / f"{digest}.bpf"
+    try:
+        kept = path.read_bytes()
+    except FileNotFoundError:
+        kept = b""
+    if kept != found.program:
+        write_atomically(path, found.program)
+    return path

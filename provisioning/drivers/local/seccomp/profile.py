@@ -1,0 +1,136 @@
+"""What processes of a workspace may ask of the kernel: the default profile of container engines.
+
+The list is moby's (`vendor/`), read for a process without capabilities. Berth adds `ALSO_ALLOWED` and takes
+away the 32-bit conventions, by which some of its rules can be got around.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from errno import ENOSYS
+from pathlib import Path
+from typing import Any
+
+from provisioning.drivers.local.seccomp.bpf import ALLOW, ERRNO, Compare, Comparison, Rule, Rules
+
+VENDOR = Path(__file__).resolve().with_name("vendor")
+PROFILE = VENDOR / "moby" / "default.json"
+
+# The kernel asks the same of pidfd_getfd(2) as of ptrace(2), which is allowed; PyTorch passes GPU memory
+# between processes by it.
+ALSO_ALLOWED = ("pidfd_getfd",)
+# Arguments of which the kernel reads the lower 32 bits only. Comparing all 64, as libseccomp does, would let
+# a value pass that is another one to the kernel.
+HALVES = {("clone", 0), ("personality", 0), ("socket", 0)}
+HALF = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An architecture: its AUDIT_ARCH_… number, its name in the profile and its file of call numbers."""
+
+    audit: int
+    name: str
+    numbers: str
+
+
+MACHINES = {
+    "x86_64": Machine(0xC000003E, "amd64", "zsysnum_linux_amd64.go"),
+    "aarch64": Machine(0xC00000B7, "arm64", "zsysnum_linux_arm64.go"),
+}
+
+
+def numbers(machine: Machine) -> dict[str, int]:
+    """The numbers of all calls of an architecture by name. Raises `OSError`, `ValueError`."""
+    text = (VENDOR / "golang" / machine.numbers).read_text()
+    found = {name.lower(): int(number) for name, number in re.findall(r"^\tSYS_(\w+) *= (\d+)$", text, re.M)}
+    if "read" not in found:
+        raise ValueError(f"{machine.numbers} has no numbers of calls")
+    return found
+
+
+def rules(machine: Machine, release: str) -> Rules:
+    """The rules for a machine whose kernel is of this release, such as 6.1.0-18-amd64.
+
+    Raises `OSError` where a list cannot be read and `ValueError` where it says what is not understood here.
+    """
+    profile = json.loads(PROFILE.read_text())
+    known = numbers(machine)
+    calls: dict[int, list[Rule]] = {known[name]: [Rule(ALLOW)] for name in ALSO_ALLOWED}
+    newest = 0
+    for entry in profile["syscalls"]:
+        newest = max([newest, *(known[name] for name in entry["names"] if name in known)])
+        if not _applies(entry, machine, version(release)):
+            continue
+        for name in entry["names"]:
+            if name in known:  # calls of other architectures are listed too
+                calls.setdefault(known[name], []).append(_rule(name, entry))
+    return Rules(
+        architecture=machine.audit,
+        calls={number: _ordered(found) for number, found in calls.items()},
+        default=_action(profile["defaultAction"], profile.get("defaultErrnoRet")),
+        newest=newest,
+        unknown=ERRNO + ENOSYS,
+    )
+
+
+def version(release: str) -> tuple[int, int]:
+    """The first two numbers of a kernel's release or of a demand. Raises `ValueError`."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    if found is None:
+        raise ValueError(f"“{release}” is no version of a kernel")
+    return int(found[1]), int(found[2])
+
+
+def _applies(entry: Mapping[str, Any], machine: Machine, kernel: tuple[int, int]) -> bool:
+    """Whether an entry is meant for this machine and a process without capabilities."""
+    includes, excludes = entry.get("includes") or {}, entry.get("excludes") or {}
+    odd = (set(includes) | set(excludes)) - {"arches", "caps", "minKernel"}
+    if odd:
+        raise ValueError(f"the profile has conditions that are not understood: {sorted(odd)}")
+    if includes.get("caps") or ("arches" in includes and machine.name not in includes["arches"]):
+        return False
+    if "minKernel" in includes and kernel < version(includes["minKernel"]):
+        return False
+    if "minKernel" in excludes and kernel >= version(excludes["minKernel"]):
+        return False
+    return machine.name not in excludes.get("arches", ())
+
+
+def _rule(name: str, entry: Mapping[str, Any]) -> Rule:
+    arguments = entry.get("args") or []
+    if len({argument["index"] for argument in arguments}) != len(arguments):
+        raise ValueError(f"the profile compares an argument of {name} twice in one rule")
+    return Rule(
+        _action(entry["action"], entry.get("errnoRet")),
+        tuple(_comparison(name, argument) for argument in arguments),
+    )
+
+
+def _comparison(name: str, argument: Mapping[str, Any]) -> Comparison:
+    index, compare, value = argument["index"], Compare(argument["op"]), argument["value"]
+    other = argument.get("valueTwo", 0)
+    if (name, index) not in HALVES or not 0 <= value <= HALF or not 0 <= other <= HALF:
+        raise ValueError(f"the profile compares argument {index} of {name} in a way that is not understood")
+    if compare is Compare.MASKED_EQ:
+        return Comparison(index, compare, other, mask=value)
+    return Comparison(index, compare, value)
+
+
+def _action(name: str, errno: int | None) -> int:
+    if name == "SCMP_ACT_ALLOW":
+        return ALLOW
+    if name == "SCMP_ACT_ERRNO" and errno:
+        return ERRNO + errno
+    raise ValueError(f"the profile has an action that is not understood: {name}")
+
+
+def _ordered(found: list[Rule]) -> tuple[Rule, ...]:
+    """As libseccomp has it: a rule without comparisons decides alone."""
+    plain = {rule for rule in found if not rule.comparisons}
+    if len(plain) > 1:
+        raise ValueError("the profile both allows and refuses a call")
+    return tuple(plain or found)
