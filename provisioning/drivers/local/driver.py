@@ -19,6 +19,7 @@ from typing import ClassVar
 from provisioning.driver import Driver, Plane
 from provisioning.drivers.local import (
     cgroups,
+    disk,
     environment,
     gpus,
     home_mount,
@@ -184,6 +185,7 @@ class LocalDriver(Driver):
                 if seen.state in GOING and not network.ways_out(folder.path):
                     start_network(folder, settings)  # its worker was killed before it had one
                 return seen
+            disk.require_room(self.homes)
             devices = self._devices(here)
             if not take_over_spare(spec, folder, settings, devices, self.spares):
                 launch(spec, folder, settings, devices, operation_lock=lock)

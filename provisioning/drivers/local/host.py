@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
-from provisioning.drivers.local import cgroups, gpus, home_mount, limits
+from provisioning.drivers.local import cgroups, disk, gpus, home_mount, limits
 from provisioning.drivers.local.environment import Environment
 from provisioning.gpu import host as hardware
 from provisioning.gpu.facts import MachineState
@@ -41,11 +40,13 @@ def node_info(
     homes.mkdir(mode=0o700, parents=True, exist_ok=True)
     if open_homes := home_mount.complaint(homes):
         warnings.append(open_homes)
+    if short := disk.warning(homes):
+        warnings.append(short)
     return NodeInfo(
         name=name,
         cpu_milli=cpu_milli(),
         memory_mib=memory_mib(),
-        disk_mib=shutil.disk_usage(homes).free >> 20,
+        disk_mib=disk.available_mib(homes),
         devices=scan.devices,
         programs=environment.programs(),
         isolation=isolation,
