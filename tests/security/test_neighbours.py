@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from portal.embedded import authority
-from provisioning.drivers.local import network
+from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.isolation import probe
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec
@@ -117,6 +117,20 @@ def test_what_an_app_listens_on_is_not_on_this_machine(pool: Pool) -> None:
     for port in record.ports:
         with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
             pass
+
+
+def test_a_sandbox_that_has_no_users_yet_is_waited_for() -> None:
+    """Its rules could not be loaded before bubblewrap has written the maps of its user namespace."""
+    with subprocess.Popen(["unshare", "-U", "-n", "-p", "-f", "sleep", "20"]) as outer:
+        try:
+            child = eventually(lambda: processes.children_of(outer.pid) or None, limit_s=10, what="a child")[
+                0
+            ]
+            assert processes.is_namespace_init(child)
+            assert processes.sandbox_init(outer.pid, timeout_s=0.05) is None
+        finally:
+            os.kill(child, signal.SIGKILL)
+            outer.wait(10)
 
 
 # --- neighbours ----------------------------------------------------------------------------------

@@ -185,15 +185,32 @@ def sandbox_init(outer: int, *, timeout_s: float = 0.0) -> int | None:
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        try:
-            children = (PROC / str(outer) / "task" / str(outer) / "children").read_text().split()
-        except OSError:
+        children = children_of(outer)
+        if children is None:
             return None
-        if len(children) == 1 and is_namespace_init(int(children[0])):
-            return int(children[0])
+        if len(children) == 1 and is_namespace_init(children[0]) and _has_users(children[0]):
+            return children[0]
         if time.monotonic() >= deadline:
             return None
         time.sleep(0.002)
+
+
+def children_of(pid: int) -> list[int] | None:
+    """The children of a process; None when it is gone."""
+    try:
+        return [
+            int(child) for child in (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
+        ]
+    except OSError:
+        return None
+
+
+def _has_users(pid: int) -> bool:
+    """Whether its user namespace has its maps: bubblewrap writes them after the process has begun."""
+    try:
+        return all((PROC / str(pid) / name).read_bytes() for name in ("uid_map", "gid_map"))
+    except OSError:
+        return False
 
 
 def is_namespace_init(pid: int, *, depth: int = 0) -> bool:
