@@ -11,7 +11,7 @@ from threading import Lock
 
 from django.contrib.sessions.backends.base import SessionBase
 from django.contrib.sessions.models import Session
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponseBase
 from django.utils import timezone
 
@@ -49,11 +49,10 @@ def note(session: SessionBase) -> None:
     key = session.session_key
     seen = UserSession.objects.filter(key=key, last_seen_at__lt=now - PAUSE)
     try:
-        with transaction.atomic():
-            # One from before there was a longest time ends when it was to end.
-            if seen.update(last_seen_at=now) and BEGAN_AT in session:
-                rows = Session.objects.filter(session_key=key)
-                rows.update(expire_date=session.get_expiry_date())
+        # One from before there was a longest time ends when it was to end.
+        if seen.update(last_seen_at=now) and BEGAN_AT in session:
+            rows = Session.objects.filter(session_key=key)
+            rows.update(expire_date=session.get_expiry_date())
     except DatabaseError as error:
         # A disk that is full, or a database that only reads: whoever is signed in still sees the portal.
         log.warning("that a session is in use was not noted: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -207,14 +208,15 @@ class MessageViewSet(ListViewSet):
     scopes = SCOPES
     ordering = ("-id",)
 
+    @cached_property
     def _channel(self) -> Channel:
         return selectors.channel_by_id(self.request.user, self.kwargs["channel_id"])
 
     def get_queryset(self) -> Any:
-        return selectors.messages_of(self._channel())
+        return selectors.messages_of(self._channel)
 
     def get_serializer_context(self) -> dict[str, Any]:
-        only_sees = policies.only_sees(self.request.user, self._channel().team)
+        only_sees = policies.only_sees(self.request.user, self._channel.team)
         return {**super().get_serializer_context(), "only_sees": only_sees}
 
 

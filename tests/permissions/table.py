@@ -506,8 +506,16 @@ GET    scim/v2/Bulk                                         401 401 401 401 401 
 POST   scim/v2/Bulk                                         401 401 401 401 401 401 401 401   -
 GET    scim/v2/.search                                      401 401 401 401 401 401 401 401   -
 POST   scim/v2/.search                                      401 401 401 401 401 401 401 401   -
+GET    scim/v2/Users/.search                                401 401 401 401 401 401 401 401   -
 POST   scim/v2/Users/.search                                401 401 401 401 401 401 401 401   -
+PUT    scim/v2/Users/.search                                401 401 401 401 401 401 401 401   -
+PATCH  scim/v2/Users/.search                                401 401 401 401 401 401 401 401   -
+DELETE scim/v2/Users/.search                                401 401 401 401 401 401 401 401   -
+GET    scim/v2/Groups/.search                               401 401 401 401 401 401 401 401   -
 POST   scim/v2/Groups/.search                               401 401 401 401 401 401 401 401   -
+PUT    scim/v2/Groups/.search                               401 401 401 401 401 401 401 401   -
+PATCH  scim/v2/Groups/.search                               401 401 401 401 401 401 401 401   -
+DELETE scim/v2/Groups/.search                               401 401 401 401 401 401 401 401   -
 GET    scim/                                                404 404 404 404 404 404 404 404   -
 
 # --- agents ---
