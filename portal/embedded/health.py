@@ -19,7 +19,7 @@ from portal.accounts.models import FailureWindow
 from portal.common import storage
 from portal.common.reasons.codes import CommonCode
 from portal.embedded.configs import HEALTH_HOST
-from portal.embedded.probes import http_status, redis_client
+from portal.embedded.probes import http_status, port_open, redis_client
 from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
 
 ROLES = {
@@ -49,6 +49,9 @@ def check() -> list[Part]:
     gateway = _gateway()
     if gateway is not None:
         parts.append(gateway)
+    node_gateway = _node_gateway()
+    if node_gateway is not None:
+        parts.append(node_gateway)
     return parts + [_role(role, pulses) for role in ROLES]
 
 
@@ -170,6 +173,19 @@ def _gateway() -> Part | None:
         fix = "Look at gateway.log; nobody gets into a workspace until it runs."
         return Part("gateway", ok=False, detail=seen, fix=fix)
     return Part("gateway", ok=True, detail=_milliseconds(started))
+
+
+def _node_gateway() -> Part | None:
+    """The way into the workspaces of this machine, where we know its address: `BERTH_NODE_GATEWAY_URL`."""
+    url = os.environ.get("BERTH_NODE_GATEWAY_URL")
+    if not url:
+        return None
+    parts = urlsplit(url)
+    started = time.monotonic()
+    if not port_open(parts.port or 443, parts.hostname or "127.0.0.1"):
+        fix = "Look at node-gateway.log; workspaces run on, but nobody gets into one until it runs."
+        return Part("node gateway", ok=False, detail="does not answer", fix=fix)
+    return Part("node gateway", ok=True, detail=_milliseconds(started))
 
 
 def _role(role: str, pulses: dict[str, float] | None) -> Part:

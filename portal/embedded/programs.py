@@ -54,6 +54,7 @@ def programs(
         **instance.portal_environ(environ),
         "BERTH_PROXY_URL": f"http://{_front(instance)}",
         "BERTH_GATEWAY_URL": instance.gateway_url,
+        "BERTH_NODE_GATEWAY_URL": f"https://127.0.0.1:{instance.node_gateway_port}",
     }
     bare = bare_environ(environ)
     node_environ = instance.node_environ(environ, secrets["redis_node"])

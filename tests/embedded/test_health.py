@@ -57,6 +57,13 @@ def test_a_gateway_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.django_db
+def test_a_gateway_of_the_node_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_NODE_GATEWAY_URL", "https://127.0.0.1:9")
+    found = parts(monkeypatch, {name: time.time() for name in ALL})
+    assert not found["node gateway"].ok and "node-gateway.log" in found["node gateway"].fix
+
+
+@pytest.mark.django_db
 def test_a_silent_process_is_named_with_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     found = parts(monkeypatch, {"control@a": now - 60, "node@a": now, "node@b": now - 3600, "beat@a": now})
