@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import os
 
-from celery import Celery
 from celery.signals import setup_logging
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
 from django.conf import settings
 
-from provisioning import heartbeat
-from provisioning.celery_config import configure
+from provisioning import heartbeat, signing
+from provisioning.celery_config import CONTROL_QUEUE, configure
+from provisioning.signed_celery import Identity, SignedCelery
 
-app = Celery("berth-control")
-configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
+
+def believed() -> signing.Keys:
+    """Public keys of the control plane itself and of all nodes. Raises `ValueError` or `OSError`."""
+    own = signing.public_keys(signing.public_text(settings.BERTH_CONTROL_KEY))
+    return {**signing.node_keys(settings.BERTH_NODE_KEYS_DIR), signing.CONTROL: own}
+
+
+app = SignedCelery(
+    "berth-control",
+    identity=Identity(
+        name=signing.CONTROL,
+        key=lambda: settings.BERTH_CONTROL_KEY,
+        keys=believed,
+        queues=lambda: (CONTROL_QUEUE,),
+    ),
+)
+configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue=CONTROL_QUEUE)
 heartbeat.install(app)
 app.autodiscover_tasks(
     [

@@ -56,6 +56,10 @@ if not SECRET_KEY:
 # Keys that were the secret key before: what they have signed still counts.
 SECRET_KEY_FALLBACKS = env.list("BERTH_SECRET_KEY_FALLBACKS", default=[])
 BERTH_GATEWAY_SECRET = secret("BERTH_GATEWAY_SECRET", "gateway_secret")
+# What the control plane signs with; public keys of nodes; nodes that work for pools which are on no node.
+BERTH_CONTROL_KEY = secret("BERTH_CONTROL_KEY", "control_key")
+BERTH_NODE_KEYS_DIR = BERTH_HOME / "keys" / "nodes"
+BERTH_ENGINE_NODES = env.list("BERTH_ENGINE_NODES", default=[BERTH_NODE_NAME])
 # Addresses of proxies in front of the front door, and the secret by which one on this machine proves itself.
 try:
     BERTH_TRUSTED_PROXIES = tuple(

@@ -24,14 +24,24 @@ def _share_what_is_loaded(**_: object) -> None:
     gc.freeze()
 
 
-def configure(app: Celery, *, broker_url: str, default_queue: str) -> None:
-    """Settings that hold for the control plane and the node plane alike."""
+def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledged: str = "") -> None:
+    """Settings that hold for the control plane and the node plane alike.
+
+    `unacknowledged` begins the keys of messages that a worker has taken and not done yet: what a node has
+    taken, no other may read.
+    """
     worker_before_create_process.connect(_share_what_is_loaded)
     app.conf.update(
         broker_url=broker_url,
         task_default_queue=default_queue,
         broker_transport_options={
             "global_keyprefix": KEY_PREFIX,
+            **{
+                f"{name}_key": f"{unacknowledged}{name}"
+                for name in ("unacked", "unacked_index", "unacked_mutex")
+            },
+            # One list for a queue: nothing here has a priority.
+            "priority_steps": [0],
             # A message whose worker died comes back after this; the sweep is faster anyway.
             "visibility_timeout": 120,
             "socket_timeout": 10,
@@ -52,6 +62,8 @@ def configure(app: Celery, *, broker_url: str, default_queue: str) -> None:
         task_soft_time_limit=50,
         worker_prefetch_multiplier=1,
         worker_send_task_events=False,
+        # Whoever may publish there could end every worker.
+        worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
         timezone="UTC",
         enable_utc=True,

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
+from django.conf import settings
 from kombu.exceptions import OperationalError
 
 from portal.celery import app as control_app
 from provisioning import messages
+from provisioning.celery_config import node_queue
 from provisioning.node.worker import app as node_app
+from provisioning.signing import CONTROL
 from provisioning.types import Command
+from tests.senders import sent_by
 
 control_app.loader.import_default_modules()
 node_app.loader.import_default_modules()
@@ -22,13 +26,14 @@ node_app.loader.import_default_modules()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One task on its way. `due_at` and `expires_at` are UTC seconds since the epoch."""
+    """One task on its way. `due_at` and `expires_at` are UTC seconds since the epoch; signed by `sender`."""
 
     task: str
     queue: str
     kwargs: dict[str, Any]
     due_at: float
     expires_at: float
+    sender: str = CONTROL
 
     @property
     def command(self) -> Command:
@@ -42,6 +47,8 @@ class Broker:
 
     messages: list[Message] = field(default_factory=list)
     away: bool = False
+    node: str = ""
+    """The node, as a sender, that works at a task now."""
 
     def __iter__(self) -> Iterator[Message]:
         return iter(list(self.messages))
@@ -58,6 +65,7 @@ class Broker:
         queue: str = "",
         countdown: float | None = None,
         expires: float | None = None,
+        sender: str = CONTROL,
         **_: Any,
     ) -> None:
         """What Celery's `send_task` does, with the JSON form of the arguments."""
@@ -66,7 +74,12 @@ class Broker:
             raise OperationalError("no broker")
         now = time.time()
         body = json.loads(json.dumps(kwargs or {}))
-        self.messages.append(Message(name, queue, body, now + (countdown or 0), now + (expires or 10**9)))
+        due_at, expires_at = now + (countdown or 0), now + (expires or 10**9)
+        self.messages.append(Message(name, queue, body, due_at, expires_at, sender))
+
+    def send_from_node(self, name: str, **options: Any) -> None:
+        """The same for the node whose task is being delivered."""
+        self.send_task(name, sender=self.node or node_queue(settings.BERTH_NODE_NAME), **options)
 
     @property
     def tasks(self) -> list[str]:
@@ -93,9 +106,15 @@ class Broker:
         """Run one message's task here and now, as its worker would. It stays wherever it is."""
         for app in (control_app, node_app):
             task = app.tasks.get(message.task)
-            if task is not None:
-                task.run(**json.loads(json.dumps(message.kwargs)))
-                return
+            if task is None:
+                continue
+            self.node = message.queue if message.queue.startswith("node.") else ""
+            try:
+                with sent_by(message.sender, task):
+                    task.run(**json.loads(json.dumps(message.kwargs)))
+            finally:
+                self.node = ""
+            return
         raise AssertionError(f"no plane has a task {message.task}")
 
     def run(self, *, limit: int = 10_000) -> int:

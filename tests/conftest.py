@@ -48,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.BERTH_HOME = _scratch
     settings.SECRET_KEY = "a secret key for tests alone, of some length"
     settings.BERTH_GATEWAY_SECRET = "a gateway secret for tests alone"
+    settings.BERTH_CONTROL_KEY = "c0" * 32
+    settings.BERTH_NODE_KEYS_DIR = _scratch / "keys" / "nodes"
     settings.BERTH_REDIS_URL = settings.CELERY_BROKER_URL = NO_REDIS
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # Static files come from the source tree: no test needs collectstatic.
@@ -93,7 +95,7 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
     broker = Broker()
     monkeypatch.setattr(control_app, "send_task", broker.send_task)
-    monkeypatch.setattr(node_app, "send_task", broker.send_task)
+    monkeypatch.setattr(node_app, "send_task", broker.send_from_node)
     monkeypatch.setattr(live, "connection", AwayRedis)
     monkeypatch.setattr(publishing, "routes_connection", AwayRedis)
     return broker

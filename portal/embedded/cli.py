@@ -67,6 +67,8 @@ def render(instance: Instance, environ: Mapping[str, str], console: Console) -> 
         "gateway_secret": "BERTH_GATEWAY_SECRET",
         "redis_control": "BERTH_REDIS_PASSWORD",
         "redis_node": "BERTH_NODE_REDIS_PASSWORD",
+        "control_key": "BERTH_CONTROL_KEY",
+        "node_key": "BERTH_NODE_KEY",
     }
     missing = [name for name in variables.values() if not environ.get(name)]
     if missing:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from portal.embedded import authority, traefik
-from portal.embedded.environment import Instance, write_file
+from portal.embedded.console import Problem
+from portal.embedded.environment import NODE_NAME, Instance, redis_user_of, write_file
+from provisioning import signing
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.node.gateway import Certificates, caddy_config
 
@@ -20,10 +23,10 @@ HEALTH_HOST = "health.berth.internal"
 
 
 def write(instance: Instance, secrets: Mapping[str, str]) -> None:
-    """Write every file under `run`, for this user only. Raises `OSError`."""
+    """Write every file under `run` and `keys`, for this user only. Raises `OSError` or `Problem`."""
     run = instance.run_dir
     issued = authority.ensure(run / "tls")
-    passwords = {user: secrets[f"redis_{user}"] for user in ("control", "node")}
+    write_public_keys(instance, secrets)
     routes = traefik_routes(
         domain=instance.domain,
         web_url=instance.web_url,
@@ -42,7 +45,8 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
     )
     write_file(run / "node-gateway.json", gateway)
     write_file(run / "redis.conf", redis_conf(instance))
-    write_file(run / "redis.acl", redis_acl(passwords))
+    node = RedisNode(instance.node_name, secrets["redis_node"], engine=True)
+    write_file(run / "redis.acl", redis_acl(secrets["redis_control"], [node]))
     write_file(run / "traefik.yml", traefik_static(instance, gateway_secret=secrets["gateway_secret"]))
     write_file(run / "traefik-routes.yml", routes)
 
@@ -79,27 +83,75 @@ def redis_conf(instance: Instance) -> str:
     )
 
 
-def redis_acl(passwords: Mapping[str, str]) -> str:
-    """Two users, each with what it needs; passwords only as their hashes."""
+def write_public_keys(instance: Instance, secrets: Mapping[str, str]) -> None:
+    """Write the keys by which control plane and nodes believe each other. Raises `OSError` or `Problem`.
 
-    def user(name: str, *rules: str) -> str:
-        digest = hashlib.sha256(passwords[name].encode()).hexdigest()
+    Keys of other nodes in the folder stay.
+    """
+    nodes = instance.keys_dir / "nodes"
+    nodes.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        own, node = (signing.public_text(secrets[name]) for name in ("control_key", "node_key"))
+    except ValueError as error:
+        raise Problem(f"BERTH_CONTROL_KEY or BERTH_NODE_KEY: {error}.", "Set it anew.") from error
+    write_file(instance.keys_dir / "control.pub", own + "\n")
+    write_file(nodes / f"{instance.node_name}.pub", node + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class RedisNode:
+    """A node as a user of Redis. With `engine` it works for the pools that are on no node."""
+
+    name: str
+    password: str
+    engine: bool = False
+
+
+# Where kombu notes which queues an exchange has.
+_BINDINGS = ("_kombu.binding.", "_kombu.binding_permanent.")
+# Keys bound what most commands reach. Off is what has no keys: upkeep, scripts but one's own, channels, and
+# whatever shows names of keys.
+_NODE_COMMANDS = (
+    "+@all", "-@admin", "-@dangerous", "-@scripting", "-@pubsub", "-scan", "-randomkey", "-dbsize", "-client",
+    "+client|setinfo", "+client|setname", "+info", "+evalsha", "+script|load",
+)  # fmt: skip
+
+
+def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
+    """The users: the control plane, and one for each node with what it needs; passwords only as their hashes.
+
+    A node has its own queue, its own answers to waiting requests, and what it has taken and not done yet. It
+    adds to the control plane's queue and reads nothing there. Not: routes, sessions, tokens, other nodes.
+    """
+
+    def user(name: str, password: str, *rules: str) -> str:
+        digest = hashlib.sha256(password.encode()).hexdigest()
         return " ".join(("user", name, "reset", "on", f"#{digest}", *rules))
+
+    def of(node: RedisNode) -> str:
+        if not NODE_NAME.fullmatch(node.name):
+            raise ValueError(f"not a node's name: {node.name!r}")
+        queues = [f"node.{node.name}", *(["engine"] if node.engine else [])]
+        return user(
+            redis_user_of(node.name), node.password,
+            *(f"~berth:q:{prefix}{queue}" for queue in queues for prefix in ("", *_BINDINGS)),
+            *(f"~berth:reply:{queue}:*" for queue in queues),
+            f"~berth:q:node.{node.name}:*",
+            *_NODE_COMMANDS,
+            "(~berth:q:control +lpush +llen)",
+            *(f"(~berth:q:{prefix}control +sadd)" for prefix in _BINDINGS),
+            "(~berth:q:pulse +hset +hdel +hget +hgetall)",
+            "(~berth:q:samples +hset +expire)",
+        )  # fmt: skip
 
     return "\n".join(
         (
             "user default reset off",
-            user("control", "~*", "&*", "+@all"),
-            # Celery's queues and fan-out, and answers to the portal. Not: routes, sessions, tokens.
-            user(
-                "node", "~berth:q:*", "~berth:reply:*", "&berth:q:*",
-                # A subscription to a pattern must be allowed in just its words.
-                "&berth:q:/0.celery.pidbox",
-                "+@all", "-@admin", "-@dangerous", "+info",
-            ),
+            user("control", control_password, "~*", "&*", "+@all"),
+            *map(of, nodes),
             "",
         )
-    )  # fmt: skip
+    )
 
 
 def traefik_static(instance: Instance, *, gateway_secret: str) -> str:

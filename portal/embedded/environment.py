@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import socket
 import tempfile
@@ -17,10 +18,13 @@ from portal.embedded.console import Problem
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds manage.py, the requirements and the packages."""
 
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+"""It stands in names of queues, files and Redis users, and in patterns of keys."""
+
 MARKER = "BERTH_SERVICE"
 """Environment variable `<instance id>:<service>` by which a later start recognises leftovers."""
 
-SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node")
+SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "control_key", "node_key")
 
 # The node plane and the servers get these from our own environment, and nothing else.
 _PASSED_ON = (
@@ -32,6 +36,7 @@ _PASSED_ON_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "PIP_", "DBUS_")
 _SECRET_VARIABLES = (
     "BERTH_SECRET_KEY",
     "BERTH_SECRET_KEY_FALLBACKS",
+    "BERTH_CONTROL_KEY",
     "BERTH_GATEWAY_SECRET",
     "BERTH_REDIS_URL",
     "BERTH_REDIS_PASSWORD",
@@ -88,6 +93,12 @@ class Instance:
                 f"BERTH_PUBLIC_URL is “{public_url}”, which is not a web address.",
                 "Give it like https://berth.example.org.",
             )
+        node_name = environ.get("BERTH_NODE_NAME") or socket.gethostname()
+        if not NODE_NAME.fullmatch(node_name):
+            raise Problem(
+                f"BERTH_NODE_NAME is “{node_name}”, which is no name of a node.",
+                "Use letters, digits, dots, hyphens and underscores, at most 120.",
+            )
         proxies = (part.strip() for part in environ.get("BERTH_TRUSTED_PROXIES", "").split(","))
         return cls(
             home=home,
@@ -101,7 +112,7 @@ class Instance:
             bind=environ.get("BERTH_BIND") or "127.0.0.1",
             domain=domain,
             public_url=public_url,
-            node_name=environ.get("BERTH_NODE_NAME") or socket.gethostname(),
+            node_name=node_name,
             agent_url=environ.get("BERTH_AGENT_URL") or f"http://127.0.0.1:{web_port}",
             multiuser=environ.get("BERTH_MULTIUSER", "").lower() in {"1", "true", "yes", "on"},
             trusted_proxies=tuple(part for part in proxies if part),
@@ -149,6 +160,16 @@ class Instance:
         """What answers for web and the gateway while they are away."""
         return f"http://127.0.0.1:{self.outage_port}"
 
+    @property
+    def keys_dir(self) -> Path:
+        """Public keys by which control plane and nodes know each other."""
+        return self.home / "keys"
+
+    @property
+    def redis_node_user(self) -> str:
+        """This node's user of Redis."""
+        return redis_user_of(self.node_name)
+
     def redis_url(self, user: str, password: str) -> str:
         return f"redis://{user}:{password}@127.0.0.1:{self.redis_port}/0"
 
@@ -174,7 +195,9 @@ class Instance:
         """For web, control, beat and the preparation: our own environment; secrets stay in their files."""
         return {**environ, **self.variables(), "PYTHONUNBUFFERED": "1"}
 
-    def node_environ(self, environ: Mapping[str, str], node_password: str) -> dict[str, str]:
+    def node_environ(
+        self, environ: Mapping[str, str], *, node_password: str, node_key: str
+    ) -> dict[str, str]:
         """For the node worker: no database, no portal secret, and Redis as its own restricted user."""
         kept = {
             key: value
@@ -185,9 +208,15 @@ class Instance:
             **bare_environ(environ),
             **kept,
             **self.variables(),
-            "BERTH_NODE_REDIS_URL": self.redis_url("node", node_password),
+            "BERTH_NODE_REDIS_URL": self.redis_url(self.redis_node_user, node_password),
+            "BERTH_NODE_KEY": node_key,
             "PYTHONUNBUFFERED": "1",
         }
+
+
+def redis_user_of(node_name: str) -> str:
+    """The user of Redis that is a node's."""
+    return f"node-{node_name}"
 
 
 def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:

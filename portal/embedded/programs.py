@@ -57,7 +57,9 @@ def programs(
         "BERTH_NODE_GATEWAY_URL": f"https://127.0.0.1:{instance.node_gateway_port}",
     }
     bare = bare_environ(environ)
-    node_environ = instance.node_environ(environ, secrets["redis_node"])
+    node_environ = instance.node_environ(
+        environ, node_password=secrets["redis_node"], node_key=secrets["node_key"]
+    )
 
     def pulse(name: str) -> Callable[[float], bool]:
         return probes.pulse_since(control_url, PULSE_KEY, name)

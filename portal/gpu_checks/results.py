@@ -30,6 +30,7 @@ from portal.gpu_checks.runs import (
     record,
     send_on_commit,
 )
+from portal.inventory import node_messages
 from portal.inventory.cordons import cordon_device, display_name, lift_cordon, notify_operators
 from portal.inventory.domain_events import InventoryApplied, NodesChanged
 from portal.inventory.models import CordonCause, Device
@@ -40,6 +41,16 @@ from provisioning.types import DeviceKind
 
 CAUSE = {CheckKind.CHECK: CordonCause.CHECK, CheckKind.SCRUB: CordonCause.SCRUB}
 MAX_PROGRESS_LENGTH = 500
+
+
+def of_its_node(run: str, lease: str) -> bool:
+    """Whether the message comes from the node that was asked, under the run's present lease."""
+    try:
+        found = GpuCheckRun.objects.filter(pk=UUID(run), lease=lease).select_related("device__node__pool")
+    except ValueError:
+        return False
+    held = found.first() if lease else None
+    return held is not None and node_messages.is_of(held.device.node.pool, held.device.node.name)
 
 
 def apply_progress(*, run_id: UUID, lease: str, progress: dict[str, Any]) -> bool:

@@ -16,13 +16,14 @@ def check_gpus() -> None:
     policy.run()
 
 
-@app.task(name="control.gpu_check_progress")
+@app.task(name="control.gpu_check_progress", from_nodes=True)
 def gpu_check_progress(run: str, lease: str, progress: dict[str, Any]) -> None:
-    results.apply_progress(run_id=UUID(run), lease=lease, progress=progress)
+    if results.of_its_node(run, lease):
+        results.apply_progress(run_id=UUID(run), lease=lease, progress=progress)
 
 
-@app.task(name="control.apply_gpu_check")
+@app.task(name="control.apply_gpu_check", from_nodes=True)
 def apply_gpu_check(answer: dict[str, Any]) -> None:
     found = received(answer, CheckAnswer, of="a GPU check")
-    if found is not None:
+    if found is not None and results.of_its_node(found.run, found.lease):
         results.apply_answer(found)

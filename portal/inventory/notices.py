@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -15,6 +15,7 @@ from portal.events import services as events
 from portal.inventory.models import Node, Pool
 
 FOLD = timedelta(minutes=15)
+REFUSED_FOLD = timedelta(days=1)
 MAX_NAMED = 3
 """Nodes that a title names; more are the pool's."""
 
@@ -55,8 +56,41 @@ def devices_out(pool: Pool, kind: str, counts: Sequence[tuple[Node, int]]) -> No
     _tell(pool, f"device.{kind}", title, body, url)
 
 
+def clock_off(node: str, off_s: float) -> None:
+    """A node and the control plane disagree about the time, so that messages are refused."""
+    title = _("The clock of %(node)s is wrong") % {"node": node}
+    body = _(
+        "It differs by %(seconds)d seconds from that of the control plane. Nothing can be started or stopped "
+        "there until both are synchronised; what runs there goes on."
+    ) % {"seconds": abs(round(off_s))}
+    _tell_operators("node.clock_off", title, body)
+
+
+def messages_refused(claimed: str, reason: str) -> None:
+    """Somebody sent messages that do not count. Told once a day: a flood is one notice."""
+    body = {
+        "unsigned": _(
+            "They carry no signature. Right after an upgrade these are what the older version had sent, and "
+            "are sent again; at any other time somebody else writes to Redis."
+        ),
+        "unknown_sender": _("No public key is known for their sender."),
+        "wrong_node": _(
+            "A node spoke for another node or pool. Look at that node: it may be in other hands."
+        ),
+    }.get(reason, _("Their signature is not for what they say. Somebody else may know a password of Redis."))
+    title = _("Messages of %(sender)s were refused") % {"sender": claimed or _("nobody")}
+    _tell_operators("node.message_refused", title, body)
+
+
+def _tell_operators(kind: str, title: str, body: str) -> None:
+    events.notify(_operators(), kind, title, body, "/pools/", fold=REFUSED_FOLD)
+
+
+def _operators() -> QuerySet[User]:
+    return User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
+
+
 def _tell(pool: Pool, kind: str, title: str, body: str, url: str) -> None:
-    operators = User.objects.filter(Q(is_operator=True) | Q(is_superuser=True), is_active=True)
     if pool.simulated:
         title = _("Simulated: %(title)s") % {"title": title}
-    events.notify(operators, kind, title, body, url, fold=FOLD)
+    events.notify(_operators(), kind, title, body, url, fold=FOLD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portal.inventory import node_commands, services
+from portal.inventory import node_commands, node_messages, services
 from portal.inventory.models import Pool
 from portal.inventory.node_messages import received
 from provisioning import messages
@@ -31,10 +31,13 @@ def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, A
         return
     of = f"the pool {pool.slug}"
     if inventory is not None:
-        if (seen := received(inventory, Inventory, of=of)) is not None:
+        seen = received(inventory, Inventory, of=of)
+        if seen is not None and node_messages.inventory_counts(pool, seen):
             services.apply_inventory(pool=pool, inventory=seen)
-    elif failure is not None and (refused := received(failure, Failure, of=of)) is not None:
-        services.apply_inventory_failure(pool=pool, failure=refused)
+    elif failure is not None:
+        refused = received(failure, Failure, of=of)
+        if refused is not None and node_messages.is_of_the_pool(pool):
+            services.apply_inventory_failure(pool=pool, failure=refused)
 
 
 def ask(pool: Pool) -> None:

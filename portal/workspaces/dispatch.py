@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ from django.utils import timezone
 from portal.common.errors import Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.inventory import node_commands
+from portal.inventory import node_commands, node_messages
 from portal.inventory.models import Allocation, Node, Pool
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
@@ -160,6 +159,12 @@ def first_node(workspace: Workspace, allocations: list[Allocation]) -> str:
     return node.name if node else ""
 
 
+def node_asked(workspace: Workspace) -> str:
+    """The node that the workspace's commands go to now."""
+    held = workspace.allocations.filter(released_at=None).order_by("node__name")
+    return held.values_list("node__name", flat=True).first() or first_node(workspace, [])
+
+
 def send_orphan_command(pool: Pool, node_name: str, ref: WorkspaceRef, op: Op) -> None:
     """Stop or delete something that no workspace stands behind; nobody waits for the answer."""
     command = Command(
@@ -188,8 +193,8 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
     pool = workspace.pool
     if pool is None:
         return workspace.status.log_tail
-    reply_key = f"{REPLY_PREFIX}logs:{uuid.uuid4().hex}"
     queue = node_commands.queue_of(pool, first_node(workspace, held_by(workspace)))
+    reply_key = f"{REPLY_PREFIX}{queue}:logs:{uuid.uuid4().hex}"
     unavailable = Unavailable(Reason(WorkspaceCode.NODE_SILENT))
     sent = node_commands.send(
         "node.read_logs",
@@ -211,7 +216,9 @@ def read_logs(workspace: Workspace, *, tail_lines: int) -> str:
         raise unavailable from error
     if answer is None:
         raise unavailable
-    body: dict[str, str] = json.loads(answer[1])
+    body = node_messages.sealed_reply(answer[1], key=reply_key, queue=queue)
+    if body is None:
+        raise unavailable
     if "error" in body:
         raise Unavailable(Reason(WorkspaceCode.LOG_NOT_READ, {"message": body["error"]}))
     return body["text"]

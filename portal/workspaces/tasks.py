@@ -7,7 +7,7 @@ from uuid import UUID
 
 from portal.celery import app
 from portal.inventory.node_messages import received
-from portal.workspaces import homes, housekeeping, reconcile, results
+from portal.workspaces import answers, homes, housekeeping, reconcile, results
 from portal.workspaces.gateway import publishing
 from provisioning.types import HomeDeleted, Result
 
@@ -22,10 +22,10 @@ def reconcile_one(workspace_id: str) -> None:
     reconcile.reconcile(UUID(workspace_id))
 
 
-@app.task(name="control.apply_result")
+@app.task(name="control.apply_result", from_nodes=True)
 def apply_result(result: dict[str, Any]) -> None:
     found = received(result, Result, of="a node worker")
-    if found is not None:
+    if found is not None and answers.of_a_command(found):
         results.apply_result(found)
 
 
@@ -34,10 +34,10 @@ def delete_homes() -> None:
     homes.sweep()
 
 
-@app.task(name="control.apply_home_deleted")
+@app.task(name="control.apply_home_deleted", from_nodes=True)
 def apply_home_deleted(answer: dict[str, Any]) -> None:
     found = received(answer, HomeDeleted, of="a node worker")
-    if found is not None:
+    if found is not None and answers.of_a_deletion(found):
         homes.apply(found)
 
 
@@ -46,9 +46,10 @@ def sweep_orphans() -> None:
     housekeeping.ask_for_owned()
 
 
-@app.task(name="control.apply_owned")
+@app.task(name="control.apply_owned", from_nodes=True)
 def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
-    housekeeping.apply_owned(pool, node, owned)
+    if answers.of_a_listing(pool, node):
+        housekeeping.apply_owned(pool, node, owned)
 
 
 @app.task(name="control.sync_gateway")

@@ -27,9 +27,9 @@ from provisioning.check_messages import REPARTITION, SCRUB, CheckAnswer, CheckCo
 from provisioning.driver import Driver
 from provisioning.errors import Unclean
 from provisioning.gpu.check.types import Progress
+from provisioning.node.local_settings import driver_for
 from provisioning.node.tasks import failure_of
 from provisioning.node.worker import app
-from provisioning.registry import driver_for
 from provisioning.types import Failure
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import threading
 
 from celery.signals import worker_process_init
 
+from provisioning.node.local_settings import driver_for
 from provisioning.node.worker import WORKER_PID
-from provisioning.registry import driver_for
 from provisioning.types import PoolConfig
 
 log = logging.getLogger(__name__)

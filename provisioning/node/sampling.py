@@ -10,7 +10,6 @@ import ctypes
 import json
 import logging
 import os
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -23,6 +22,7 @@ from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX
 from provisioning.gpu.problems import LIBRARY
 from provisioning.gpu.samples import Sample
+from provisioning.node.identity import node_name
 
 if TYPE_CHECKING:
     from provisioning.gpu.rollup import Rollup
@@ -44,10 +44,6 @@ def has_library() -> bool:
     except OSError:
         return False
     return True
-
-
-def node_name() -> str:
-    return os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
 
 
 class Sender:

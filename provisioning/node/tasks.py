@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -15,8 +14,8 @@ from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, REPLY_PREFIX
 from provisioning.errors import BackendUnavailable, ProvisioningError, Stale
 from provisioning.node import preparing
+from provisioning.node.local_settings import driver_for
 from provisioning.node.worker import app
-from provisioning.registry import driver_for
 from provisioning.types import (
     Command,
     Failure,
@@ -98,7 +97,7 @@ def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_
         redis.Redis.from_url(app.conf.broker_url, socket_timeout=5) as connection,
         connection.pipeline() as pipe,
     ):
-        pipe.rpush(reply_key, json.dumps(answer))
+        pipe.rpush(reply_key, app.seal(answer, key=reply_key))
         pipe.expire(reply_key, REPLY_TTL_S)
         pipe.execute()
 

@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from celery import Celery
 from celery.signals import worker_ready
 
 from provisioning import heartbeat
-from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure
-from provisioning.node import sampling
+from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, configure, node_queue
+from provisioning.node import identity, sampling
+from provisioning.signed_celery import SignedCelery
 
 WORKER_PID = os.getpid()
 """The worker itself: its pool's processes are forked from it and come and go."""
 
-app = Celery("berth-node", include=["provisioning.node.tasks", "provisioning.node.gpu_tasks"])
+app: SignedCelery = SignedCelery(
+    "berth-node",
+    identity=identity.of_this_node(lambda: app.amqp.queues.consume_from),
+    include=["provisioning.node.tasks", "provisioning.node.gpu_tasks"],
+)
 configure(
     app,
     broker_url=os.environ.get("BERTH_NODE_REDIS_URL", "redis://127.0.0.1:8002/0"),
     default_queue=ENGINE_QUEUE,
+    unacknowledged=f"{node_queue(identity.node_name())}:",
 )
 heartbeat.install(app)
 sampling.install(app)

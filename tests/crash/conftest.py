@@ -49,7 +49,7 @@ def _broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
     broker = Broker()
     monkeypatch.setattr(control_app, "send_task", broker.send_task)
-    monkeypatch.setattr(node_app, "send_task", broker.send_task)
+    monkeypatch.setattr(node_app, "send_task", broker.send_from_node)
     monkeypatch.setattr(live, "connection", AwayRedis)
     monkeypatch.setattr(publishing, "routes_connection", AwayRedis)
     return broker
@@ -129,6 +129,8 @@ def planes(
     settings.BERTH_AGENT_URL = "http://127.0.0.1:1"
     monkeypatch.setenv("BERTH_NODE_NAME", "node-1")
     home = tmp_path / "home"
+    monkeypatch.setenv("BERTH_HOME", str(home))
+    monkeypatch.setenv("BERTH_NODE_ENVIRONMENT", str(tmp_path / "none"))
     pool = inventory.create_pool(
         actor=SYSTEM,
         slug="this-machine",

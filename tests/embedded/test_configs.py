@@ -48,8 +48,9 @@ def test_redis_listens_on_loopback_with_named_users_only(fixed: Instance) -> Non
 
 
 def test_passwords_stand_in_the_acl_file_as_hashes_only() -> None:
-    passwords = {"control": "one", "node": "two"}
-    text = configs.redis_acl(passwords)
+    passwords = {"control": "one", "node-a": "two", "node-b": "three"}
+    nodes = [configs.RedisNode("a", "two", engine=True), configs.RedisNode("b", "three")]
+    text = configs.redis_acl("one", nodes)
     assert text.splitlines()[0] == "user default reset off"
     for name, password in passwords.items():
         digest = hashlib.sha256(password.encode()).hexdigest()

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from portal.embedded.environment import ROOT, Instance
+from provisioning.signing import public_text
 
 # Of what may be left off as a whole.
 OPTIONAL_SECRETS = {"BERTH_PROXY_SECRET", "BERTH_AUDIT_WEBHOOK_SECRET", "BERTH_OIDC_CLIENT_SECRET"}
@@ -33,11 +34,14 @@ def test_every_process_of_the_embedded_mode_is_there(compose: dict[str, Any]) ->
 def test_only_the_control_plane_has_the_database_and_the_secrets(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
         environment = service.get("environment", {})
-        for variable in ("DATABASE_URL", "BERTH_SECRET_KEY", "BERTH_REDIS_URL"):
-            assert (variable in environment) == (name in CONTROL_PLANE), (name, variable)
+        for variable in ("DATABASE_URL", "BERTH_SECRET_KEY", "BERTH_REDIS_URL", "BERTH_CONTROL_KEY"):
+            # `render` has it for a moment, to write the public one.
+            wanted = name in CONTROL_PLANE or (variable, name) == ("BERTH_CONTROL_KEY", "render")
+            assert (variable in environment) == wanted, (name, variable)
     node = compose["services"]["node"]["environment"]
     assert not [name for name in node if "SECRET" in name or "PASSWORD" in name]
-    assert "redis://node:" in node["BERTH_NODE_REDIS_URL"]
+    assert node["BERTH_NODE_REDIS_URL"].startswith("redis://node-${BERTH_NODE_NAME")
+    assert [name for name in node if name.endswith("_KEY")] == ["BERTH_NODE_KEY"]
 
 
 def test_no_secret_is_on_a_command_line(compose: dict[str, Any]) -> None:
@@ -87,6 +91,8 @@ def test_render_writes_what_the_servers_read(instance: Instance) -> None:
         "BERTH_GATEWAY_SECRET": "gateway-secret",
         "BERTH_REDIS_PASSWORD": "control-password",
         "BERTH_NODE_REDIS_PASSWORD": "node-password",
+        "BERTH_CONTROL_KEY": "c0" * 32,
+        "BERTH_NODE_KEY": "a0" * 32,
     }
     argv = [sys.executable, "-m", "portal.embedded", "render"]
     done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True)
@@ -100,6 +106,11 @@ def test_render_writes_what_the_servers_read(instance: Instance) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in written.values()} == {0o600}
     assert "/gateway/gateway-secret/auth" in written["traefik-routes.yml"].read_text()
     assert not (instance.home / "secrets").exists()
+    public = {path.name: path.read_text().strip() for path in instance.keys_dir.rglob("*.pub")}
+    assert public == {
+        "control.pub": public_text("c0" * 32),
+        f"{instance.node_name}.pub": public_text("a0" * 32),
+    }
 
     del environ["BERTH_NODE_REDIS_PASSWORD"]
     done = subprocess.run(argv, cwd=ROOT, env=environ, capture_output=True, text=True)

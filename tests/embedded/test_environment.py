@@ -29,6 +29,12 @@ def test_two_services_on_one_port_are_refused() -> None:
         Instance.from_environ({"BERTH_PORT": "9000", "BERTH_REDIS_PORT": "9001"})
 
 
+@pytest.mark.parametrize("value", ["*", "a b", "a/b", "../a", "a~b", "-a", "é", "a" * 121])
+def test_a_node_name_that_could_be_a_pattern_or_a_path_is_refused(value: str) -> None:
+    with pytest.raises(Problem, match="BERTH_NODE_NAME"):
+        Instance.from_environ({"BERTH_NODE_NAME": value})
+
+
 @pytest.mark.parametrize("value", ["berth.example.org", "ftp://berth.example.org", "https://"])
 def test_what_is_not_a_web_address_is_refused(value: str) -> None:
     with pytest.raises(Problem, match="BERTH_PUBLIC_URL"):
@@ -54,15 +60,17 @@ def test_the_node_plane_gets_no_secret_of_the_portal(instance: Instance) -> None
         "BERTH_ADMIN_PASSWORD": "s5",
         "DATABASE_URL": "postgres://u:s6@h/d",
         "PGPASSWORD": "s7",
+        "BERTH_CONTROL_KEY": "s8",
         "BERTH_HEARTBEAT_S": "5",
         "BERTH_SERVICE": "other:up",
     }
-    node = instance.node_environ(outer, "node-password")
-    assert node["BERTH_NODE_REDIS_URL"] == f"redis://node:node-password@127.0.0.1:{instance.redis_port}/0"
+    node = instance.node_environ(outer, node_password="node-password", node_key="node-key")
+    url = f"redis://node-node-a:node-password@127.0.0.1:{instance.redis_port}/0"
+    assert (node["BERTH_NODE_REDIS_URL"], node["BERTH_NODE_KEY"]) == (url, "node-key")
     assert node["BERTH_HEARTBEAT_S"] == "5"
     assert node["BERTH_NODE_NAME"] == "node-a"
     assert node["PATH"] == "/usr/bin"
-    assert not [value for value in node.values() if value in {f"s{n}" for n in range(1, 8)} or "s3" in value]
+    assert not [value for value in node.values() if value in {f"s{n}" for n in range(1, 9)} or "s3" in value]
     assert "BERTH_SERVICE" not in node
     assert bare_environ(outer) == {"PATH": "/usr/bin"}
 
@@ -72,7 +80,7 @@ def test_secrets_are_made_once_and_only_for_this_user(tmp_path: Path) -> None:
     again, made_again = ensure_secrets(tmp_path)
     assert made and not made_again
     assert first == again
-    assert len(set(first.values())) == len(first) == 4
+    assert len(set(first.values())) == len(first) == 6
     assert all(len(value) >= 40 for value in first.values())
     assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "secrets").iterdir()} == {0o600}

@@ -165,7 +165,7 @@ def test_each_process_knows_only_what_it_needs(running: Running) -> None:
     for name, row in running.services().items():
         environ = processes.environ_of(row["pid"])
         seen = {key for key, value in secrets.items() if any(value in text for text in environ.values())}
-        assert seen == ({"redis_node"} if name == "node" else set()), name
+        assert seen == ({"redis_node", "node_key"} if name == "node" else set()), name
         argv = Path(f"/proc/{row['pid']}/cmdline").read_bytes().decode()
         assert not any(value in argv for value in secrets.values()), name
 
@@ -174,7 +174,9 @@ def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> No
     import redis
 
     secrets = running.instance.home / "secrets"
-    url = running.instance.redis_url("node", (secrets / "redis_node").read_text().strip())
+    url = running.instance.redis_url(
+        running.instance.redis_node_user, (secrets / "redis_node").read_text().strip()
+    )
     with probes.redis_client(url) as node:
         assert node.hgetall("berth:q:pulse")
         for attempt in (

@@ -21,6 +21,7 @@ from provisioning.gpu.rollup import Rollup, merge, minute
 from provisioning.gpu.samples import Sample
 from tests.factories import local_pool_with, node_info
 from tests.inventory.sampled import NOON, apply, rollup
+from tests.senders import sent_by
 
 pytestmark = pytest.mark.django_db
 UUID = "GPU-node-1-0"
@@ -183,9 +184,10 @@ def test_the_tasks_do_it():
     import time
 
     start_s = int(time.time()) // 60 * 60 - 60
-    tasks["control.apply_samples"](
-        pool_slug="this-machine", node_name="node-1", rollups=[rollup(UUID, start_s, [5] * 60)]
-    )
+    with sent_by("node.node-1"):
+        tasks["control.apply_samples"].run(
+            pool_slug="this-machine", node_name="node-1", rollups=[rollup(UUID, start_s, [5] * 60)]
+        )
     tasks["control.roll_up_samples"]()
     tasks["control.forget_samples"]()
     assert DeviceHour.objects.get().gpu_pct_s == 300

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 from redis import Redis
 
 from portal.embedded.environment import ROOT
@@ -23,7 +22,10 @@ from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, ENGINE_QUEUE, KEY_PREFIX, configure
 from provisioning.check_messages import CheckCommand
 from provisioning.drivers.simulated import hardware
+from provisioning.signed_celery import Identity, SignedCelery
+from provisioning.signing import CONTROL, public_text
 from provisioning.types import PoolConfig
+from tests.senders import CONTROL_KEY, NODE_KEY
 from tests.workspaces.gateway.gateway_support import redis_url as redis_url
 
 pytestmark = pytest.mark.engine
@@ -35,7 +37,7 @@ class Node:
 
     def __init__(self, url: str, process: subprocess.Popen[bytes], tmp_path: Path) -> None:
         self.process, self._redis = process, Redis.from_url(url)
-        self._app = Celery("test")
+        self._app = SignedCelery("test", identity=Identity(CONTROL, lambda: CONTROL_KEY, dict, tuple))
         configure(self._app, broker_url=url, default_queue=ENGINE_QUEUE)
         config = {"state": str(tmp_path / "sim"), "nodes": 1, "gpus": 2, "check_s": CHECK_S}
         self.pool = PoolConfig("trial", "simulated", config)
@@ -85,7 +87,13 @@ def worker(url: str, tmp_path: Path) -> Iterator[Node]:
         "-c", "1",
         "-n", "node@test", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING",
     ]  # fmt: skip
-    environment = {**os.environ, "BERTH_NODE_REDIS_URL": url, "BERTH_HOME": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "BERTH_NODE_REDIS_URL": url,
+        "BERTH_HOME": str(tmp_path),
+        "BERTH_NODE_KEY": NODE_KEY,
+        "BERTH_CONTROL_PUBLIC_KEY": public_text(CONTROL_KEY),
+    }
     with subprocess.Popen(argv, cwd=ROOT, env=environment, start_new_session=True) as process:
         try:
             yield Node(url, process, tmp_path)

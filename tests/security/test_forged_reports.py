@@ -18,6 +18,7 @@ from portal.workspaces.secrets import agent_token
 from provisioning import messages
 from provisioning.node import tasks as node_tasks
 from provisioning.types import Inventory, NodeInfo, Observation, ObservedState, Op, Result
+from tests.senders import sent_by
 from tests.workspaces.helpers import run_until_ready, taken
 
 pytestmark = pytest.mark.django_db
@@ -143,7 +144,8 @@ def test_a_result_of_a_node_that_does_not_hold_is_dropped(
     good = messages.dump(
         Result(command.op, command.ref, command.lease, Observation(command.ref, ObservedState.FAILED))
     )
-    workspace_tasks.apply_result({**good, "observation": {**good["observation"], **forged}})
+    with sent_by("node.node-1"):
+        workspace_tasks.apply_result.run({**good, "observation": {**good["observation"], **forged}})
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
     assert "is left out" in caplog.text
@@ -156,7 +158,8 @@ def test_a_result_nested_without_end_is_dropped(make, alice, local_pool, sent):
     for _ in range(20_000):
         deep = [deep]
     good = messages.dump(Result(command.op, command.ref, command.lease))
-    workspace_tasks.apply_result({**good, "observation": deep})
+    with sent_by("node.node-1"):
+        workspace_tasks.apply_result.run({**good, "observation": deep})
     workspace.refresh_from_db()
     assert workspace.state == State.PROVISIONING
 
@@ -181,7 +184,8 @@ def test_an_inventory_that_does_not_hold_is_dropped(local_pool, forged, caplog):
         Inventory((NodeInfo(node.name, cpu_milli=5, memory_mib=5, disk_mib=5),), frozenset(), observed_at=1.0)
     )
     good["nodes"][0].update(forged)
-    inventory_tasks.apply_inventory(local_pool.slug, good, None)
+    with sent_by("node.node-1"):
+        inventory_tasks.apply_inventory.run(local_pool.slug, good, None)
     after = Node.objects.get(pool=local_pool)
     assert (after.cpu_milli, after.memory_mib, after.disk_mib) == (
         node.cpu_milli,
@@ -194,9 +198,9 @@ def test_an_inventory_that_does_not_hold_is_dropped(local_pool, forged, caplog):
 def test_texts_of_a_node_lose_what_no_database_takes(local_pool):
     node = Node.objects.get(pool=local_pool)
     info = NodeInfo(node.name, cpu_milli=5, memory_mib=5, disk_mib=5, accelerator_note="a\x00b\ud800")
-    inventory_tasks.apply_inventory(
-        local_pool.slug, messages.dump(Inventory((info,), frozenset(), observed_at=1.0)), None
-    )
+    seen = messages.dump(Inventory((info,), frozenset(), observed_at=1.0))
+    with sent_by("node.node-1"):
+        inventory_tasks.apply_inventory.run(local_pool.slug, seen, None)
     assert Node.objects.get(pool=local_pool).accelerator_note == "ab?"
 
 

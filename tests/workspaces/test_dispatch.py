@@ -14,6 +14,7 @@ from portal.workspaces.lifecycle import State
 from provisioning import messages
 from provisioning.types import Command, Op
 from tests.factories import WorkspaceFactory
+from tests.senders import NODE_KEY, OTHER_KEY, sealed, trust
 from tests.sweeps import sweep
 from tests.workspaces.helpers import active, answer, run_until_ready, taken
 
@@ -131,7 +132,8 @@ def test_a_catalog_that_changes_does_not_change_what_runs(make, alice, local_poo
 class Answering:
     """A Redis that has one reply for each reader."""
 
-    replies: list[bytes] = []
+    replies: list[dict[str, str]] = []
+    by = {"name": "node-1", "private": NODE_KEY}
 
     def __enter__(self):
         return self
@@ -140,14 +142,19 @@ class Answering:
         return None
 
     def blpop(self, keys, timeout):
-        assert keys[0].startswith("berth:reply:logs:")
-        return (keys[0].encode(), self.replies.pop(0)) if self.replies else None
+        assert keys[0].startswith("berth:reply:node.node-1:logs:")
+        if not self.replies:
+            return None
+        return keys[0].encode(), sealed(self.replies.pop(0), key=keys[0], **self.by)
 
 
 @pytest.fixture
-def replies(monkeypatch):
+def replies(monkeypatch, settings, tmp_path):
     import redis
 
+    settings.BERTH_NODE_KEYS_DIR = tmp_path / "keys"
+    trust(tmp_path / "keys", "node-1", NODE_KEY)
+    trust(tmp_path / "keys", "node-2", OTHER_KEY)
     Answering.replies = []
     monkeypatch.setattr(redis.Redis, "from_url", lambda *_, **__: Answering())
     return Answering.replies
@@ -156,7 +163,7 @@ def replies(monkeypatch):
 def test_logs_are_asked_of_the_node_and_waited_for(make, alice, local_pool, sent, replies):
     workspace = make(alice)
     run_until_ready(sent, workspace)
-    replies.append(json.dumps({"text": "line 1\nline 2"}).encode())
+    replies.append({"text": "line 1\nline 2"})
     assert services.read_logs(workspace=workspace, tail_lines=7) == "line 1\nline 2"
     (message,) = sent.of("node.read_logs")
     assert message.queue == "node.node-1"
@@ -169,8 +176,24 @@ def test_a_node_that_cannot_read_the_log_says_why(make, alice, local_pool, sent,
 
     workspace = make(alice)
     run_until_ready(sent, workspace)
-    replies.append(json.dumps({"error": "The disk is gone."}).encode())
+    replies.append({"error": "The disk is gone."})
     with pytest.raises(Unavailable, match="The disk is gone"):
+        services.read_logs(workspace=workspace)
+
+
+@pytest.mark.parametrize(
+    ("name", "private"), [("node-2", OTHER_KEY), ("node-1", OTHER_KEY), ("node-3", NODE_KEY)]
+)
+def test_a_log_that_another_node_has_written_is_not_shown(
+    make, alice, local_pool, sent, replies, monkeypatch, name, private
+):
+    from portal.common.errors import Unavailable
+
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    monkeypatch.setattr(Answering, "by", {"name": name, "private": private})
+    replies.append({"text": "Type your password here."})
+    with pytest.raises(Unavailable):
         services.read_logs(workspace=workspace)
 
 

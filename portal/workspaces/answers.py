@@ -1,0 +1,44 @@
+"""Whether an answer comes from the node that was asked; others are refused, and operators told.
+
+An answer under a lease that the row no longer holds is late, as after a move, and simply does not count.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from portal.inventory import node_messages
+from portal.inventory.models import Pool
+from portal.workspaces import dispatch
+from portal.workspaces.models import HomeDeletion, Workspace
+from provisioning.types import HomeDeleted, Result
+
+
+def of_a_command(result: Result) -> bool:
+    """Of the node to which the workspace's command went."""
+    try:
+        key = UUID(result.ref.workspace_id)
+    except ValueError:
+        return False
+    if not result.lease:
+        return False
+    workspace = Workspace.objects.filter(pk=key, lease=result.lease).select_related("pool").first()
+    if workspace is None or workspace.pool is None:
+        return False
+    node = dispatch.node_asked(workspace) if workspace.pool.runs_on_node else ""
+    return node_messages.is_of(workspace.pool, node)
+
+
+def of_a_deletion(answer: HomeDeleted) -> bool:
+    """Of the node whose home was to be deleted."""
+    if not answer.lease or not answer.deletion.isdecimal():
+        return False
+    found = HomeDeletion.objects.filter(pk=int(answer.deletion), lease=answer.lease)
+    deletion = found.select_related("node__pool").first()
+    return deletion is not None and node_messages.is_of(deletion.node.pool, deletion.node.name)
+
+
+def of_a_listing(pool_slug: str, node_name: str) -> bool:
+    """Of the very node that tells what it has, in a pool of its own."""
+    pool = Pool.objects.filter(slug=pool_slug).first()
+    return pool is not None and node_messages.is_of_the_pool(pool, [node_name])

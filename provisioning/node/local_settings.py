@@ -1,0 +1,115 @@
+"""What of a pool's configuration this node decides itself, whatever a message says.
+
+`BERTH_HOME`, `BERTH_HOMES_DIR`, the environment of notebooks, `BERTH_SANDBOX`, `BERTH_EGRESS` and `BERTH_EGRESS_ALLOW` are the
+node's. A pool's configuration may ask for more isolation than that, never for less.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from provisioning import registry
+from provisioning.driver import Driver
+from provisioning.drivers.local import network
+from provisioning.drivers.local.network import CLOSED, Egress, Network, Policy
+from provisioning.errors import InvalidSpec
+from provisioning.types import JsonScalar, PoolConfig
+
+LOCAL = "local"
+SANDBOXES = ("none", "auto", "bwrap")
+"""From the loosest to the tightest."""
+EGRESSES = (Egress.OPEN, Egress.LIST, Egress.NONE)
+
+
+def driver_for(pool: PoolConfig) -> Driver:
+    """The driver of a pool that a message describes, within this node's settings.
+
+    Raises `ProvisioningError`.
+    """
+    return registry.driver_for(within(pool, os.environ))
+
+
+def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
+    """The pool as this node takes it. Raises `InvalidSpec`, with the way out, for what would loosen it."""
+    if pool.driver != LOCAL:
+        return pool
+    home = os.path.realpath(environ.get("BERTH_HOME") or "var")
+    environment = environ.get("BERTH_NODE_ENVIRONMENT") or str(Path(home) / "environments" / "notebook")
+    homes = os.path.realpath(environ.get("BERTH_HOMES_DIR") or Path(home) / "homes")
+    _same(pool.config, "home", home, "BERTH_HOME")
+    _same(pool.config, "homes", homes, "BERTH_HOMES_DIR")
+    _same(pool.config, "environment", environment, "BERTH_NODE_ENVIRONMENT")
+    policy = _egress(pool.config, environ)
+    return replace(
+        pool,
+        config={
+            **pool.config,
+            "home": home,
+            "homes": homes,
+            "environment": environment,
+            "sandbox": _sandbox(pool.config, environ),
+            "egress": policy.egress.value,
+            "egress_allow": ",".join(map(str, policy.allowed)),
+        },
+    )
+
+
+def _same(config: Mapping[str, JsonScalar], name: str, own: str, variable: str) -> None:
+    asked = config.get(name)
+    if asked and os.path.realpath(str(asked)) != os.path.realpath(own):
+        raise InvalidSpec(
+            f"The pool sets {name} to another folder than its node. Take it out of the pool's configuration, "
+            f"and set {variable} on the node."
+        )
+
+
+def _sandbox(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> str:
+    floor = environ.get("BERTH_SANDBOX") or "auto"
+    asked = str(config.get("sandbox") or floor)
+    for value, where in ((floor, "BERTH_SANDBOX"), (asked, "sandbox")):
+        if value not in SANDBOXES:
+            raise InvalidSpec(f"{where}={value} is unknown. Set it to auto, bwrap or none.")
+    if asked == "none" != floor:
+        raise InvalidSpec(
+            "The pool asks for sandbox=none, which this node does not allow. Take it out of the pool's "
+            "configuration, or set BERTH_SANDBOX=none on the node."
+        )
+    return max(floor, asked, key=SANDBOXES.index)
+
+
+def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> Policy:
+    floor = network.policy_of(environ.get("BERTH_EGRESS") or "open", environ.get("BERTH_EGRESS_ALLOW") or "")
+    asked = network.policy_of(
+        str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or "")
+    )
+    egress = max(floor.egress, asked.egress, key=EGRESSES.index)
+    if egress is not asked.egress:
+        # The pool's own list was meant for a looser node: what the node allows is what there is.
+        return floor
+    if not config.get("egress_allow"):
+        return Policy(egress, floor.allowed)
+    for one in asked.allowed:
+        if not _reachable(one, floor):
+            raise InvalidSpec(
+                f"The pool's egress_allow names {one}, which this node does not allow. Take it out of the "
+                "pool's configuration, or add it to BERTH_EGRESS_ALLOW on the node."
+            )
+    return Policy(egress, asked.allowed)
+
+
+def _reachable(one: Network, floor: Policy) -> bool:
+    """Whether a workspace may reach the whole network where only the node has a say."""
+    if any(_within(one, allowed) for allowed in floor.allowed):
+        return True
+    if floor.egress is not Egress.OPEN:
+        return False
+    closed = map(ipaddress.ip_network, CLOSED)
+    return not any(one.version == two.version and one.overlaps(two) for two in closed)
+
+
+def _within(one: Network, other: Network) -> bool:
+    return one.version == other.version and one.subnet_of(other)  # type: ignore[arg-type]

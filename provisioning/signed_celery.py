@@ -1,0 +1,216 @@
+"""Celery applications whose messages are signed, and whose workers run nothing that is not.
+
+Both sit where no task can be forgotten: every sending goes through `send_task`, and every message of a worker
+through the strategy of its task, before anything of it is run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any
+
+from celery import Celery, Task, current_task
+from celery.worker import strategy as celery_strategy
+from msgspec import Meta
+
+from provisioning import signing
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.signing import (
+    ANSWER_MAX_AGE_S,
+    CONTROL,
+    LEEWAY_S,
+    Keys,
+    Refusal,
+    Refused,
+    Seen,
+    Short,
+    Signer,
+)
+
+log = logging.getLogger(__name__)
+
+STAMP = "berth_stamp"
+SENDER = "berth_sender"
+SEALED = "reply"
+TELL_EVERY_S = 60.0
+REFUSED_TASK = "control.message_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedReport:
+    """What a worker tells of messages that it has dropped: `count` for one reason, and the last one's task.
+
+    `claimed` is who is said to have sent them. `off_s` is how far their time was from the worker's.
+    """
+
+    claimed: Short
+    reason: Short
+    task: Short
+    count: Annotated[int, Meta(ge=0, le=10**9)]
+    off_s: Annotated[float, Meta(ge=-1e11, le=1e11)]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who an application is, and whom it believes. `keys` are read anew each time that they are asked for."""
+
+    name: str
+    key: Callable[[], str]
+    keys: Callable[[], Keys]
+    queues: Callable[[], Collection[str]]
+    """The queues that it works for: what is addressed to another one is refused."""
+
+
+class SignedTask(Task):  # type: ignore[misc]
+    """A task that its worker runs for signed messages only; for nodes' where it is declared `from_nodes`."""
+
+    Strategy = "provisioning.signed_celery:strategy"
+    abstract = True
+    from_nodes = False
+
+
+class SignedCelery(Celery):  # type: ignore[misc]
+    """A Celery application that signs what it sends in the name of `identity`."""
+
+    task_cls = SignedTask
+
+    def __init__(self, main: str, *, identity: Identity, **options: Any) -> None:
+        super().__init__(main, **options)
+        self.identity = identity
+        self.gate = Gate(identity)
+        self._signer: Signer | None = None
+
+    def send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        """As Celery's. Raises `ValueError` where there is no key."""
+        to = str(options.get("queue") or self.conf.task_default_queue)
+        body = [list(args or ()), dict(kwargs or {})]
+        stamp = self._own_signer().stamp(name, to, body, now=time.time())
+        headers = {**(options.pop("headers", None) or {}), STAMP: stamp}
+        return super().send_task(name, args, kwargs, headers=headers, **options)
+
+    def seal(self, body: Any, *, key: str) -> str:
+        """What is written under a key of Redis for who waits there. Raises `ValueError` without a key."""
+        stamp = self._own_signer().stamp(SEALED, key, body, now=time.time())
+        return json.dumps({"body": body, "stamp": stamp})
+
+    def unseal(self, raw: bytes, *, key: str) -> tuple[str, Any]:
+        """The sender and the body of what `seal` made for this key. Raises `Refused`."""
+        try:
+            found = json.loads(raw)
+            body, stamp = found["body"], found["stamp"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise Refused(Refusal.UNSIGNED) from None
+        sealed = signing.check(stamp, task=SEALED, body=body, to=(key,), keys=self.identity.keys())
+        return sealed.sender, body
+
+    def _own_signer(self) -> Signer:
+        if self._signer is None:
+            self._signer = Signer(self.identity.name, self.identity.key())
+        return self._signer
+
+
+@dataclass
+class Gate:
+    """Decides in a worker's main process which messages count."""
+
+    identity: Identity
+    refused: Counter[str] = field(default_factory=Counter)
+    """How many messages were dropped since the worker began, by reason."""
+    _seen: Seen = field(default_factory=Seen)
+    _keys: Keys = field(default_factory=dict)
+    _told_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    _told: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def admit(self, headers: dict[str, Any], payload: Any, *, from_nodes: bool) -> str:
+        """The sender of a message that counts. Raises `Refused`."""
+        body = _body_of(headers, payload)
+        stamp, task = headers.get(STAMP), str(headers.get("task"))
+        to = self.identity.queues()
+        try:
+            found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
+        except Refused as refused:
+            if refused.reason not in {Refusal.UNKNOWN_SENDER, Refusal.FORGED}:
+                raise
+            # A node may be new, and a key another one since this process began.
+            self._keys = self.identity.keys()
+            found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
+        now = time.time()
+        if found.sender == self.identity.name == CONTROL:
+            return CONTROL
+        if found.sender == CONTROL:
+            signing.check_age(found, now=now, max_age_s=LEEWAY_S)
+            self._seen.once(found, now=now)
+        elif not from_nodes or headers.get("eta"):
+            raise Refused(Refusal.NOT_ALLOWED, found.sender)
+        else:
+            # It may come twice, as its worker may be killed: leases and rows decide whether it still counts.
+            signing.check_age(found, now=now, max_age_s=ANSWER_MAX_AGE_S)
+        return found.sender
+
+    def note(self, app: Celery, refused: Refused, task: str) -> None:
+        """Count, and say once a minute for each sender and reason: in the log, and to the control plane."""
+        self.refused[refused.reason.value] += 1
+        sender = refused.sender[:120]
+        if len(self._told) > 1000:
+            self._told.clear()
+            self._told_at.clear()
+        key = (sender, refused.reason.value)
+        self._told[key] += 1
+        now = time.monotonic()
+        if now - self._told_at.get(key, float("-inf")) < TELL_EVERY_S:
+            return
+        self._told_at[key] = now
+        count = self._told.pop(key)
+        log.warning(
+            "%d messages dropped (%s): the last one is %s of %s, %.0f s off; %d since this worker began",
+            *(count, refused.reason.value, _short(task), _short(sender or "nobody"), refused.off_s),
+            sum(self.refused.values()),
+        )
+        report = RefusedReport(
+            _short(sender), refused.reason.value, _short(task), count, round(refused.off_s, 1)
+        )
+        try:
+            app.send_task(REFUSED_TASK, kwargs={"report": asdict(report)}, queue=CONTROL_QUEUE, expires=3600)
+        except Exception as error:
+            log.warning("that messages were dropped was not told: %s", error)
+
+
+def strategy(task: SignedTask, app: SignedCelery, consumer: Any, **options: Any) -> Callable[..., Any]:
+    """Celery's own strategy, behind the gate."""
+    handle = celery_strategy.default(task, app, consumer, **options)
+
+    def gated(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **rest: Any) -> Any:
+        try:
+            if body is not None:
+                raise Refused(Refusal.UNSIGNED)  # the form before protocol 2, which has no headers
+            sender = app.gate.admit(message.headers, message.payload, from_nodes=task.from_nodes)
+        except Refused as refused:
+            app.gate.note(app, refused, task.name)
+            ack(log, consumer.connection_errors)
+            return None
+        message.headers[SENDER] = sender
+        return handle(message, body, ack, reject, callbacks, **rest)
+
+    return gated
+
+
+def sender() -> str:
+    """Who sent the message of the task that runs: `control`, `node.<name>`; empty outside of a task."""
+    return str(current_task.request.get(SENDER) or "") if current_task else ""
+
+
+def _body_of(headers: dict[str, Any], payload: Any) -> list[Any]:
+    """Arguments of the message, which may have nothing else done after it. Raises `Refused`."""
+    well = isinstance(payload, list) and len(payload) == 3 and isinstance(payload[2], dict)
+    if not well or any(payload[2].values()) or headers.get("group"):
+        raise Refused(Refusal.UNSIGNED)
+    return [payload[0], payload[1]]
+
+
+def _short(text: str) -> str:
+    return text[:120].encode("unicode_escape").decode()[:200]

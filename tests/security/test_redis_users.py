@@ -1,0 +1,259 @@
+"""Redis as a node has it, attacked: a real server with the real users, and a real worker of a node."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from portal.embedded import configs
+from portal.embedded.environment import ROOT
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
+from provisioning.signed_celery import STAMP, Identity, SignedCelery
+from provisioning.signing import CONTROL, public_text
+from provisioning.types import PoolConfig
+from tests.senders import CONTROL_KEY, NODE_KEY, OTHER_KEY
+from tests.workspaces.gateway.gateway_support import free_port, running, valkey_binary
+
+pytestmark = pytest.mark.engine
+NODES = (configs.RedisNode("a", "secret-a", engine=True), configs.RedisNode("b", "secret-b"))
+LIMIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    folder, number = tmp_path_factory.mktemp("valkey"), free_port()
+    users = folder / "redis.acl"
+    users.write_text(configs.redis_acl("secret-control", NODES))
+    argv = [
+        valkey_binary(),
+        "--port",
+        str(number),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--aclfile",
+        str(users),
+    ]
+    with running(argv, ready="Ready to accept connections", log=folder / "valkey.log"):
+        yield number
+
+
+def url(port: int, user: str) -> str:
+    return f"redis://{user}:secret-{user.removeprefix('node-')}@127.0.0.1:{port}/0"
+
+
+@pytest.fixture
+def control(port: int) -> Iterator[Redis]:
+    with Redis.from_url(url(port, "control")) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def node_a(port: int) -> Iterator[Redis]:
+    with Redis.from_url(url(port, "node-a")) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda a: a.lrange("berth:q:node.b", 0, -1),
+        lambda a: a.rpop("berth:q:node.b"),
+        lambda a: a.brpop(["berth:q:node.b"], 1),
+        lambda a: a.lpush("berth:q:node.b", "{}"),
+        lambda a: a.delete("berth:q:node.b"),
+        lambda a: a.hgetall("berth:q:node.b:unacked"),
+        lambda a: a.sadd("berth:q:_kombu.binding.node.b", "x"),
+        lambda a: a.hgetall("berth:q:unacked"),
+        lambda a: a.rpop("berth:q:control"),
+        lambda a: a.lrange("berth:q:control", 0, -1),
+        lambda a: a.delete("berth:q:control"),
+        lambda a: a.ltrim("berth:q:control", 1, 0),
+        lambda a: a.hgetall("berth:gw:routes"),
+        lambda a: a.hset("berth:gw:routes", "ws-1", "x"),
+        lambda a: a.get("berth:gw:session:x"),
+        lambda a: a.rpush("berth:reply:node.b:logs:x", "{}"),
+        lambda a: a.rpush("berth:reply:logs:x", "{}"),
+        lambda a: a.publish("berth:q:/0.celery.pidbox", "{}"),
+        lambda a: a.publish("berth:events", "{}"),
+        lambda a: a.execute_command("PSUBSCRIBE", "*"),
+        lambda a: a.execute_command("SUBSCRIBE", "berth:events"),
+        lambda a: a.dbsize(),
+        lambda a: a.keys("*"),
+        lambda a: a.scan(),
+        lambda a: a.randomkey(),
+        lambda a: a.delete("berth:q:pulse"),
+        lambda a: a.eval("return redis.call('lrange', 'berth:q:node.b', 0, -1)", 0),
+        lambda a: a.function_flush(),
+        lambda a: a.script_flush(),
+        lambda a: a.execute_command("CLIENT", "TRACKING", "ON", "BCAST"),
+        lambda a: a.config_get("*"),
+        lambda a: a.acl_list(),
+        lambda a: a.flushall(),
+        lambda a: a.copy("berth:q:node.b", "berth:q:node.a"),
+        lambda a: a.rename("berth:q:control", "berth:q:node.a"),
+    ],
+)
+def test_a_node_reaches_nothing_of_another_or_of_the_gateway(
+    control: Redis, node_a: Redis, attempt: Callable[[Redis], Any]
+) -> None:
+    control.lpush("berth:q:node.b", "secret")
+    control.lpush("berth:q:control", "secret")
+    with pytest.raises(NoPermissionError):
+        attempt(node_a)
+    assert control.lrange("berth:q:node.b", 0, -1) == control.lrange("berth:q:control", 0, -1) == [b"secret"]
+
+
+def test_a_script_of_a_node_reaches_no_further_than_the_node(control: Redis, node_a: Redis) -> None:
+    control.lpush("berth:q:node.b", "secret")
+    script = node_a.script_load("return redis.call('lrange', 'berth:q:node.b', 0, -1)")
+    with pytest.raises(Exception, match=r"(?i)permission|acl") as refused:
+        node_a.evalsha(script, 0)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_node_has_its_own_queue_and_adds_to_the_control_planes(control: Redis, node_a: Redis) -> None:
+    control.lpush("berth:q:node.a", "one")
+    assert node_a.rpop("berth:q:node.a") == b"one"
+    assert node_a.lpush("berth:q:control", "{}") == 1
+    assert node_a.rpush("berth:reply:node.a:logs:x", "{}") == 1
+
+
+# --- a real worker -----------------------------------------------------------------------------------
+
+
+class Worker:
+    """A node's worker under its own user, and what it has told the control plane."""
+
+    def __init__(self, client: Redis, process: subprocess.Popen[bytes]) -> None:
+        self.client, self.process = client, process
+
+    def told(self, task: str) -> dict[str, Any]:
+        """The arguments with which the worker has sent `task`, once it has."""
+        until = time.monotonic() + LIMIT_S
+        while time.monotonic() < until:
+            assert self.process.poll() is None, "the worker has ended"
+            raw = self.client.brpop([KEY_PREFIX + CONTROL_QUEUE], 1)
+            if raw is None:
+                continue
+            message = json.loads(raw[1])
+            if message["headers"]["task"] == task:
+                found: dict[str, Any] = json.loads(base64.b64decode(message["body"]))[1]
+                return found.get("report", found) | {"stamp": message["headers"].get(STAMP)}
+        raise AssertionError(f"the worker did not send {task}")
+
+
+@pytest.fixture
+def worker(control: Redis, port: int, tmp_path: Path) -> Iterator[Worker]:
+    with started(control, port, tmp_path) as found:
+        found.told("control.worker_ready")
+        yield found
+
+
+@contextmanager
+def started(control: Redis, port: int, tmp_path: Path) -> Iterator[Worker]:
+    argv = [
+        sys.executable, "-m", "celery", "-A", "provisioning.node.worker", "worker", "-Q", "node.a,engine",
+        "-c", "1", "-n", "node@a", "--without-gossip", "--without-mingle", "--without-heartbeat",
+        "-l", "WARNING",
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        "BERTH_NODE_NAME": "a",
+        "BERTH_NODE_REDIS_URL": url(port, "node-a"),
+        "BERTH_HOME": str(tmp_path / "home"),
+        "BERTH_NODE_KEY": NODE_KEY,
+        "BERTH_CONTROL_PUBLIC_KEY": public_text(CONTROL_KEY),
+    }
+    with subprocess.Popen(argv, cwd=ROOT, env=environment, start_new_session=True) as process:
+        try:
+            yield Worker(control, process)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def as_control(port: int, key: str = CONTROL_KEY) -> SignedCelery:
+    app = SignedCelery("t", identity=Identity(CONTROL, lambda: key, dict, tuple), set_as_current=False)
+    configure(app, broker_url=url(port, "control"), default_queue=CONTROL_QUEUE)
+    return app
+
+
+def as_somebody(port: int) -> Celery:
+    app = Celery("attacker", set_as_current=False)
+    configure(app, broker_url=url(port, "control"), default_queue=CONTROL_QUEUE)
+    return app
+
+
+def inventory_of(config: dict[str, Any]) -> dict[str, Any]:
+    return {"pool": messages.dump(PoolConfig(uuid.uuid4().hex, "local", config))}
+
+
+def test_forged_changed_and_repeated_commands_are_dropped_and_told(
+    worker: Worker, port: int, tmp_path: Path
+) -> None:
+    """Each attack is followed by a command that counts: what it brings first is not the attack's answer."""
+    loose = inventory_of({"sandbox": "none", "home": str(tmp_path / "evil")})
+    as_somebody(port).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
+    assert worker.told("control.message_refused")["reason"] == "unsigned"
+    as_control(port, OTHER_KEY).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
+    assert worker.told("control.message_refused")["reason"] == "forged"
+
+    good = inventory_of({})
+    as_control(port).send_task("node.inventory", kwargs=good, queue=node_queue("a"))
+    told = worker.told("control.apply_inventory")
+    assert (told["pool"], told["failure"]) == (good["pool"]["slug"], None)
+    assert [node["name"] for node in told["inventory"]["nodes"]] == ["a"]
+    assert told["stamp"]["sender"] == "node.a"
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_command_for_another_node_and_one_seen_before_are_dropped(
+    worker: Worker, port: int, control: Redis
+) -> None:
+    app, elsewhere = as_control(port), inventory_of({})
+    app.send_task("node.inventory", kwargs=elsewhere, queue=node_queue("b"))
+    raw = control.rpop(KEY_PREFIX + node_queue("b"))
+    assert isinstance(raw, bytes)
+    control.lpush(KEY_PREFIX + node_queue("a"), raw)
+    assert worker.told("control.message_refused")["reason"] == "not_for_us"
+
+    # The worker waits for another queue's sake: what is sent to it is copied before it can be taken.
+    os.killpg(worker.process.pid, signal.SIGSTOP)
+    good = inventory_of({})
+    app.send_task("node.inventory", kwargs=good, queue=node_queue("a"))
+    (copy,) = control.lrange(KEY_PREFIX + node_queue("a"), 0, -1)
+    os.killpg(worker.process.pid, signal.SIGCONT)
+    assert worker.told("control.apply_inventory")["pool"] == good["pool"]["slug"]
+    assert isinstance(copy, bytes)
+    control.lpush(KEY_PREFIX + node_queue("a"), copy)
+    assert worker.told("control.message_refused")["reason"] == "repeated"
+
+
+def test_a_signed_command_does_not_loosen_the_nodes_sandbox(
+    worker: Worker, port: int, tmp_path: Path
+) -> None:
+    """As when the control plane's database is in other hands."""
+    loose = inventory_of({"sandbox": "none"})
+    as_control(port).send_task("node.inventory", kwargs=loose, queue=node_queue("a"))
+    told = worker.told("control.apply_inventory")
+    assert told["inventory"] is None
+    assert "BERTH_SANDBOX=none" in told["failure"]["message"]
