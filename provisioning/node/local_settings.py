@@ -1,7 +1,8 @@
 """What of a pool's configuration this node decides itself, whatever a message says.
 
-`BERTH_HOME`, `BERTH_HOMES_DIR`, the environment of notebooks, `BERTH_SANDBOX`, `BERTH_EGRESS` and `BERTH_EGRESS_ALLOW` are the
-node's. A pool's configuration may ask for more isolation than that, never for less.
+`BERTH_HOME`, `BERTH_HOMES_DIR`, the environment of notebooks, `BERTH_SANDBOX`, `BERTH_EGRESS` and
+`BERTH_EGRESS_ALLOW` are the node's. A pool's configuration may ask for more isolation than that, never for
+less.
 """
 
 from __future__ import annotations
