@@ -7,11 +7,12 @@ import time
 from collections import Counter
 
 import pytest
-from celery import Celery
 
 from portal.events.models import Event
 from portal.workspaces import services
 from provisioning.celery_config import configure, node_queue
+from provisioning.signed_celery import Identity, SignedCelery
+from provisioning.signing import CONTROL
 from tests.broker import Message
 from tests.crash.conftest import Planes
 from tests.crash.harm import Fleet
@@ -70,7 +71,8 @@ class Postman:
     def __init__(self, fleet: Fleet) -> None:
         berth = fleet.berth
         url = berth.instance.redis_url("control", berth.secret("redis_control"))
-        self._app = Celery("postman")
+        key = berth.secret("control_key")
+        self._app = SignedCelery("postman", identity=Identity(CONTROL, lambda: key, dict, tuple))
         configure(self._app, broker_url=url, default_queue="nowhere")
         self._log = berth.instance.logs_dir / "node.log"
         self._queue = node_queue(berth.instance.node_name)
