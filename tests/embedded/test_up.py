@@ -25,7 +25,7 @@ from tests.embedded.conftest import free_ports
 pytestmark = pytest.mark.engine
 START_LIMIT_S = 120.0
 RECOVERY_LIMIT_S = 30.0
-SERVICES = ("redis", "web", "gateway", "traefik", "control", "node", "beat")
+SERVICES = ("redis", "web", "gateway", "node-gateway", "traefik", "control", "node", "beat")
 
 
 class Running:
@@ -148,7 +148,7 @@ def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running)
     status, report = running.health()
     assert status == 200, report
     names = [part["name"] for part in report["parts"]]
-    assert names == ["database", "redis", "proxy", "gateway", "control", "node", "beat"]
+    assert names == ["database", "redis", "proxy", "gateway", "node gateway", "control", "node", "beat"]
     assert all(part["ok"] and part["detail"] for part in report["parts"])
 
 
