@@ -463,6 +463,11 @@ if BERTH_AUDIT_WEBHOOK and not (
 ):
     raise ImproperlyConfigured("BERTH_AUDIT_WEBHOOK needs a URL, and BERTH_AUDIT_WEBHOOK_SECRET as whsec_….")
 BERTH_SHARE_HALF_LIFE_S = env.int("BERTH_SHARE_HALF_LIFE_S", default=86_400)
+# How much a home folder may hold, 0 for any amount, and how long one that holds more may be used on.
+BERTH_HOME_LIMIT_MIB = env.int("BERTH_HOME_LIMIT_MIB", default=0)
+BERTH_HOME_GRACE_S = env.int("BERTH_HOME_GRACE_S", default=600)
+if min(BERTH_HOME_LIMIT_MIB, BERTH_HOME_GRACE_S) < 0:
+    raise ImproperlyConfigured("BERTH_HOME_LIMIT_MIB and BERTH_HOME_GRACE_S are 0 or more.")
 HEARTBEAT_S = env.int("BERTH_HEARTBEAT_S", default=15)
 # What devices did, by the minute and by the hour; docs/capacity.md says what that takes.
 BERTH_KEEP_MINUTES_DAYS = env.int("BERTH_KEEP_MINUTES_DAYS", default=3)

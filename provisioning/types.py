@@ -427,6 +427,15 @@ class HomeDeleted:
 
 
 @dataclass(frozen=True, slots=True)
+class HomeUsage:
+    """What a home (`<team>/<owner>`) takes on a disk; `hidden` where more is in there than was seen."""
+
+    home: Annotated[str, Meta(max_length=200)]
+    used_mib: LargeMib
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """The answer to a `Command`: an observation or a failure, never both."""
 

@@ -258,6 +258,31 @@ class HomeDeletion(models.Model):
         return f"deletion of the home of {self.user_id} in {self.team_id} on {self.node_id}"
 
 
+class HomeUsage(models.Model):
+    """What the home of a user in a team takes on a node's disk, as the node has measured it.
+
+    `percent` of the limit is what the user has been told of last: 0, 80, 90 or 100. `over_since` is set
+    while there is more than the limit; `hidden` where more is in there than can be seen.
+    """
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
+    node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
+    used_mib = models.PositiveBigIntegerField()
+    hidden = models.BooleanField(default=False)
+    percent = models.PositiveSmallIntegerField(default=0)
+    over_since = models.DateTimeField(null=True, blank=True)
+    measured_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "team", "node"], name="home_usage_unique"),
+        ]
+
+    def __str__(self) -> str:
+        return f"home of {self.user_id} in {self.team_id} on {self.node_id}"
+
+
 class IdempotencyKey(models.Model):
     """The answer to a creation, kept for a day, so that a repeated request creates nothing."""
 

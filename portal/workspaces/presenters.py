@@ -16,7 +16,7 @@ from portal.accounts.models import User
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
 from portal.events.models import Event
-from portal.workspaces import policies, selectors
+from portal.workspaces import home_limits, policies, selectors
 from portal.workspaces.lifecycle import (
     DELETABLE,
     STARTABLE,
@@ -168,6 +168,7 @@ class Detail:
     total_s: float | None
     places: list[Place]
     activity: list[tuple[str, str]]
+    home: home_limits.HomeNote | None
     reason: str
     transient: bool
     starting: bool
@@ -251,6 +252,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         total_s=(ready - workspace.requested_at).total_seconds() if ready else None,
         places=places(workspace),
         activity=activity_facts(workspace),
+        home=home_limits.note_of(workspace),
         reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
         else _("It failed"),

@@ -6,10 +6,10 @@ from typing import Any
 from uuid import UUID
 
 from portal.celery import app
-from portal.inventory.node_messages import received
-from portal.workspaces import answers, homes, housekeeping, reconcile, results
+from portal.inventory.node_messages import is_of_node, received
+from portal.workspaces import answers, home_limits, homes, housekeeping, reconcile, results
 from portal.workspaces.gateway import publishing
-from provisioning.types import HomeDeleted, Result
+from provisioning.types import HomeDeleted, HomeUsage, Result
 
 
 @app.task(name="control.sweep")
@@ -39,6 +39,13 @@ def apply_home_deleted(answer: dict[str, Any]) -> None:
     found = received(answer, HomeDeleted, of="a node worker")
     if found is not None and answers.of_a_deletion(found):
         homes.apply(found)
+
+
+@app.task(name="control.apply_home_usage", from_nodes=True)
+def apply_home_usage(pool_slug: str, node_name: str, usages: list[Any]) -> None:
+    found = received(usages, tuple[HomeUsage, ...], of="a node worker")
+    if found is not None and is_of_node(node_name):
+        home_limits.apply(pool_slug=pool_slug, node_name=node_name, measured=found)
 
 
 @app.task(name="control.sweep_orphans")

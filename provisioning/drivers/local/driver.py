@@ -243,6 +243,11 @@ class LocalDriver(Driver):
             seen = [self.observe(WorkspaceRef(str(uuid.UUID(name[3:])), 0)) for name in sorted(found)]
         return tuple(item for item in seen if item.state is not ObservedState.ABSENT)
 
+    def pids(self) -> list[int]:
+        """The processes of all workspaces here. Raises `OSError`."""
+        claimed = state.claimed(self.base)
+        return [process.pid for process in processes.scan(self.instance, spares=claimed)]
+
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         """See `Driver.logs`."""
         return self._dir(ref).tail(tail_lines)

@@ -70,7 +70,7 @@ def _set_aside(place: int, owner: str, aside: str, path: Path) -> bool:
         raise _protected(path / owner, "is a link or no folder")
     with contextlib.suppress(FileExistsError):
         os.mkdir(aside, 0o700, dir_fd=place)
-    _let_in(place, owner)
+    let_in(place, owner)
     with _folder(aside, place) as rest, contextlib.suppress(FileNotFoundError):
         os.rename(owner, secrets.token_hex(8), src_dir_fd=place, dst_dir_fd=rest)
     os.fsync(place)
@@ -83,7 +83,7 @@ def _take_apart(rest: int, name: str, until: float) -> bool:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=rest)
         return True
-    _let_in(rest, name)
+    let_in(rest, name)
     with contextlib.suppress(FileNotFoundError):
         with _folder(name, rest) as folder:
             while True:
@@ -93,7 +93,7 @@ def _take_apart(rest: int, name: str, until: float) -> bool:
                 for entry in found:
                     with contextlib.suppress(FileNotFoundError):
                         if _is_folder(folder, entry):
-                            _let_in(folder, entry)
+                            let_in(folder, entry)
                             os.rename(entry, secrets.token_hex(8), src_dir_fd=folder, dst_dir_fd=rest)
                         else:
                             os.unlink(entry, dir_fd=folder)
@@ -116,7 +116,7 @@ def _is_folder(place: int, name: str) -> bool:
         return False
 
 
-def _let_in(place: int, name: str) -> None:
+def let_in(place: int, name: str) -> None:
     """Give the owner every right to a folder that may have been taken away; never to what a link leads to."""
     try:
         found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)

@@ -1,0 +1,174 @@
+"""The limit of home folders, `BERTH_HOME_LIMIT_MIB`: nodes measure, users are told, growth is stopped.
+
+A file system without quotas stops nobody from writing. So who writes is stopped: the workspaces that use a
+home above its limit end in order, after `BERTH_HOME_GRACE_S`, or at once where it grows although it holds a
+tenth more. Files stay; the workspace can be started again, and then there is that time anew to delete some
+(ADR 0028).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.accounts.models import Team, User
+from portal.common.actors import SYSTEM
+from portal.common.errors import StateConflict
+from portal.common.formatting import format_duration, format_memory
+from portal.events.services import notify
+from portal.inventory.models import Node
+from portal.workspaces import services
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import HomeUsage, Workspace
+from provisioning.types import HomeUsage as Measured
+
+log = logging.getLogger(__name__)
+STEPS = (100, 90, 80)
+CALMER = 5
+"""A step is forgotten, and told of anew, only when there is so much less, in percent of the limit."""
+FAR_OVER = 110
+NOTED_MIB = 1
+
+
+def apply(
+    *, pool_slug: str, node_name: str, measured: Sequence[Measured], now: datetime | None = None
+) -> None:
+    """Take in what a node has measured. Homes of nobody, and nodes that are not known, are left out."""
+    now = now or timezone.now()
+    nodes = Node.objects.filter(name=node_name, pool__simulated=False)
+    node = (nodes.filter(pool__slug=pool_slug) if pool_slug else nodes).first()
+    if node is None or "\x00" in "".join(each.home for each in measured):
+        log.warning("homes of a node that is not known are left out")
+        return
+    pairs = {each.home: each.home.partition("/")[::2] for each in measured}
+    teams = {
+        team.slug: team for team in Team.objects.filter(slug__in={team for team, _owner in pairs.values()})
+    }
+    users = {
+        user.username: user
+        for user in User.objects.filter(username__in={owner for _team, owner in pairs.values()})
+    }
+    known = {(row.user_id, row.team_id): row for row in HomeUsage.objects.filter(node=node)}
+    for each in measured:
+        slug, username = pairs[each.home]
+        if slug in teams and username in users:
+            team, user = teams[slug], users[username]
+            _apply_one(known.get((user.pk, team.pk)), each, user=user, team=team, node=node, now=now)
+
+
+def _apply_one(
+    row: HomeUsage | None, seen: Measured, *, user: User, team: Team, node: Node, now: datetime
+) -> None:
+    new = row is None
+    row = row or HomeUsage(user=user, team=team, node=node, used_mib=seen.used_mib)
+    told, grew = row.percent, not new and seen.used_mib > row.used_mib
+    level = level_of(seen.used_mib, seen.hidden, told)
+    over_since = (row.over_since or now) if level == STEPS[0] else None
+    moved = abs(seen.used_mib - row.used_mib) >= NOTED_MIB or seen.hidden != row.hidden
+    if new or moved or level != told or over_since != row.over_since:
+        row.used_mib, row.hidden, row.percent, row.over_since = seen.used_mib, seen.hidden, level, over_since
+        row.measured_at = now
+        with transaction.atomic():
+            row.save()
+            if level > told:
+                _tell(row)
+    if over_since is not None:
+        _stop_growth(
+            row, now, at_once=grew and seen.used_mib * 100 >= FAR_OVER * settings.BERTH_HOME_LIMIT_MIB
+        )
+
+
+def level_of(used_mib: int, hidden: bool, told: int = 0) -> int:
+    """The highest step that is reached: 0, 80, 90 or 100. One told of lasts until there is clearly less."""
+    limit = settings.BERTH_HOME_LIMIT_MIB
+    if not limit:
+        return 0
+    if hidden:
+        return STEPS[0]
+    percent = used_mib * 100 / limit
+    reached = next((step for step in STEPS if percent >= step), 0)
+    nearly = next((step for step in STEPS if percent + CALMER >= step), 0)
+    # At the limit itself nothing lasts: who has made room is let go on.
+    return reached if told == STEPS[0] else max(reached, min(told, nearly))
+
+
+def _stop_growth(row: HomeUsage, now: datetime, *, at_once: bool) -> None:
+    """Stop the workspaces that use a home above its limit and whose time is over."""
+    grace = timedelta(seconds=settings.BERTH_HOME_GRACE_S)
+    using = Workspace.objects.filter(
+        owner=row.user, team=row.team, state=State.RUNNING,
+        allocations__node=row.node, allocations__released_at=None,
+    )  # fmt: skip
+    for workspace in using:
+        since = max(filter(None, (row.over_since, workspace.ready_at)), default=now)
+        if not at_once and now - since < grace:
+            continue
+        with contextlib.suppress(StateConflict), transaction.atomic():
+            services.stop(
+                actor=SYSTEM, workspace_id=workspace.pk, reason=f"its home folder is full: {amounts(row)}"
+            )
+
+
+def amounts(row: HomeUsage) -> str:
+    """How much there is, of how much."""
+    return _("%(used)s of %(limit)s") % {
+        "used": format_memory(row.used_mib),
+        "limit": format_memory(settings.BERTH_HOME_LIMIT_MIB),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class HomeNote:
+    """What the page of a workspace says of its home."""
+
+    amounts: str
+    text: str = ""
+    full: bool = False
+
+
+def note_of(workspace: Workspace) -> HomeNote | None:
+    """About the fullest home of the workspace's user in its team; None without a limit or a measurement."""
+    if not settings.BERTH_HOME_LIMIT_MIB or workspace.simulated:
+        return None
+    rows = HomeUsage.objects.filter(user_id=workspace.owner_id, team_id=workspace.team_id)
+    row = rows.order_by("-hidden", "-used_mib").first()
+    if row is None:
+        return None
+    full = row.percent == STEPS[0]
+    return HomeNote(amounts(row), _sentence(row) if row.percent else "", full)
+
+
+def _sentence(row: HomeUsage) -> str:
+    if row.hidden:
+        return _(
+            "Folders in this home are nested too deeply to be measured. Delete them: workspaces that use "
+            "the home are stopped %(grace)s after that was seen, and files are kept."
+        ) % {"grace": format_duration(settings.BERTH_HOME_GRACE_S)}
+    if row.percent < STEPS[0]:
+        return _("The home folder holds %(amounts)s. Delete what you no longer need.") % {
+            "amounts": amounts(row)
+        }
+    return _(
+        "The home folder holds %(amounts)s. Delete some of it: workspaces that use it are stopped after "
+        "%(grace)s, sooner if it grows on, and files are kept."
+    ) % {"amounts": amounts(row), "grace": format_duration(settings.BERTH_HOME_GRACE_S)}
+
+
+def _tell(row: HomeUsage) -> None:
+    """Tell the user that a step has been reached."""
+    full = row.percent == STEPS[0]
+    named = {"team": row.team.name, "percent": row.percent}
+    title = (
+        _("Your home folder in %(team)s is full") % named
+        if full
+        else _("Your home folder in %(team)s is %(percent)s %% full") % named
+    )
+    notify([row.user], kind="workspace.home_filling", title=title, body=_sentence(row), url="/workspaces/")

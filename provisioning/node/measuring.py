@@ -1,0 +1,159 @@
+"""Measures home folders in a thread of the node's worker, and tells the control plane.
+
+It works for a fifth of the time at most. A home that does not change is looked at ever more rarely, unless
+the disk itself fills: then all are looked at anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from celery import Celery, bootsteps
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.drivers.local import home_usage
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.node.identity import node_name
+from provisioning.types import HomeUsage, PoolConfig
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+ROUND_S = 5.0
+WORK_S, PAUSE_S = 0.02, 0.08
+TELL_EVERY_S = 60.0
+MOST_BETWEEN_S = 300.0
+GROWTH_MIB = 64
+"""So much less free space, at once or bit by bit, has every home looked at."""
+MAX_PER_MESSAGE = 500
+
+Tell = Callable[[list[HomeUsage]], None]
+
+
+class Measuring(threading.Thread):
+    """Measures all homes of the machine's local pool until it is stopped."""
+
+    def __init__(self, driver: LocalDriver, tell: Tell) -> None:
+        super().__init__(name="homes", daemon=True)
+        self._driver = driver
+        self._tell = tell
+        self._end = threading.Event()
+        self._seen: dict[str, HomeUsage] = {}
+        self._due: dict[str, tuple[float, float]] = {}
+        self._told_at = 0.0
+        self._free_mib = 0
+
+    def run(self) -> None:
+        while not self._end.wait(ROUND_S):
+            try:
+                self.round()
+            except Exception as error:
+                # A disk or broker that fails now is asked again in the next round.
+                log.warning("homes were not measured: %s", error)
+
+    def stop(self, timeout_s: float) -> None:
+        self._end.set()
+        self.join(timeout_s)
+
+    def round(self, now_s: float | None = None) -> None:
+        """Measure what is due and tell of it. Raises `OSError`, and what the broker raises."""
+        now_s = time.monotonic() if now_s is None else now_s
+        homes = self._driver.homes
+        if not homes.is_dir():
+            return
+        found = home_usage.names(homes)
+        self._seen = {name: usage for name, usage in self._seen.items() if name in found}
+        free_mib = _free_mib(homes)
+        filling = self._free_mib - free_mib >= GROWTH_MIB
+        if filling or free_mib > self._free_mib:
+            self._free_mib = free_mib
+        due = [name for name in found if filling or self._due.get(name, (0.0, 0.0))[0] <= now_s]
+        changed: list[HomeUsage] = []
+        if due:
+            unnamed = self._gently(home_usage.unnamed(homes, found, self._driver.pids()))
+            for name in due:
+                before = self._seen.get(name)
+                try:
+                    usage = self._gently(home_usage.measure(homes, name, unnamed.get(name, 0)))
+                except OSError as error:
+                    log.debug("the home %s was not measured: %s", name, error)
+                    continue
+                self._seen[name] = usage
+                wait_s = 0.0
+                if usage == before:
+                    wait_s = min(max(2 * self._due.get(name, (0.0, 0.0))[1], ROUND_S), MOST_BETWEEN_S)
+                else:
+                    changed.append(usage)
+                self._due[name] = (now_s + wait_s, wait_s)
+        if now_s - self._told_at >= TELL_EVERY_S:
+            changed, self._told_at = list(self._seen.values()), now_s
+        for first in range(0, len(changed), MAX_PER_MESSAGE):
+            self._tell(changed[first : first + MAX_PER_MESSAGE])
+
+    def _gently(self, steps: Generator[None, None, T]) -> T:
+        """The result of the steps, with a pause whenever they have taken a while."""
+        began = time.monotonic()
+        try:
+            while True:
+                next(steps)
+                if time.monotonic() - began >= WORK_S:
+                    if self._end.wait(PAUSE_S):
+                        raise InterruptedError("the worker ends")
+                    began = time.monotonic()
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        finally:
+            steps.close()
+
+
+def _free_mib(path: Path) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize >> 20
+
+
+class MeasuringStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Measures from when the worker consumes until it ends, also while the broker is away."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._thread: Measuring | None = None
+
+    def start(self, consumer: Any) -> None:
+        if self._thread is not None:
+            return
+
+        def tell(usages: list[HomeUsage]) -> None:
+            consumer.app.send_task(
+                "control.apply_home_usage",
+                kwargs={
+                    "pool_slug": os.environ.get("BERTH_NODE_POOL", ""),
+                    "node_name": node_name(),
+                    "usages": messages.dump(usages),
+                },
+                queue=CONTROL_QUEUE,
+            )
+
+        self._thread = Measuring(LocalDriver(PoolConfig("local", "local")), tell)
+        self._thread.start()
+
+    def stop(self, _consumer: Any) -> None:
+        """The connection is lost, or the worker ends: measuring goes on until `shutdown`."""
+
+    def shutdown(self, _consumer: Any) -> None:
+        if self._thread is not None:
+            self._thread.stop(timeout_s=2.0)
+            self._thread = None
+
+
+def install(app: Celery) -> None:
+    """Have every worker of `app` measure the homes of its machine."""
+    app.steps["consumer"].add(MeasuringStep)

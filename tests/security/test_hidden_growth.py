@@ -1,0 +1,203 @@
+"""A member hides how much a home holds from the node that measures it, or has the measuring cost much."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from provisioning.drivers.local import home_usage
+from provisioning.node.measuring import Measuring
+from provisioning.types import HomeUsage
+from tests.provisioning.local.local_support import Pool, ask
+
+T = TypeVar("T")
+SOMEBODY = 64_125
+MIB = 1 << 20
+HOME = "analysts/ada"
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Path:
+    found = tmp_path / "homes"
+    (found / HOME).mkdir(parents=True)
+    return found
+
+
+def done(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """The result of the steps, and how many pauses there could have been."""
+    pauses = 0
+    try:
+        while True:
+            next(steps)
+            pauses += 1
+    except StopIteration as end:
+        return end.value, pauses
+
+
+def used(homes: Path) -> HomeUsage:
+    return done(home_usage.measure(homes, HOME))[0]
+
+
+def write(path: Path, mib: int) -> None:
+    path.write_bytes(os.urandom(MIB) * mib)
+
+
+def test_what_is_written_is_counted_where_it_lies(homes):
+    write(homes / HOME / "a", 3)
+    (homes / HOME / "deep" / "deeper").mkdir(parents=True)
+    write(homes / HOME / "deep" / "deeper" / ".hidden", 4)
+    assert used(homes) == HomeUsage(HOME, 7)
+    assert home_usage.names(homes) == [HOME]
+
+
+def test_links_lead_nowhere_and_more_names_are_no_more_bytes(homes, tmp_path):
+    write(tmp_path / "elsewhere", 8)
+    (homes / HOME / "link").symlink_to(tmp_path)
+    (homes / HOME / "loop").symlink_to(homes / HOME)
+    write(homes / HOME / "one", 2)
+    for number in range(5):
+        (homes / HOME / f"name-{number}").hardlink_to(homes / HOME / "one")
+    with (homes / HOME / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    assert used(homes).used_mib == 2
+    (homes / "analysts" / "linked").symlink_to(tmp_path)
+    assert home_usage.names(homes) == [HOME]
+
+
+def test_a_nest_that_is_too_deep_is_said_to_hide_something(homes):
+    folder = os.open(homes / HOME, os.O_RDONLY)
+    for _ in range(home_usage.MAX_DEPTH + 50):  # longer than any path may be
+        os.mkdir("n" * 60, dir_fd=folder)
+        inner = os.open("n" * 60, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert used(homes).hidden
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_folder_that_its_owner_has_closed_is_counted(homes):
+    """Where the worker is an ordinary user, as the files are."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else for a while")
+    for path in (homes, *homes.parents[:2]):
+        path.chmod(path.stat().st_mode | 0o755)
+    inside = homes / HOME / "closed"
+    inside.mkdir()
+    write(inside / "much", 5)
+    for path in (homes / "analysts", homes / HOME, inside, inside / "much"):
+        os.chown(path, SOMEBODY, SOMEBODY)
+    inside.chmod(0)
+    folder = os.open(homes, os.O_RDONLY)
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.fchdir(folder)
+            os.setresgid(SOMEBODY, SOMEBODY, SOMEBODY)
+            os.setresuid(SOMEBODY, SOMEBODY, SOMEBODY)
+            os.write(writing, str(done(home_usage.measure(Path(), HOME))[0].used_mib).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        assert stream.read() == "5"
+    os.waitpid(pid, 0)
+    os.close(folder)
+
+
+def test_a_million_small_files_are_measured_in_small_steps(homes):
+    for number in range(5_000):
+        (homes / HOME / f"f{number}").touch()
+    _usage, pauses = done(home_usage.measure(homes, HOME))
+    assert pauses >= 5_000 // home_usage.STEP
+
+
+def test_what_goes_while_it_is_measured_is_no_fault(homes):
+    for number in range(2 * home_usage.STEP):
+        (homes / HOME / f"d{number}").mkdir()
+    steps = home_usage.measure(homes, HOME)
+    next(steps)
+    for path in (homes / HOME).iterdir():
+        path.rmdir()
+    assert not done(steps)[0].hidden
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path) -> Iterator[Callable[..., Pool]]:
+    made: list[Pool] = []
+
+    def make(**config: Any) -> Pool:
+        made.append(Pool(tmp_path, **config))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+UNNAMED = (
+    "(lambda path: (lambda file: (os.write(file, bytes(6 << 20)), os.unlink(path), os.dup(file)))"
+    "(os.open(path, os.O_WRONLY | os.O_CREAT)))(os.environ['HOME'] + '/gone') and 'hidden'"
+)
+
+
+def test_a_file_that_is_deleted_while_it_is_open_still_counts(make_pool):
+    pool = make_pool()
+    neighbour = pool.run(pool.spec(owner="bob"))
+    seen = pool.run(pool.spec())
+    if not (pool.driver._isolation()[0]).bwrap:
+        pytest.skip("plain processes have no home of their own to be known by")
+    assert ask(seen, UNNAMED) == "hidden"
+    homes = pool.driver.homes
+    assert used(homes).used_mib == 0
+    sizes, _ = done(home_usage.unnamed(homes, home_usage.names(homes), pool.driver.pids()))
+    assert list(sizes) == [HOME], "its own home alone, and once"
+    assert sizes[HOME] >> 20 == 6
+    assert ask(neighbour, "1 + 1") == 2
+
+
+def test_the_node_tells_what_has_changed_and_looks_again_when_the_disk_fills(make_pool):
+    pool = make_pool()
+    home = pool.driver.homes / HOME
+    home.mkdir(parents=True)
+    told: list[HomeUsage] = []
+    measuring = Measuring(pool.driver, told.extend)
+    now = time.monotonic() + 1000
+    measuring.round(now)
+    assert told == [HomeUsage(HOME, 0)]
+    told.clear()
+    measuring.round(now + 1)
+    assert told == [], "nothing is new"
+    write(home / "more", 3)
+    measuring.round(now + 2)
+    assert told == [], "what was quiet is looked at less often"
+    measuring._free_mib += 100  # as after so much was written
+    measuring.round(now + 3)
+    assert told == [HomeUsage(HOME, 3)]
+    told.clear()
+    measuring.round(now + 70)
+    assert told == [HomeUsage(HOME, 3)], "the control plane is reminded of all"
+
+
+def test_no_homes_are_no_fault(make_pool):
+    pool = make_pool()
+    Measuring(pool.driver, lambda _usages: pytest.fail("nothing to tell")).round()
+
+
+def test_a_worker_that_ends_waits_for_no_measurement(make_pool, monkeypatch):
+    pool = make_pool()
+    for number in range(1_000):
+        (pool.driver.homes / HOME / f"d{number}").mkdir(parents=True)
+    monkeypatch.setattr("provisioning.node.measuring.WORK_S", 0)
+    monkeypatch.setattr("provisioning.node.measuring.PAUSE_S", 3600)
+    monkeypatch.setattr("provisioning.node.measuring.ROUND_S", 0)
+    measuring = Measuring(pool.driver, lambda _usages: None)
+    measuring.start()
+    measuring.stop(timeout_s=30)
+    assert not measuring.is_alive()

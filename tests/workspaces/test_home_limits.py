@@ -1,0 +1,173 @@
+"""Users whose home fills: told at 80 and 90 %, stopped above the limit, and never lose a file."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.events.models import Event, Notification
+from portal.workspaces import home_limits, tasks
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import HomeUsage, Workspace
+from provisioning import messages
+from provisioning.types import HomeUsage as Measured
+from tests.workspaces.helpers import run_until_ready
+
+pytestmark = pytest.mark.django_db
+NODE = "node-1"
+
+
+@pytest.fixture(autouse=True)
+def limits(settings):
+    settings.BERTH_HOME_LIMIT_MIB, settings.BERTH_HOME_GRACE_S = 1000, 600
+    return settings
+
+
+@pytest.fixture
+def running(clock, make, alice, local_pool, sent) -> Workspace:
+    workspace = make(alice)
+    run_until_ready(sent, workspace)
+    workspace.refresh_from_db()
+    assert workspace.state == State.RUNNING
+    return workspace
+
+
+def measured(
+    workspace: Workspace, used_mib: int, *, after_s: float = 0, hidden: bool = False, **node
+) -> State:
+    """The workspace's state after a measurement so much later."""
+    allocation = workspace.allocations.select_related("node__pool").get(released_at=None)
+    home = f"{workspace.team.slug}/{workspace.owner.username}"
+    home_limits.apply(
+        pool_slug=node.get("pool", ""),
+        node_name=node.get("name", allocation.node.name),
+        measured=[Measured(home, used_mib, hidden)],
+        now=timezone.now() + timedelta(seconds=after_s),
+    )
+    workspace.refresh_from_db()
+    return State(workspace.state)
+
+
+def told() -> list[str]:
+    found = Notification.objects.filter(kind="workspace.home_filling").order_by("pk")
+    return list(found.values_list("title", flat=True))
+
+
+def test_each_step_is_told_once(running):
+    for used in (500, 799, 800, 850, 800, 899, 900, 950, 940, 990):
+        assert measured(running, used) == State.RUNNING
+    assert len(told()) == 2
+    assert "80 %" in told()[0] and "90 %" in told()[1]
+    assert {notice.user for notice in Notification.objects.all()} == {running.owner}
+
+
+def test_who_cleans_up_and_fills_again_is_told_again(running):
+    measured(running, 850)
+    measured(running, 760)  # still nearly as much: the notice stands
+    measured(running, 850)
+    assert len(told()) == 1
+    Notification.objects.all().delete()  # else the same words would not be repeated
+    measured(running, 760)
+    measured(running, 850)
+    assert told() == []
+    measured(running, 300)
+    measured(running, 850)
+    assert len(told()) == 1
+
+
+def test_above_the_limit_it_is_stopped_after_a_while(running):
+    assert measured(running, 1001) == State.RUNNING
+    assert told()[-1].endswith("is full")
+    assert measured(running, 1001, after_s=599) == State.RUNNING
+    assert measured(running, 1001, after_s=601) == State.STOPPING
+    entry = Event.objects.filter(kind="workspace.stop", workspace=running).last()
+    assert entry is not None and "home folder is full" in entry.why
+
+
+def test_who_makes_room_in_time_goes_on(running):
+    measured(running, 1200)
+    assert measured(running, 990, after_s=300) == State.RUNNING
+    assert measured(running, 990, after_s=5000) == State.RUNNING
+    # And has the whole time again the next time.
+    assert measured(running, 1001, after_s=6000) == State.RUNNING
+    assert measured(running, 1001, after_s=6590) == State.RUNNING
+
+
+def test_who_writes_on_far_above_the_limit_is_stopped_at_once(running):
+    measured(running, 1050)
+    assert measured(running, 1101, after_s=5) == State.STOPPING
+
+
+def test_who_has_far_too_much_but_writes_no_more_has_time_to_delete(running):
+    measured(running, 5000)
+    assert measured(running, 5000, after_s=300) == State.RUNNING
+    assert measured(running, 4000, after_s=500) == State.RUNNING
+    assert measured(running, 900, after_s=590) == State.RUNNING
+
+
+def test_a_restart_gives_the_time_anew(running):
+    measured(running, 1001, after_s=-5000)
+    running.refresh_from_db()
+    Workspace.objects.filter(pk=running.pk).update(ready_at=timezone.now())
+    assert measured(running, 1001, after_s=500) == State.RUNNING
+    assert measured(running, 1001, after_s=601) == State.STOPPING
+
+
+def test_what_cannot_be_measured_counts_as_full(running):
+    assert measured(running, 3, hidden=True) == State.RUNNING
+    assert measured(running, 3, hidden=True, after_s=601) == State.STOPPING
+    assert "too deeply" in Notification.objects.get(kind="workspace.home_filling").body
+
+
+def test_neighbours_and_other_nodes_are_left_alone(running, make, bob, sent):
+    other = make(bob)
+    run_until_ready(sent, other)
+    measured(running, 2000, name="elsewhere")
+    measured(running, 2000, pool="another")
+    assert not HomeUsage.objects.exists()
+    measured(running, 2000)
+    measured(running, 2000, after_s=601)
+    other.refresh_from_db()
+    assert (running.state, other.state) == (State.STOPPING, State.RUNNING)
+
+
+def test_without_a_limit_nothing_is_told_or_stopped(running, settings):
+    settings.BERTH_HOME_LIMIT_MIB = 0
+    measured(running, 10_000_000)
+    assert measured(running, 20_000_000, after_s=9000, hidden=True) == State.RUNNING
+    assert told() == []
+    assert home_limits.note_of(running) is None
+
+
+@pytest.mark.parametrize(
+    "usages",
+    [
+        "no list",
+        [{"home": "research/alice"}],
+        [{"home": "research/alice", "used_mib": -1}],
+        [{"home": "x" * 500, "used_mib": 1}],
+        [{"home": "research/alice", "used_mib": 2**60}],
+    ],
+)
+def test_a_message_that_does_not_hold_is_dropped(running, usages):
+    tasks.apply_home_usage("", NODE, usages)
+    assert not HomeUsage.objects.exists()
+
+
+def test_homes_of_nobody_are_left_out(running):
+    node = running.allocations.get(released_at=None).node.name
+    strange = [Measured(home, 5000) for home in ("", "/", "none/alice", "a/b/c", "research/nobody")]
+    home_limits.apply(pool_slug="", node_name=node, measured=strange)
+    home_limits.apply(pool_slug="", node_name=node, measured=[Measured("re\x00search/alice", 1)])
+    assert not HomeUsage.objects.exists()
+
+
+def test_the_page_says_how_full_it_is(running, as_user):
+    usage = Measured(f"{running.team.slug}/{running.owner.username}", 950)
+    node = running.allocations.get(released_at=None).node.name
+    tasks.apply_home_usage("", node, messages.dump([usage]))
+    page = as_user(running.owner).get(f"/workspaces/{running.pk}/").content.decode()
+    assert "950 MiB of 1,000 MiB" in page or "950 MiB of 1000 MiB" in page
+    assert "Delete what you no longer need" in page
