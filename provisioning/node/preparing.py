@@ -10,6 +10,7 @@ import threading
 
 from celery.signals import worker_process_init
 
+from provisioning.driver import Driver
 from provisioning.node.local_settings import driver_for
 from provisioning.node.worker import WORKER_PID
 from provisioning.types import PoolConfig
@@ -26,6 +27,12 @@ _in_pool_process = False
 def _begin(**_: object) -> None:
     global _in_pool_process
     _in_pool_process = True
+
+
+def arrange(driver: Driver) -> None:
+    """Put this machine in order for the driver, where this is a node's worker. Elsewhere nothing is done."""
+    if _in_pool_process:
+        driver.arrange()
 
 
 def now(pool: PoolConfig) -> None:

@@ -19,6 +19,10 @@ class Prepared:
         self.owners: list[int] = []
         self.called = threading.Event()
         self.failure: Exception | None = None
+        self.arranged = False
+
+    def arrange(self) -> None:
+        self.arranged = True
 
     def prepare(self, *, owner: int) -> None:
         self.owners.append(owner)
@@ -62,3 +66,12 @@ def test_a_failure_is_told_to_the_log_alone(driver: Prepared, caplog: pytest.Log
     driver.failure = OSError("no space left on device")
     preparing.now(POOL)
     assert driver.owners and "no space left on device" in caplog.text
+
+
+@pytest.mark.parametrize("in_worker", [True, False])
+def test_only_a_worker_changes_the_machine(
+    driver: Prepared, monkeypatch: pytest.MonkeyPatch, in_worker: bool
+) -> None:
+    monkeypatch.setattr(preparing, "_in_pool_process", in_worker)
+    preparing.arrange(driver)  # type: ignore[arg-type]
+    assert driver.arranged == in_worker

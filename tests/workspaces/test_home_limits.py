@@ -13,10 +13,10 @@ from portal.workspaces.lifecycle import State
 from portal.workspaces.models import HomeUsage, Workspace
 from provisioning import messages
 from provisioning.types import HomeUsage as Measured
+from tests.senders import sent_by
 from tests.workspaces.helpers import run_until_ready
 
 pytestmark = pytest.mark.django_db
-NODE = "node-1"
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +152,9 @@ def test_without_a_limit_nothing_is_told_or_stopped(running, settings):
     ],
 )
 def test_a_message_that_does_not_hold_is_dropped(running, usages):
-    tasks.apply_home_usage("", NODE, usages)
+    node = running.allocations.get(released_at=None).node.name
+    with sent_by(f"node.{node}"):
+        tasks.apply_home_usage.run("", node, usages)
     assert not HomeUsage.objects.exists()
 
 
@@ -167,7 +169,11 @@ def test_homes_of_nobody_are_left_out(running):
 def test_the_page_says_how_full_it_is(running, as_user):
     usage = Measured(f"{running.team.slug}/{running.owner.username}", 950)
     node = running.allocations.get(released_at=None).node.name
-    tasks.apply_home_usage("", node, messages.dump([usage]))
+    with sent_by("node.another"):
+        tasks.apply_home_usage.run("", node, messages.dump([usage]))
+    assert not HomeUsage.objects.exists(), "a node tells of its own homes alone"
+    with sent_by(f"node.{node}"):
+        tasks.apply_home_usage.run("", node, messages.dump([usage]))
     page = as_user(running.owner).get(f"/workspaces/{running.pk}/").content.decode()
     assert "950 MiB of 1,000 MiB" in page or "950 MiB of 1000 MiB" in page
     assert "Delete what you no longer need" in page

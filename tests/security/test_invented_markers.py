@@ -1,0 +1,75 @@
+"""A member sets the variables by which Berth marks processes: for workspaces that are none, or a neighbour's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.drivers.local.isolation import probe
+from provisioning.types import Observation, ObservedState
+from tests.provisioning.local.local_support import Pool, ask
+
+INVENTED = 60
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    if not probe().bwrap:
+        pytest.skip("plain processes are known by nothing but their variables")
+    made = Pool(tmp_path)
+    yield made
+    made.close()
+
+
+def invent(pool: Pool, seen: Observation, names: list[str], role: str = "agent") -> None:
+    """Have the workspace start a process for each of the names, marked as the driver marks its own."""
+    environs = [
+        {
+            "PATH": "/usr/bin:/bin",
+            "BERTH_INSTANCE": pool.driver.instance,
+            "BERTH_WORKSPACE": name,
+            "BERTH_GENERATION": "1",
+            "BERTH_ROLE": role,
+        }
+        for name in names
+    ]
+    start = "__import__('subprocess').Popen(['sleep', '600'], env=environ, start_new_session=True)"
+    assert ask(seen, f"len([{start} for environ in {environs!r}])") == len(names)
+
+
+def test_sixty_invented_workspaces_are_no_orphans(pool):
+    attacker = pool.spec()
+    seen = pool.run(attacker)
+    invent(pool, seen, [f"ws-{uuid.uuid4().hex}" for _ in range(INVENTED)])
+    owned = pool.driver.list_owned()
+    # What is listed is what the portal sends commands about: the attacker's own workspace and no other.
+    assert [each.ref for each in owned] == [attacker.ref]
+    pool.wait(lambda: pool.driver.ensure_stopped(attacker.ref), ObservedState.STOPPED)
+    assert pool.pids(attacker.ref) == []
+
+
+@pytest.mark.parametrize("role", ["agent", "app"])
+def test_a_neighbour_stops_in_time_whoever_bears_its_name(pool, role):
+    attacker, neighbour = pool.spec(), pool.spec(owner="bob")
+    seen = pool.run(attacker)
+    pool.run(neighbour)
+    invent(pool, seen, [neighbour.ref.external_name] * 5, role)
+    pool.wait(lambda: pool.driver.ensure_stopped(neighbour.ref), ObservedState.STOPPED)
+    # And what bears its name is not ended in its place: it is the attacker's.
+    assert ask(seen, "1 + 1") == 2
+    assert pool.driver.observe(attacker.ref).state is ObservedState.RUNNING
+    assert [each.ref for each in pool.driver.list_owned() if each.state is ObservedState.RUNNING] == [
+        attacker.ref
+    ]
+    pool.wait(lambda: pool.driver.ensure_stopped(attacker.ref), ObservedState.STOPPED)
+
+
+def test_a_neighbour_that_is_not_there_can_still_start(pool):
+    attacker, neighbour = pool.spec(), pool.spec(owner="bob")
+    invent(pool, pool.run(attacker), [neighbour.ref.external_name] * 5)
+    assert pool.driver.observe(neighbour.ref).state is ObservedState.ABSENT
+    assert ask(pool.run(neighbour), "1 + 1") == 2
+    pool.wait(lambda: pool.driver.ensure_stopped(attacker.ref), ObservedState.STOPPED)
