@@ -1,4 +1,4 @@
-"""A member sets the variables by which Berth marks processes: for workspaces that are none, or a neighbour's."""
+"""A member sets the variables that mark Berth's processes: for workspaces that are none, or a neighbour's."""
 
 from __future__ import annotations
 
