@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging.config
 from typing import Any
 
-from celery import Celery
 from celery.signals import setup_logging
 from django.conf import settings
 
+from provisioning import signing
 from provisioning.celery_config import configure
+from provisioning.signed_celery import Identity, SignedCelery
 
 SCHEDULE: dict[str, dict[str, Any]] = {
     "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
@@ -46,7 +47,12 @@ SCHEDULE: dict[str, dict[str, Any]] = {
 }
 
 # Without Celery's own connection to Django, which would load all of it.
-app = Celery("berth-clock", fixups=[])
+app = SignedCelery(
+    "berth-clock",
+    # It speaks for the control plane and takes nothing.
+    identity=Identity(name=signing.CONTROL, key=lambda: settings.BERTH_CONTROL_KEY, keys=dict, queues=tuple),
+    fixups=[],
+)
 configure(app, broker_url=settings.CELERY_BROKER_URL, default_queue="control")
 app.conf.beat_schedule = SCHEDULE
 

@@ -22,6 +22,7 @@ from portal.embedded import instance_lock, probes, processes
 from portal.embedded.environment import ROOT, Instance
 from provisioning.drivers.local import home_mount
 from tests.embedded.conftest import free_ports
+from tests.instance import eventually
 
 pytestmark = pytest.mark.engine
 START_LIMIT_S = 120.0
@@ -152,6 +153,17 @@ def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running)
     names = [part["name"] for part in report["parts"]]
     assert names == ["database", "redis", "proxy", "gateway", "node gateway", "control", "node", "beat"]
     assert all(part["ok"] and part["detail"] for part in report["parts"])
+
+
+def test_what_the_clock_sends_is_taken(running: Running) -> None:
+    """It signs in the name of the control plane, which runs nothing that is not signed."""
+    password = (running.instance.home / "secrets" / "redis_control").read_text().strip()
+    with probes.redis_client(running.instance.redis_url("control", password)) as client:
+        # Written by one of its tasks alone.
+        eventually(
+            lambda: client.exists("berth:gw:routes:revision") or None, limit_s=60, what="routes are kept"
+        )
+    assert "dropped" not in (running.instance.logs_dir / "control.log").read_text()
 
 
 def test_status_shows_every_service(running: Running) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from uuid import uuid4
 
 import pytest
 
 from portal.celery import app as control_app
+from portal.embedded.clock import app as clock_app
+from portal.embedded.environment import ROOT
 from portal.events.models import Notification
 from portal.inventory import node_messages
 from portal.inventory import tasks as inventory_tasks
@@ -19,7 +22,7 @@ from provisioning import messages, signing
 from provisioning.errors import InvalidSpec
 from provisioning.node import local_settings
 from provisioning.node.worker import app as node_app
-from provisioning.signed_celery import STAMP, Gate, Identity, SignedTask
+from provisioning.signed_celery import STAMP, Gate, Identity, SignedCelery, SignedTask
 from provisioning.signing import CONTROL, LEEWAY_S, Refusal, Refused, Signer, public_keys, public_text
 from provisioning.types import (
     Failure,
@@ -143,6 +146,15 @@ def test_the_memory_of_what_has_come_is_bounded(monkeypatch):
     assert len(seen._until) == 3
     seen.once(signing.Stamp(CONTROL, "node.a", 1.0, "9", ""), now=1.0 + 3 * LEEWAY_S)
     assert len(seen._until) == 1
+
+
+def test_who_sends_signs():
+    """The clock too, which has an application of its own."""
+    for app, name in ((control_app, signing.CONTROL), (clock_app, signing.CONTROL), (node_app, "node.")):
+        assert isinstance(app, SignedCelery) and app.identity.name.startswith(name)
+    made = [path for root in ("portal", "provisioning") for path in (ROOT / root).rglob("*.py")]
+    plain = [str(path) for path in made if re.search(r"= Celery\(", path.read_text())]
+    assert plain == []
 
 
 def test_every_task_of_both_planes_is_behind_the_gate():
