@@ -27,6 +27,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 subprocess.Popen([sys.executable, "-c", '''
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(1)  # what has been printed goes out first
 while True:
     for name in os.listdir("/proc"):
         try:
@@ -91,6 +92,18 @@ def accepted(berth: Berth, admin: httpx.Client, browser: httpx.Client, name: str
     return berth.manage("create_token", name)
 
 
+def held_up(berth: Berth, workspace_id: str) -> bool:
+    """Whether processes of the workspace are stopped by a signal."""
+    states = []
+    for process in berth.owned(f"ws-{workspace_id.replace('-', '')}"):
+        try:
+            stat = Path(f"/proc/{process.pid}/stat").read_text()
+        except OSError:
+            continue
+        states.append(stat.rpartition(") ")[2].split()[0])
+    return "T" in states
+
+
 @pytest.mark.parametrize("stubborn", [False, True], ids=["a usual notebook", "one that resists"])
 def test_what_is_open_is_cut(
     berth: Berth, admin: httpx.Client, browser: httpx.Client, stubborn: bool
@@ -112,6 +125,8 @@ def test_what_is_open_is_cut(
     with channels(berth.origin(workspace_id), token, kernel) as channel, stream as events:
         assert events.status_code == 200
         assert execute(channel, STUBBORN % stubborn) == "ready\n"
+        if stubborn:
+            eventually(lambda: held_up(berth, workspace_id), limit_s=20, what="its server is held up")
         watched = [Watch(lambda: until_closed(channel)), Watch(lambda: list(events.iter_raw()))]
         began = time.monotonic()
         assert admin.post(f"users/{name}/deactivate", json={"reason": "left"}).status_code == 200
