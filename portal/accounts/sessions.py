@@ -220,20 +220,6 @@ def keep_only(request: HttpRequest, user: User) -> int:
     return max(0, ended - 1)
 
 
-@transaction.atomic
-def renew(request: HttpRequest, user: User) -> None:
-    """The session of this request goes on under another key; whoever knows the old one has nothing.
-
-    It keeps what it holds, its age and its place in the list. One that was ended meanwhile is not begun anew.
-    """
-    key = request.session.session_key
-    stored: Any = _store().get_model_class()
-    if not stored.objects.select_for_update().filter(session_key=key).exists():
-        return
-    request.session.cycle_key()
-    UserSession.objects.filter(user=user, key=key).update(key=request.session.session_key)
-
-
 def announce_end(user: User) -> None:
     """Once the transaction has held: streams, workspace sessions and what is remembered of tokens end."""
     emit(SignedOut(user.pk))

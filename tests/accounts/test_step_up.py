@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from django.conf import settings
-from django.test import Client
 
-from portal.accounts import sessions, users
-from portal.accounts.mfa import attempts
+from portal.accounts import users
 from portal.accounts.models import ApiToken, User
-from portal.accounts.session_store import BEGAN_AT
 from tests.accounts.authenticators import Passkey, code_of, with_app, with_codes
 from tests.factories import PASSWORD
 
@@ -241,42 +237,3 @@ def _json(body):
     import json
 
     return json.dumps(body) if body is not None else ""
-
-
-def test_the_session_changes_its_key_with_the_proof(ada, bob, clock):
-    """Who has learnt the key of a session does not get the proof along with it."""
-    browser, thief = Client(), Client()
-    browser.post("/sign-in/", {"username": "ada", "password": PASSWORD})
-    name = settings.SESSION_COOKIE_NAME
-    old = browser.cookies[name].value
-    thief.cookies[name] = old
-    (before,) = sessions.sessions_of(ada)
-    clock.shift(3600)
-    assert thief.get("/").status_code == 200
-    assert browser.post("/users/bob/delete/", {"confirm_password": "wrong"}).status_code == 403
-    assert browser.cookies[name].value == old
-    assert browser.post("/account/confirm/", {"confirm_password": PASSWORD}).status_code == 302
-    assert browser.cookies[name].value != old
-    assert thief.get("/").status_code == 302
-    assert browser.delete("/api/v1/users/bob").status_code == 204
-    (after,) = sessions.sessions_of(ada)
-    assert (after.pk, after.created_at) == (before.pk, before.created_at)
-    assert browser.session[BEGAN_AT] == pytest.approx(before.created_at.timestamp(), abs=5)
-
-
-def test_a_session_that_is_ended_meanwhile_is_not_begun_anew_by_a_proof(ada, clock, monkeypatch):
-    browser = Client()
-    browser.post("/sign-in/", {"username": "ada", "password": PASSWORD})
-    clock.shift(3600)
-    right = attempts.password
-
-    def ended_meanwhile(request, user, password, **more):
-        right(request, user, password, **more)
-        (session,) = sessions.sessions_of(ada)
-        sessions.end_one(actor=ada, session_id=session.pk)
-
-    monkeypatch.setattr(attempts, "password", ended_meanwhile)
-    browser.raise_request_exception = False
-    browser.post("/account/confirm/", {"confirm_password": PASSWORD})
-    assert browser.get("/").status_code == 302
-    assert not sessions.sessions_of(ada).exists()

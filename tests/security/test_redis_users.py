@@ -24,6 +24,7 @@ from portal.embedded import configs
 from portal.embedded.environment import ROOT
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
+from provisioning.drivers.local import home_mount
 from provisioning.signed_celery import STAMP, Identity, SignedCelery
 from provisioning.signing import CONTROL, public_text
 from provisioning.types import PoolConfig
@@ -189,6 +190,8 @@ def started(control: Redis, port: int, tmp_path: Path) -> Iterator[Worker]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+    home = tmp_path / "home"
+    home_mount.release(home / "homes", home / "local" / home_mount.LOCK)
 
 
 def as_control(port: int, key: str = CONTROL_KEY) -> SignedCelery:

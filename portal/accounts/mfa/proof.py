@@ -19,7 +19,6 @@ from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
 from django_htmx.http import HttpResponseClientRedirect
 
-from portal.accounts import sessions
 from portal.accounts.mfa import attempts, factors
 from portal.accounts.mfa.passkeys import Purpose
 from portal.accounts.models import ApiToken, User
@@ -41,10 +40,9 @@ class ProofTooOld(PortalError):
     title = "Confirm that it is you"
 
 
-def note(request: HttpRequest, user: User) -> None:
-    """The user of this session has just proven who they are: it is worth more, and gets another key."""
+def note(request: HttpRequest) -> None:
+    """The user of this session has just proven who they are."""
     request.session[PROVEN_AT] = time.time()
-    sessions.renew(request, user)
 
 
 def is_fresh(request: HttpRequest) -> bool:
@@ -112,7 +110,7 @@ def confirm(request: HttpRequest) -> None:
         attempts.code(request, user, given["confirm_code"])
     else:
         attempts.password(request, user, given.get("confirm_password", ""))
-    note(request, user)
+    note(request)
 
 
 def confirmation_page(request: HttpRequest, *, problem: str, action: str) -> HttpResponse:
