@@ -109,7 +109,7 @@ def test_homes_on_another_disk_are_reached_by_the_operators_link(homes, tmp_path
     assert left(homes) == ["bob"]
 
 
-@pytest.mark.parametrize("inside", ["", "/work", "/work/a b/c"])
+@pytest.mark.parametrize("inside", ["", "/notes", "/notes/a b/c"])
 def test_what_is_mounted_there_is_left_alone(homes, tmp_path, monkeypatch, inside):
     point = f"{homes.resolve()}/vision/ada{inside}".replace(" ", "\\040")
     table = tmp_path / "mountinfo"
