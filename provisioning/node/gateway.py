@@ -24,7 +24,6 @@ from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, SOCKET_NAME
 NODE_NAME = "node.berth.internal"
 """The name in the certificate of a node's gateway."""
 
-HEALTH_PATH = "/.berth/node-gateway"
 AGENT_PATHS = "^/agent/v1/[a-z]+$"
 HEADER_TIMEOUT_NS = 15 * 10**9
 IDLE_TIMEOUT_NS = 300 * 10**9
@@ -110,11 +109,6 @@ def caddy_config(*, listen: str, certificates: Certificates, portal_url: str, st
                                     }
                                 ],
                                 "handle": [to_workspace],
-                                "terminal": True,
-                            },
-                            {
-                                "match": [{"path": [HEALTH_PATH]}],
-                                "handle": [{"handler": "static_response", "status_code": 204}],
                                 "terminal": True,
                             },
                             {"handle": [{"handler": "static_response", "status_code": 502}]},

@@ -28,7 +28,7 @@ from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.isolation import probe
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec
-from provisioning.node.gateway import HEALTH_PATH, NODE_NAME, Certificates, caddy_config
+from provisioning.node.gateway import NODE_NAME, Certificates, caddy_config
 from provisioning.types import Observation, ObservedState
 from tests.instance import eventually
 from tests.node_sockets import plug
@@ -344,7 +344,6 @@ def test_the_way_to_the_portal_leads_to_agents_paths_alone(pool: Pool, gateway: 
         status = ask(seen, agent_call(method, path)).split("\r\n")[0]
         assert " 404 " in status or " 400 " in status, (method, path, status)
     assert len(gateway.asked) == before
-    assert HEALTH_PATH not in [asked[1] for asked in gateway.asked]
 
 
 def test_who_ends_the_relay_harms_only_itself(pool: Pool, gateway: Gateway) -> None:
