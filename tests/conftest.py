@@ -69,6 +69,19 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.load_profile("berth")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nothing stays mounted in folders that pytest removes: of this run, or of one that was killed."""
+    from tests import mounts
+
+    factory: pytest.TempPathFactory = session.config._tmp_path_factory  # type: ignore[attr-defined]
+    own = factory._basetemp
+    if own is not None:
+        mounts.detach(own)
+        if factory._given_basetemp is None:
+            mounts.detach_abandoned(own.parent)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _scratch is not None:
         shutil.rmtree(_scratch, ignore_errors=True)

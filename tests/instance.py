@@ -23,9 +23,9 @@ import pytest
 
 from portal.embedded import instance_lock, processes
 from portal.embedded.environment import ROOT, Instance
-from provisioning.drivers.local import home_mount
 from provisioning.drivers.local import processes as workspace_processes
 from provisioning.drivers.local.state import claimed
+from tests import mounts
 from tests.populate import PASSWORD
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ class Berth:
             self._process.wait()
         processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
         workspace_processes.kill(self.owned(), self.marked())
-        home_mount.release(self.instance.homes_dir, self.instance.local_dir / home_mount.LOCK)
+        mounts.detach(self.home)
 
     # -- questions ----------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import pytest
 
 from portal.embedded import instance_lock, probes, processes
 from portal.embedded.environment import ROOT, Instance
-from provisioning.drivers.local import home_mount
+from tests import mounts
 from tests.embedded.conftest import free_ports
 from tests.instance import eventually
 
@@ -97,7 +97,7 @@ class Running:
         self.process.wait()
         self._reader.join(10)
         processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
-        home_mount.release(self.instance.homes_dir, self.instance.local_dir / home_mount.LOCK)
+        mounts.detach(self.home)
 
 
 def environ_of(instance: Instance) -> dict[str, str]:

@@ -24,10 +24,10 @@ from portal.embedded import configs
 from portal.embedded.environment import ROOT
 from provisioning import messages
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
-from provisioning.drivers.local import home_mount
 from provisioning.signed_celery import STAMP, Identity, SignedCelery
 from provisioning.signing import CONTROL, public_text
 from provisioning.types import PoolConfig
+from tests import mounts
 from tests.senders import CONTROL_KEY, NODE_KEY, OTHER_KEY
 from tests.workspaces.gateway.gateway_support import free_port, running, valkey_binary
 
@@ -190,8 +190,7 @@ def started(control: Redis, port: int, tmp_path: Path) -> Iterator[Worker]:
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    home = tmp_path / "home"
-    home_mount.release(home / "homes", home / "local" / home_mount.LOCK)
+    mounts.detach(tmp_path)
 
 
 def as_control(port: int, key: str = CONTROL_KEY) -> SignedCelery:

@@ -11,14 +11,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from provisioning.drivers.local import attach
+from provisioning.drivers.local import attach, mount_table
 
-_MOUNTS = Path("/proc/self/mountinfo")
-_OCTAL = re.compile(rb"\\([0-7]{3})")
 CLOSED = os.ST_NOSUID | os.ST_NODEV
 
 LOCK = ".homes.lock"
@@ -76,16 +73,8 @@ def release(homes: Path, lock: Path) -> None:
         return
     with _alone(lock):
         # A folder mounted over itself is on the same device as the folder that it is in.
-        if not os.path.ismount(homes) and _is_mounted(homes):
+        if not os.path.ismount(homes) and homes.resolve() in mount_table.points():
             attach.libc.umount2(os.fsencode(homes), 0)
-
-
-def _is_mounted(path: Path) -> bool:
-    wanted = os.fsencode(os.path.realpath(path))
-    return any(
-        _OCTAL.sub(lambda digits: bytes([int(digits[1], 8)]), line.split(b" ")[4]) == wanted
-        for line in _MOUNTS.read_bytes().splitlines()
-    )
 
 
 @contextlib.contextmanager

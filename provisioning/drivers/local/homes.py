@@ -14,18 +14,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from provisioning.drivers.local import mount_table
 from provisioning.drivers.local.failures import HomeProtected
 
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOUNTS = Path("/proc/self/mountinfo")
-_OCTAL = re.compile(rb"\\([0-7]{3})")
 
 
 def delete(homes: Path, team: str, owner: str, *, limit_s: float) -> bool:
@@ -153,12 +151,9 @@ def _exists(place: int, name: str) -> bool:
 
 def _require_nothing_mounted(*paths: Path) -> None:
     """Raise `HomeProtected` where a file system, or a folder from elsewhere, is mounted at or in a path."""
-    wanted = [os.fsencode(path) for path in paths]
-    for line in _MOUNTS.read_bytes().splitlines():
-        point = _OCTAL.sub(lambda digits: bytes([int(digits[1], 8)]), line.split(b" ")[4])
-        for path in wanted:
-            if point == path or point.startswith(path + b"/"):
-                raise _protected(Path(os.fsdecode(point)), "is mounted from elsewhere")
+    for point in mount_table.points():
+        if any(point.is_relative_to(path) for path in paths):
+            raise _protected(point, "is mounted from elsewhere")
 
 
 def _protected(path: Path, why: str) -> HomeProtected:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from provisioning.drivers.local import homes as deleting
+from provisioning.drivers.local import mount_table
 from provisioning.drivers.local.failures import HomeProtected
 from provisioning.errors import BackendUnavailable
 
@@ -114,7 +115,7 @@ def test_what_is_mounted_there_is_left_alone(homes, tmp_path, monkeypatch, insid
     point = f"{homes.resolve()}/vision/ada{inside}".replace(" ", "\\040")
     table = tmp_path / "mountinfo"
     table.write_text(f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 /shared {point} rw - nfs server:/x rw\n")
-    monkeypatch.setattr(deleting, "_MOUNTS", table)
+    monkeypatch.setattr(mount_table, "TABLE", table)
     with pytest.raises(HomeProtected) as refused:
         delete(homes)
     assert "mounted" in refused.value.message
@@ -127,7 +128,7 @@ def test_what_is_mounted_there_meanwhile_is_left_alone(homes, tmp_path, monkeypa
     assert not delete(homes, limit_s=0)
     table = tmp_path / "mountinfo"
     table.write_text(f"2 1 0:2 /x {homes.resolve()}/vision/.deleting-ada/1/x rw - nfs server:/x rw\n")
-    monkeypatch.setattr(deleting, "_MOUNTS", table)
+    monkeypatch.setattr(mount_table, "TABLE", table)
     with pytest.raises(HomeProtected):
         delete(homes)
 
