@@ -7,6 +7,8 @@ import gc
 from celery import Celery
 from celery.signals import worker_before_create_process
 
+from provisioning import redis_transport
+
 KEY_PREFIX = "berth:q:"
 REPLY_PREFIX = "berth:reply:"
 ENGINE_QUEUE = "engine"
@@ -30,6 +32,7 @@ def configure(app: Celery, *, broker_url: str, default_queue: str, unacknowledge
     `unacknowledged` begins the keys of messages that a worker has taken and not done yet: what a node has
     taken, no other may read.
     """
+    redis_transport.install()
     worker_before_create_process.connect(_share_what_is_loaded)
     app.conf.update(
         broker_url=broker_url,

@@ -97,7 +97,7 @@ class Running:
         self.process.wait()
         self._reader.join(10)
         processes.end(processes.leftovers(self.instance.id), self.instance.id, grace_s=2)
-        mounts.detach(self.home)
+        mounts.detach(self.instance.home)
 
 
 def environ_of(instance: Instance) -> dict[str, str]:

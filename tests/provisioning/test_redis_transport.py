@@ -1,0 +1,50 @@
+"""A worker whose acknowledgements are lost with the connection asks for more when Redis is back."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from kombu import Connection
+from redis.exceptions import ConnectionError as RedisAway
+
+from portal.celery import app as control_app
+from provisioning import redis_transport
+from provisioning.node.worker import app as node_app
+
+TAGS = ("one", "two")
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """What a worker holds that may hold two messages, and has two, while Redis is away."""
+
+    def away(*args, **kwargs):
+        raise RedisAway
+
+    qos = redis_transport.QoS(SimpleNamespace(), prefetch_count=len(TAGS))
+    for tag in TAGS:
+        qos._quick_append(tag, SimpleNamespace())
+    monkeypatch.setattr(qos, "_remove_from_indices", away)
+    monkeypatch.setattr(qos, "restore_by_tag", away)
+    yield qos
+    qos._flush()
+    qos._on_collect.cancel()
+
+
+@pytest.mark.parametrize("answer", ["ack", "reject", "requeue"])
+def test_what_has_been_answered_is_held_no_longer(held, answer):
+    assert not held.can_consume()
+    for tag in TAGS:
+        with pytest.raises(RedisAway):
+            held.ack(tag) if answer == "ack" else held.reject(tag, requeue=answer == "requeue")
+    assert held.can_consume()
+
+
+@pytest.mark.parametrize("app", [control_app, node_app])
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_both_planes_use_it(app, scheme):
+    with Connection(f"{scheme}://127.0.0.1:1/0") as connection:
+        assert connection.get_transport_cls() is redis_transport.Transport
+    with app.connection_for_read() as connection:
+        assert connection.get_transport_cls().Channel.QoS is redis_transport.QoS
