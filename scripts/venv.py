@@ -19,8 +19,8 @@ def main(kind):
         )
     sys.path.insert(0, str(ROOT))
 
-    from portal.embedded import venvs
-    from portal.embedded.console import Console, Problem
+    from provisioning.service import venvs
+    from provisioning.service.console import Console, Problem
 
     target = ROOT / ".venv"
     locks = {name: ROOT / "requirements" / f"{name}.lock" for name in ("portal", "gpu", "dev")}
@@ -61,7 +61,7 @@ def main(kind):
 
 def link_project(target):
     """Make the packages importable from anywhere, and `berth` a command, without a build step."""
-    from portal.embedded.environment import write_file
+    from provisioning.service.files import write_file
 
     site = target / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     wanted = {

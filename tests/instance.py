@@ -21,10 +21,10 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from portal.embedded import instance_lock, processes
 from portal.embedded.environment import ROOT, Instance
 from provisioning.drivers.local import processes as workspace_processes
 from provisioning.drivers.local.state import claimed
+from provisioning.service import instance_lock, processes
 from tests import mounts
 from tests.populate import PASSWORD
 
@@ -214,7 +214,9 @@ class Berth:
 
     def services(self) -> dict[str, dict[str, Any]]:
         """What the supervisor says of each service, by name."""
-        return {row["name"]: row for row in instance_lock.read_state(self.instance).get("services", [])}
+        return {
+            row["name"]: row for row in instance_lock.read_state(self.instance.run_dir).get("services", [])
+        }
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Rows of the instance's database, which is only read."""

@@ -7,10 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from portal.embedded import configs, control, preflight
-from portal.embedded.console import Console, Problem
 from portal.embedded.environment import Instance
-from portal.embedded.notebook import Builder
 from portal.embedded.up import Up
+from provisioning.service import home
+from provisioning.service.console import Console, Problem
+from provisioning.service.notebook import Builder
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,10 +53,10 @@ def main(argv: Sequence[str]) -> int:
 
 def notebook(instance: Instance, console: Console) -> int:
     """Make the notebook environment and say where it is."""
-    preflight.check_platform()
+    home.check_platform()
     preflight.prepare_home(instance.home)
     with console.step("Notebook environment") as step:
-        builder = Builder(instance, os.environ)
+        builder = Builder(instance.environments_dir, instance.logs_dir, os.environ)
         builder.start()
         step.result = builder.wait(step.update)
     return 0

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from portal.embedded import authority, traefik
-from portal.embedded.console import Problem
 from portal.embedded.environment import NODE_NAME, Instance, redis_user_of, write_file
 from provisioning import signing
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.node.gateway import Certificates, caddy_config
+from provisioning.service.console import Problem
 
 YEAR_S = 31_536_000
 TRANSPORT_SECURITY = "transport-security"

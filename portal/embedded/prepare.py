@@ -12,8 +12,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from portal.embedded.console import Console, Problem
-from portal.embedded.environment import write_file
+from provisioning.service.console import Console, Problem
+from provisioning.service.files import write_file
 
 
 def main() -> int:

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from portal.embedded import probes, user_scope
 from portal.embedded.configs import HEALTH_HOST
-from portal.embedded.environment import ROOT, Instance, bare_environ
+from portal.embedded.environment import Instance
+from provisioning.service import probes, user_scope
+from provisioning.service.environ import ROOT, bare_environ
+from provisioning.service.program import Program, celery_argv, worker_argv
 
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 PULSE_KEY = "berth:q:pulse"
 """As in provisioning.heartbeat, which imports Celery and therefore is not imported here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One process to keep running.
-
-    `answers(started_at)` says whether the process started at that unix time is ready; it may take up to
-    about a second. `repair` is called when the program failed several times in a row before it was ready.
-    """
-
-    name: str
-    argv: tuple[str, ...]
-    environ: Mapping[str, str]
-    answers: Callable[[float], bool]
-    after: tuple[str, ...] = ()
-    port: int | None = None
-    stop_signal: signal.Signals = signal.SIGTERM
-    stop_timeout_s: float = 10.0
-    umask: int = 0o077
-    folder: Path = ROOT
-    repair: Callable[[], str] | None = None
 
 
 def programs(
@@ -64,14 +43,8 @@ def programs(
     def pulse(name: str) -> Callable[[float], bool]:
         return probes.pulse_since(control_url, PULSE_KEY, name)
 
-    def celery(app: str, *arguments: str) -> tuple[str, ...]:
-        return (sys.executable, "-m", "celery", "-A", app, "--workdir", str(ROOT), *arguments)
-
     def worker(app: str, name: str, queues: str) -> tuple[str, ...]:
-        return celery(
-            app, "worker", "-Q", queues, "-n", f"{name}@{instance.node_name}", "-c", "2", "-O", "fair",
-            "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO",
-        )  # fmt: skip
+        return worker_argv(app, f"{name}@{instance.node_name}", queues)
 
     return (
         Program(
@@ -145,7 +118,7 @@ def programs(
         ),
         Program(
             name="beat",
-            argv=celery(
+            argv=celery_argv(
                 "portal.embedded.clock", "beat", "-S", "portal.embedded.beat:PulsingScheduler",
                 "-s", str(instance.run_dir / "beat-schedule"), "--pidfile=", "-l", "WARNING",
             ),

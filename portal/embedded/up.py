@@ -11,14 +11,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
 
-from portal.embedded import configs, instance_lock, outage, preflight, processes
-from portal.embedded.console import Console, Problem
+from portal.embedded import configs, outage, preflight
 from portal.embedded.environment import ROOT, Instance, ensure_secrets
-from portal.embedded.notebook import Builder
 from portal.embedded.programs import Program, programs
-from portal.embedded.supervisor import Supervisor, report, write_state
 from provisioning.drivers.local import home_mount
+from provisioning.service import home, instance_lock, processes
+from provisioning.service.console import Console, Problem
+from provisioning.service.notebook import Builder
+from provisioning.service.supervisor import Supervisor, report, write_state
 
 SLOW_AFTER_S = 30.0
 STOP_WORKSPACES_LIMIT_S = 45.0
@@ -46,9 +48,9 @@ class Up:
         """Start, stay, stop; the exit code."""
         instance, console = self._instance, self._console
         console.say(f"Berth · {instance.home}")
-        preflight.check_platform()
+        home.check_platform()
         preflight.prepare_home(instance.home)
-        with instance_lock.hold(instance):
+        with instance_lock.hold(instance.run_dir, refusal=self._runs_already):
             self._publish()
             try:
                 self._check()
@@ -56,7 +58,14 @@ class Up:
                 self._prepare()
                 return asyncio.run(self._serve(self._programs(binaries)))
             finally:
-                instance_lock.state_path(instance).unlink(missing_ok=True)
+                instance_lock.state_path(instance.run_dir).unlink(missing_ok=True)
+
+    def _runs_already(self, state: dict[str, Any]) -> Problem:
+        url = state.get("url") or self._instance.public_url
+        return Problem(
+            f"Berth already runs from {self._instance.home}: {url}",
+            "See it with `make status`, stop it with `make down`.",
+        )
 
     def _check(self) -> None:
         with self._console.step("This machine") as step:
@@ -67,13 +76,13 @@ class Up:
             preflight.check_ports(self._instance)
             preflight.check_sign_in_providers(self._environ)
             version = ".".join(map(str, sys.version_info[:3]))
-            free_gib = preflight.free_disk_mib(self._instance.home) // 1024
+            free_gib = home.free_disk_mib(self._instance.home) // 1024
             ended = f", ended {len(left)} leftovers" if left else ""
             step.result = f"Python {version}, {free_gib} GiB free{ended}"
         self._console.say(preflight.gpus())
 
     def _prepare(self) -> None:
-        builder = Builder(self._instance, self._environ)
+        builder = Builder(self._instance.environments_dir, self._instance.logs_dir, self._environ)
         builder.start()
         try:
             self._secrets, made = ensure_secrets(self._instance.home)
@@ -235,7 +244,7 @@ class Up:
     def _publish(self) -> None:
         services = report(self._supervisor.services.values()) if self._supervisor is not None else []
         write_state(
-            instance_lock.state_path(self._instance),
+            instance_lock.state_path(self._instance.run_dir),
             {
                 "pid": os.getpid(),
                 "pid_started_at": processes.started_at(os.getpid()),

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded.console import Problem
-from portal.embedded.environment import Instance, bare_environ, ensure_secrets, write_file
+from portal.embedded.environment import Instance, ensure_secrets
+from provisioning.service.console import Problem
+from provisioning.service.environ import bare_environ
+from provisioning.service.files import write_file
 
 
 def test_the_other_ports_and_addresses_follow_the_first_port() -> None:
@@ -105,7 +107,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("portal.embedded.environment.os.fsync", full)
+    monkeypatch.setattr("provisioning.service.files.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_file(target, "new")
     assert target.read_text() == "old"

@@ -18,10 +18,10 @@ import httpx
 import pytest
 
 from portal.embedded import configs, outage
-from portal.embedded.console import Problem
 from portal.embedded.environment import Instance
 from portal.embedded.preflight import find_binaries
 from provisioning.node.gateway import Certificates
+from provisioning.service.console import Problem
 from tests.embedded.conftest import free_ports
 
 CERTIFICATES = Certificates(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded import instance_lock, preflight
-from portal.embedded.console import Problem
+from portal.embedded import preflight
 from portal.embedded.environment import ROOT, Instance
+from provisioning.service import home, instance_lock
+from provisioning.service.console import Problem
 
 
 def command(instance: Instance, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -67,7 +68,7 @@ def test_a_home_without_the_right_to_write(instance: Instance, monkeypatch: pyte
     def denied(*_: object, **__: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(preflight.tempfile, "NamedTemporaryFile", denied)
+    monkeypatch.setattr(home.tempfile, "NamedTemporaryFile", denied)
     with pytest.raises(Problem, match=r"cannot be written \(Permission denied\).*BERTH_HOME="):
         preflight.prepare_home(instance.home)
 
@@ -76,14 +77,14 @@ def test_a_full_disk_is_told_as_such(instance: Instance, monkeypatch: pytest.Mon
     def full(*_: object, **__: object) -> object:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(preflight.tempfile, "NamedTemporaryFile", full)
+    monkeypatch.setattr(home.tempfile, "NamedTemporaryFile", full)
     with pytest.raises(Problem, match=r"disk under .* is full"):
         preflight.prepare_home(instance.home)
 
 
 def test_too_little_disk(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage("/")._replace(free=100 * 1024 * 1024)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(home.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(Problem, match="Only 100 MiB are free"):
         preflight.prepare_home(instance.home)
 
@@ -117,7 +118,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(instance: Instance, tmp_pa
 
 def test_a_second_up_says_where_the_first_is(instance: Instance) -> None:
     preflight.prepare_home(instance.home)
-    with instance_lock.hold(instance):
+    with instance_lock.hold(instance.run_dir, refusal=lambda _: Problem("taken")):
         done = command(instance, "up")
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
@@ -140,9 +141,10 @@ def test_the_lock_goes_with_its_holder(instance: Instance) -> None:
         [
             sys.executable,
             "-c",
-            "import os, sys; from portal.embedded import instance_lock as l;"
+            "import os, sys; from provisioning.service import instance_lock as l;"
             "from portal.embedded.environment import Instance\n"
-            "with l.hold(Instance.from_environ(os.environ)):\n print('held', flush=True); sys.stdin.read()",
+            "with l.hold(Instance.from_environ(os.environ).run_dir, refusal=ValueError):\n"
+            " print('held', flush=True); sys.stdin.read()",
         ],
         cwd=ROOT,
         env={**os.environ, **instance.variables()},
@@ -152,11 +154,11 @@ def test_the_lock_goes_with_its_holder(instance: Instance) -> None:
     )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        assert instance_lock.is_held(instance)
+        assert instance_lock.is_held(instance.run_dir)
     finally:
         holder.kill()
         holder.communicate()
-    assert not instance_lock.is_held(instance)
+    assert not instance_lock.is_held(instance.run_dir)
 
 
 def test_a_mistake_about_sign_in_providers_stops_the_start(tmp_path):

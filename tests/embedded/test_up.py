@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from portal.embedded import instance_lock, probes, processes
 from portal.embedded.environment import ROOT, Instance
+from provisioning.service import instance_lock, probes, processes
 from tests import mounts
 from tests.embedded.conftest import free_ports
 from tests.instance import eventually
@@ -70,7 +70,9 @@ class Running:
                 pytest.fail(f"it ended before a line with “{part}”:\n" + "\n".join(self.lines))
 
     def services(self) -> dict[str, dict[str, Any]]:
-        return {row["name"]: row for row in instance_lock.read_state(self.instance).get("services", [])}
+        return {
+            row["name"]: row for row in instance_lock.read_state(self.instance.run_dir).get("services", [])
+        }
 
     def health(self) -> tuple[int, dict[str, Any]]:
         try:

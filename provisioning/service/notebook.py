@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from portal.embedded import venvs
-from portal.embedded.console import Problem
-from portal.embedded.environment import ROOT, Instance
-from portal.embedded.processes import PROC
+from provisioning.service import venvs
+from provisioning.service.console import Problem
+from provisioning.service.environ import ROOT
+from provisioning.service.processes import PROC
 
 LOCK = ROOT / "requirements" / "notebook.lock"
 NAME = "notebook"
@@ -29,9 +29,10 @@ DEFAULTS = {
 class Builder:
     """Builds in the background while other steps go on; `wait` gives the words for its outcome."""
 
-    def __init__(self, instance: Instance, environ: Mapping[str, str]) -> None:
+    def __init__(self, environments: Path, logs: Path, environ: Mapping[str, str]) -> None:
         self.doing = "checking"
-        self._instance = instance
+        self._environments = environments
+        self._logs = logs
         self._environ = environ
         self._result = ""
         self._error: BaseException | None = None
@@ -54,16 +55,18 @@ class Builder:
             self.doing = doing
 
         try:
-            self._result = ensure(self._instance, self._environ, progress)
+            self._result = ensure(self._environments, self._logs, self._environ, progress)
         except BaseException as error:
             self._error = error
 
 
-def ensure(instance: Instance, environ: Mapping[str, str], progress: Callable[[str], None]) -> str:
-    """Make `environments/notebook` what the lock says, or what BERTH_NOTEBOOK_ENV names. Words for it."""
+def ensure(folder: Path, logs: Path, environ: Mapping[str, str], progress: Callable[[str], None]) -> str:
+    """Make `notebook` in `folder` what the lock says, or what BERTH_NOTEBOOK_ENV names. Words for it.
+
+    `logs` is where pip's output goes.
+    """
     if environ.get("BERTH_SKIP_NOTEBOOK", "") not in {"", "0"}:
         return "left out (BERTH_SKIP_NOTEBOOK)"
-    folder = instance.environments_dir
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     given = environ.get("BERTH_NOTEBOOK_ENV")
     if given:
@@ -81,7 +84,7 @@ def ensure(instance: Instance, environ: Mapping[str, str], progress: Callable[[s
         venvs.build(
             target,
             LOCK,
-            log=instance.logs_dir / "notebook-environment.log",
+            log=logs / "notebook-environment.log",
             environ=dict(environ),
             progress=progress,
         )

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded import notebook, venvs
-from portal.embedded.console import Problem
-from portal.embedded.environment import Instance
+from provisioning.service import notebook, venvs
+from provisioning.service.console import Problem
 
 LOCK = "alpha==1.0 \\\n    --hash=sha256:aa\nbeta==2.0 ; sys_platform == 'win32' \\\n    --hash=sha256:bb\n"
 
@@ -106,8 +105,12 @@ def test_a_python_without_venv_names_the_package(
         venvs.build(tmp_path / "env", lock, log=tmp_path / "log.txt")
 
 
+def ensure(tmp_path: Path, environ: dict[str, str]) -> str:
+    return notebook.ensure(tmp_path / "environments", tmp_path / "logs", environ, lambda _: None)
+
+
 def test_the_notebook_environment_is_swapped_as_a_whole(
-    instance: Instance, lock: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lock: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notebook, "LOCK", lock)
     real = venvs.build
@@ -115,27 +118,32 @@ def test_the_notebook_environment_is_swapped_as_a_whole(
         notebook.venvs, "build", lambda *args, **options: real(*args, **options, python=str(python))
     )
     environ = {"PATH": os.environ["PATH"]}
-    instance.logs_dir.mkdir(parents=True)
-    link = instance.environments_dir / "notebook"
+    link = tmp_path / "environments" / "notebook"
 
-    assert "installed" in notebook.ensure(instance, environ, lambda _: None)
+    assert "installed" in notebook.ensure(
+        tmp_path / "environments", tmp_path / "logs", environ, lambda _: None
+    )
     first = link.resolve()
-    assert "kept" in notebook.ensure(instance, environ, lambda _: None)
+    assert "kept" in ensure(tmp_path, environ)
 
     lock.write_text(LOCK.replace("1.0", "1.1"))
     with pytest.raises(Problem):
-        notebook.ensure(instance, {**environ, "PIP_EXITS": "1"}, lambda _: None)
+        notebook.ensure(
+            tmp_path / "environments", tmp_path / "logs", {**environ, "PIP_EXITS": "1"}, lambda _: None
+        )
     assert link.resolve() == first and first.exists()
 
-    assert "installed" in notebook.ensure(instance, environ, lambda _: None)
+    assert "installed" in notebook.ensure(
+        tmp_path / "environments", tmp_path / "logs", environ, lambda _: None
+    )
     assert link.resolve() != first
     assert not first.exists()  # no process used it
 
 
-def test_an_environment_in_use_is_left(instance: Instance) -> None:
-    instance.environments_dir.mkdir(parents=True)
-    used = instance.environments_dir / "notebook-used"
-    unused = instance.environments_dir / "notebook-unused"
+def test_an_environment_in_use_is_left(tmp_path: Path) -> None:
+    (tmp_path / "environments").mkdir(parents=True)
+    used = tmp_path / "environments" / "notebook-used"
+    unused = tmp_path / "environments" / "notebook-unused"
     (used / "bin").mkdir(parents=True)
     unused.mkdir()
     import subprocess
@@ -153,16 +161,20 @@ def test_an_environment_in_use_is_left(instance: Instance) -> None:
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
-        notebook.prune(instance.environments_dir, keep=instance.environments_dir / "notebook-new")
+        notebook.prune((tmp_path / "environments"), keep=tmp_path / "environments" / "notebook-new")
         process.communicate()
     assert used.exists() and not unused.exists()
 
 
-def test_a_given_environment_is_used_as_it_is(instance: Instance, tmp_path: Path) -> None:
+def test_a_given_environment_is_used_as_it_is(tmp_path: Path) -> None:
     given = tmp_path / "given"
     (given / "bin").mkdir(parents=True)
     with pytest.raises(Problem, match="has no bin/python"):
-        notebook.ensure(instance, {"BERTH_NOTEBOOK_ENV": str(given)}, lambda _: None)
+        notebook.ensure(
+            tmp_path / "environments", tmp_path / "logs", {"BERTH_NOTEBOOK_ENV": str(given)}, lambda _: None
+        )
     (given / "bin" / "python").touch()
-    assert notebook.ensure(instance, {"BERTH_NOTEBOOK_ENV": str(given)}, lambda _: None) == str(given)
-    assert (instance.environments_dir / "notebook").resolve() == given
+    assert notebook.ensure(
+        tmp_path / "environments", tmp_path / "logs", {"BERTH_NOTEBOOK_ENV": str(given)}, lambda _: None
+    ) == str(given)
+    assert (tmp_path / "environments" / "notebook").resolve() == given

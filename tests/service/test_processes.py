@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from portal.embedded import processes
-from portal.embedded.environment import MARKER, Instance
+from provisioning.service import processes
+from provisioning.service.environ import MARKER
 
+INSTANCE = "0123456789ab"
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -40,38 +41,38 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def test_leftovers_are_ended_and_nothing_else(instance: Instance, start: Start) -> None:
-    ours = start(**{MARKER: f"{instance.id}:web"})
-    stubborn = start("signal.signal(signal.SIGTERM, signal.SIG_IGN)", **{MARKER: f"{instance.id}:control"})
+def test_leftovers_are_ended_and_nothing_else(start: Start) -> None:
+    ours = start(**{MARKER: f"{INSTANCE}:web"})
+    stubborn = start("signal.signal(signal.SIGTERM, signal.SIG_IGN)", **{MARKER: f"{INSTANCE}:control"})
     others = [
         start(**{MARKER: "another-one:web"}),
         start(),
         # A workspace that inherited the node worker's variables is still a workspace.
-        start(**{MARKER: f"{instance.id}:node", processes.WORKSPACE_MARKER: "ws-1"}),
+        start(**{MARKER: f"{INSTANCE}:node", processes.WORKSPACE_MARKER: "ws-1"}),
     ]
-    left = processes.leftovers(instance.id)
+    left = processes.leftovers(INSTANCE)
     assert {(process.pid, process.service) for process in left} == {
         (ours.pid, "web"),
         (stubborn.pid, "control"),
     }
-    processes.end(left, instance.id, grace_s=0.2)
+    processes.end(left, INSTANCE, grace_s=0.2)
     assert ours.wait(timeout=10) == -signal.SIGTERM
     assert stubborn.wait(timeout=10) == -signal.SIGKILL
     assert [process.poll() for process in others] == [None, None, None]
-    assert processes.leftovers(instance.id) == []
+    assert processes.leftovers(INSTANCE) == []
 
 
-def test_a_number_that_went_to_another_process_is_not_ended(instance: Instance, start: Start) -> None:
+def test_a_number_that_went_to_another_process_is_not_ended(start: Start) -> None:
     stranger = start()
-    processes.end([processes.Leftover(stranger.pid, "web")], instance.id, grace_s=0.1)
+    processes.end([processes.Leftover(stranger.pid, "web")], INSTANCE, grace_s=0.1)
     assert stranger.poll() is None
 
 
-def test_ending_what_is_gone_is_no_error(instance: Instance, start: Start) -> None:
-    gone = start(**{MARKER: f"{instance.id}:web"})
+def test_ending_what_is_gone_is_no_error(start: Start) -> None:
+    gone = start(**{MARKER: f"{INSTANCE}:web"})
     gone.kill()
     gone.wait()
-    processes.end([processes.Leftover(gone.pid, "web")], instance.id)
+    processes.end([processes.Leftover(gone.pid, "web")], INSTANCE)
 
 
 def test_a_process_is_named_by_its_start_too(start: Start) -> None:
@@ -87,7 +88,7 @@ def test_a_process_is_named_by_its_start_too(start: Start) -> None:
 
 def test_the_launcher_ends_its_program_with_its_parent(start: Start) -> None:
     """The parent dies of SIGKILL; the program gets the signal that it was promised."""
-    from portal.embedded.supervisor import LAUNCHER
+    from provisioning.service.supervisor import LAUNCHER
 
     read, write = os.pipe()
     parent = subprocess.Popen(

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from portal.embedded import logfiles
-from portal.embedded.environment import MARKER, write_file
-from portal.embedded.programs import Program
+from provisioning.service import logfiles
+from provisioning.service.environ import MARKER
+from provisioning.service.files import write_file
+from provisioning.service.program import Program
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded import logfiles
+from provisioning.service import logfiles
 
 
 def test_a_log_within_its_limit_stays(tmp_path: Path) -> None:

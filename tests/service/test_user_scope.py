@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded import user_scope
 from provisioning.drivers.local import delegation
+from provisioning.service import user_scope
 
 
 @pytest.fixture

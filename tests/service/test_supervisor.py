@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded import supervisor as module
-from portal.embedded.environment import MARKER
-from portal.embedded.processes import environ_of
-from portal.embedded.programs import Program
-from portal.embedded.supervisor import State, Supervisor
+from provisioning.service import supervisor as module
+from provisioning.service.environ import MARKER
+from provisioning.service.processes import environ_of
+from provisioning.service.program import Program
+from provisioning.service.supervisor import State, Supervisor
 
 LIMIT_S = 20.0
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from portal.embedded.environment import MARKER
+from provisioning.service.environ import MARKER
 
 WORKSPACE_MARKER = "BERTH_WORKSPACE"
 PROC = Path("/proc")

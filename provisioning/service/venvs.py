@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from portal.embedded.console import Problem
+from provisioning.service.console import Problem
 
 STAMP = ".berth-complete"
 LAUNCHER = Path(__file__).with_name("launcher.py")

@@ -1,0 +1,53 @@
+"""One process to keep running, and where programs are found."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.service.environ import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process to keep running.
+
+    `answers(started_at)` says whether the process started at that unix time is ready; it may take up to
+    about a second. `repair` is called when the program failed several times in a row before it was ready.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    answers: Callable[[float], bool]
+    after: tuple[str, ...] = ()
+    port: int | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_timeout_s: float = 10.0
+    umask: int = 0o077
+    folder: Path = ROOT
+    repair: Callable[[], str] | None = None
+
+
+def find_program(name: str) -> Path | None:
+    """A program of this Python's environment, else of the search path; None where there is none."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    return Path(found) if found else None
+
+
+def celery_argv(app: str, *arguments: str) -> tuple[str, ...]:
+    """Celery with this Python, in the program's own folder."""
+    return (sys.executable, "-m", "celery", "-A", app, "--workdir", str(ROOT), *arguments)
+
+
+def worker_argv(app: str, name: str, queues: str) -> tuple[str, ...]:
+    """A worker called `name` (`role@node`) that consumes `queues`, separated by commas."""
+    return celery_argv(
+        app, "worker", "-Q", queues, "-n", name, "-c", "2", "-O", "fair",
+        "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO",
+    )  # fmt: skip
