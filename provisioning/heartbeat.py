@@ -16,6 +16,7 @@ from typing import Any, cast
 import redis
 from celery import Celery, bootsteps
 
+from provisioning import redis_client
 from provisioning.celery_config import KEY_PREFIX
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class Pulse:
 
     def __init__(self, broker_url: str, name: str) -> None:
         self._name = name
-        self._client = redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2)
+        self._client = redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2)
 
     def show(self) -> None:
         """Write the pulse now."""
@@ -95,7 +96,7 @@ def parse(raw: dict[bytes, bytes]) -> dict[str, float]:
 
 def is_fresh(broker_url: str, name: str) -> bool:
     """Whether the process `name` has shown a pulse lately. Raises `redis.RedisError`."""
-    with redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2) as client:
+    with redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2) as client:
         # The library's type also stands for its asynchronous client.
         raw = cast("dict[bytes, bytes]", client.hgetall(PULSE_KEY))
     return time.time() - parse(raw).get(name, 0.0) <= PULSE_LATE_S

@@ -1,4 +1,4 @@
-"""Kombu's Redis transport, whose consumers go on after an acknowledgement that was lost with its connection.
+"""Kombu's Redis transport: over TLS as in `redis_client`, and going on after lost acknowledgements.
 
 Kombu counts a message as held until Redis has taken its acknowledgement, and swallows the error where Redis
 does not. After as many of these as a worker may hold it asks for nothing more, not even when Redis is back,
@@ -9,6 +9,8 @@ delivered again when its time is over (`visibility_timeout`), which leases make 
 from __future__ import annotations
 
 from kombu.transport import TRANSPORT_ALIASES, redis
+
+from provisioning.redis_client import TLSConnection
 
 
 class QoS(redis.QoS):
@@ -25,6 +27,7 @@ class QoS(redis.QoS):
 
 class Channel(redis.Channel):
     QoS = QoS
+    connection_class_ssl: type[TLSConnection] = TLSConnection
 
 
 class Transport(redis.Transport):

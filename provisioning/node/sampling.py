@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 from celery import Celery, bootsteps
 
-from provisioning import messages
+from provisioning import messages, redis_client
 from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX
 from provisioning.gpu.problems import LIBRARY
 from provisioning.gpu.samples import Sample
@@ -72,7 +72,7 @@ class Live:
 
     def __init__(self, broker_url: str, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._client = redis.Redis.from_url(broker_url, socket_timeout=2, socket_connect_timeout=2)
+        self._client = redis_client.client(broker_url, socket_timeout=2, socket_connect_timeout=2)
         self._shown: dict[str, float] = {}
 
     def show(self) -> None:

@@ -8,9 +8,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import redis
-
-from provisioning import messages
+from provisioning import messages, redis_client
 from provisioning.celery_config import CONTROL_QUEUE, REPLY_PREFIX
 from provisioning.errors import BackendUnavailable, ProvisioningError, Stale
 from provisioning.node import preparing
@@ -94,7 +92,7 @@ def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_
     except Exception as error:
         answer = {"error": failure_of(error).message}
     with (
-        redis.Redis.from_url(app.conf.broker_url, socket_timeout=5) as connection,
+        redis_client.client(app.conf.broker_url, socket_timeout=5) as connection,
         connection.pipeline() as pipe,
     ):
         pipe.rpush(reply_key, app.seal(answer, key=reply_key))

@@ -34,9 +34,9 @@ def port_open(port: int, address: str = "127.0.0.1") -> bool:
 
 def redis_client(url: str) -> Any:
     """A client that fails fast. The library is imported here: it is not there before `make up` made it."""
-    import redis
+    from provisioning import redis_client as clients
 
-    return redis.Redis.from_url(
+    return clients.client(
         url, socket_timeout=PROBE_TIMEOUT_S, socket_connect_timeout=PROBE_TIMEOUT_S, retry=None
     )
 

@@ -1,0 +1,85 @@
+"""A TLS proxy of the tests in front of a port, as the Redis door is; it can go away and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from pathlib import Path
+
+from tests.host.authority import PORTAL_NAME, Authority
+
+
+class TLSProxy:
+    """Takes who shows a certificate of the authority, under `name`."""
+
+    def __init__(self, folder: Path, authority: Authority, *, to: int, name: str = PORTAL_NAME) -> None:
+        self._to = to
+        certificate, key = authority.write(folder, name)
+        self._context = ssl.create_default_context(
+            ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "authority.pem")
+        )
+        self._context.load_cert_chain(certificate, key)
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.port = 0
+
+    def start(self) -> None:
+        """Listen; at the port of before when there was one."""
+
+        async def begin() -> None:
+            self._server = await asyncio.start_server(
+                self._join, "127.0.0.1", self.port, ssl=self._context, reuse_address=True
+            )
+            self.port = self._server.sockets[0].getsockname()[1]
+
+        asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
+
+    def stop(self) -> None:
+        """Listen no more, and cut every connection."""
+
+        async def end() -> None:
+            if self._server is not None:
+                self._server.close()
+                self._server = None
+            for writer in self._writers:
+                writer.transport.abort()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(10)
+
+    def close(self) -> None:
+        self.stop()
+
+        async def cancel() -> None:
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(cancel(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers |= {writer, inner_writer}
+        try:
+            ways = [self._copy(reader, inner_writer), self._copy(inner_reader, writer)]
+            await asyncio.wait([asyncio.create_task(way) for way in ways], return_when="FIRST_COMPLETED")
+        finally:
+            self._writers -= {writer, inner_writer}
+            for each in (writer, inner_writer):
+                each.transport.abort()
+
+    @staticmethod
+    async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                target.write(data)
+                await target.drain()
