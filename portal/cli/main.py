@@ -32,6 +32,14 @@ exit codes:
 With --device also 69, the portal did not do it, and 75, no verdict in time.
 """
 
+NODE_EPILOG = """\
+exit codes:
+  0  done; for status: all is well
+  1  refused, or something has to be put right on this machine
+  3  for status: the node's services do not run, or this machine is no node
+  4  the portal does not answer, or its answer was lost
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
@@ -69,6 +77,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import gpu
 
         return gpu.check(arguments)
+    if arguments.function.startswith("node_"):
+        from portal.cli import node
+
+        return node.run(arguments)
     run: Callable[..., int]
     if arguments.function.startswith("user_"):
         from portal.cli import users
@@ -186,6 +198,7 @@ def parser() -> argparse.ArgumentParser:
     _user(commands, common)
     _service_account(commands, common)
     _gpu(commands, common)
+    _node(commands, common)
     return top
 
 
@@ -293,6 +306,53 @@ def _gpu(commands: Any, common: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--timeout", type=_positive, default=3600, metavar="SECONDS", help="of waiting for the portal"
     )
+
+
+def _node(commands: Any, common: argparse.ArgumentParser) -> None:
+    words = "This machine as a node of a portal on another one."
+    top = commands.add_parser(
+        "node",
+        help=words,
+        description=words,
+        epilog=NODE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def verb(name: str, words: str) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=words, description=words, parents=[common])
+        # Its lines are written again in place; what came from elsewhere is made harmless where it comes in.
+        made.set_defaults(function=f"node_{name}", raw=True)
+        made.add_argument(
+            "--home", default="", metavar="DIR", help="its folder; default: BERTH_HOME, or the usual place"
+        )
+        return cast(argparse.ArgumentParser, made)
+
+    join = verb("join", "Make this machine a node, with the token of a pool's page.")
+    join.add_argument("url", metavar="URL", help="of the machines' door, as the pool's page has it")
+    join.add_argument("--token", required=True, help="used once; - reads it from standard input")
+    join.add_argument("--name", default="", help="of the node; default: this machine's")
+    join.add_argument("--address", default="", metavar="HOST", help="default: where it connects from")
+    join.add_argument(
+        "--gateway-port", type=_port, default=8646, metavar="N", help="where workspaces are entered; 8646"
+    )
+    join.add_argument("--no-service", action="store_true", help="write no unit of systemd")
+    join.add_argument("--no-environment", action="store_true", help="leave what notebooks run in for later")
+    verb("run", "Run the node's services, as its unit of systemd does, until told to end.")
+    verb("status", "Say whether this node is connected and well.")
+    verb("rotate", "Change its keys and certificate now; it does so by itself in time.")
+    leave = verb("leave", "Leave the portal, and remove the keys; homes stay.")
+    leave.add_argument(
+        "--forget", action="store_true", help="only here: the portal is away or knows it no more"
+    )
+    verb("environment", "Make the environment that notebooks run in.")
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be from 1 to 65535")
+    return number
 
 
 def _one(command: argparse.ArgumentParser) -> None:

@@ -1,10 +1,10 @@
 """The configuration of a node's gateway: Caddy, the one way into its workspaces and out to the portal.
 
-In: it takes connections over TLS from whoever shows a certificate of Berth's own authority for clients,
-which the front door alone has. The header `X-Berth-Socket` names one start of one workspace
-(`provisioning.endpoints`), and the connection is handed to that start's Unix socket. There is no port that
-another program could hold, and a socket whose workspace has ended refuses. The front door sets the header
-from what forward-auth has answered.
+In: it takes connections over TLS from the front door alone, whose certificate of Berth's own authority has
+its name; a node's certificate opens no other node's gateway. The header `X-Berth-Socket` names one start of
+one workspace (`provisioning.endpoints`), and the connection is handed to that start's Unix socket. There is
+no port that another program could hold, and a socket whose workspace has ended refuses. The front door sets
+the header from what forward-auth has answered.
 
 Out: agents reach the portal through a Unix socket, and of the portal only the paths of agents.
 
@@ -22,7 +22,11 @@ from typing import Any
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, SOCKET_NAME
 
 NODE_NAME = "node.berth.internal"
-"""The name in the certificate of a node's gateway."""
+"""The name in the certificate of this machine's gateway; another's is `<name>.node.berth.internal`."""
+
+FRONT_DOOR_NAME = "front-door.berth.internal"
+PORTAL_NAME = "portal.berth.internal"
+"""The name in the certificate of the portal's doors for machines."""
 
 AGENT_PATHS = "^/agent/v1/[a-z]+$"
 HEADER_TIMEOUT_NS = 15 * 10**9
@@ -39,14 +43,25 @@ class Certificates:
     key: Path
 
 
-def caddy_config(*, listen: str, certificates: Certificates, portal_url: str, storage: Path) -> str:
+def caddy_config(
+    *, listen: str, certificates: Certificates, portal_url: str, storage: Path, elsewhere: bool = False
+) -> str:
     """Caddy's JSON.
 
     `listen` is `host:port`, `portal_url` an http(s) URL of host and port, `storage` a folder of its own.
+    With `elsewhere` the URL is that of the portal's door for machines on another one, to which the node
+    proves itself by its certificate.
     """
     pattern = SOCKET_NAME.pattern
     secure = portal_url.startswith("https://")
-    transport: dict[str, Any] = {"protocol": "http", **({"tls": {}} if secure else {})}
+    as_node = {
+        "ca": {"provider": "file", "pem_files": [str(certificates.authority)]},
+        "client_certificate_file": str(certificates.certificate),
+        "client_certificate_key_file": str(certificates.key),
+        "server_name": PORTAL_NAME,
+    }
+    tls = as_node if elsewhere else {}
+    transport: dict[str, Any] = {"protocol": "http", **({"tls": tls} if secure else {})}
     to_workspace = {
         "handler": "reverse_proxy",
         "upstreams": [{"dial": "unix/{http.regexp.socket.1}/app.{http.regexp.socket.2}.sock"}],
@@ -103,9 +118,12 @@ def caddy_config(*, listen: str, certificates: Certificates, portal_url: str, st
                             {
                                 "match": [
                                     {
+                                        "vars": {
+                                            "{http.request.tls.client.san.dns_names.0}": [FRONT_DOOR_NAME]
+                                        },
                                         "header_regexp": {
                                             SOCKET_HEADER: {"name": "socket", "pattern": f"^{pattern}$"}
-                                        }
+                                        },
                                     }
                                 ],
                                 "handle": [to_workspace],

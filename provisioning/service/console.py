@@ -32,6 +32,8 @@ class Step:
         self._shown_at = self._started
         self._shown = ""
         self.result = ""
+        self.mark = "✓"
+        """What its finished line begins with; `!` where it did not go well and others go on."""
 
     @property
     def elapsed_s(self) -> float:
@@ -47,8 +49,8 @@ class Step:
             self._shown, self._shown_at = doing, now
             self._console.say(self._line("…", doing))
 
-    def finish(self, mark: str) -> None:
-        self._console.say(self._line(mark, self.result))
+    def finish(self) -> None:
+        self._console.say(self._line(self.mark, self.result))
 
     def _line(self, mark: str, text: str) -> str:
         return f"  {mark} {self._label:<{LABEL_WIDTH}} {text:<44} {self.elapsed_s:5.1f} s".rstrip()
@@ -88,7 +90,7 @@ class Console:
         if self.interactive:
             step.update("")
         yield step
-        step.finish("✓")
+        step.finish()
 
     def _write(self, stream: TextIO, text: str, *, transient: bool) -> None:
         if self._plain:

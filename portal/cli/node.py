@@ -1,0 +1,102 @@
+"""`berth node`: this machine as a node of a portal on another one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+
+from portal.cli.errors import EXIT_REFUSED, EXIT_UNREACHABLE, CliError
+from provisioning.host import joining, leaving, membership, rotation, running, status
+from provisioning.host.door import AnswerLost, Refused, Unreachable
+from provisioning.host.folder import NodeFolder
+from provisioning.host.joining import Join, Wanted
+from provisioning.service.console import LABEL_WIDTH, Console, Problem
+
+
+class _Failed(CliError):
+    """What has to be put right on this machine or at the portal, which `code` names where it said no."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message, problem.fix)
+        away = isinstance(problem, Unreachable | AnswerLost)
+        self.exit_code = EXIT_UNREACHABLE if away else EXIT_REFUSED
+        if isinstance(problem, Refused):
+            self.code = problem.code
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run one command; its exit code. Raises `CliError`."""
+    folder = NodeFolder.find(arguments.home, os.environ)
+    # What a program reads stands alone on standard output.
+    console = Console(sys.stderr if arguments.json else None)
+    verb = arguments.function.removeprefix("node_")
+    try:
+        match verb:
+            case "join":
+                return _join(folder, arguments, console)
+            case "run":
+                return running.NodeRun(folder, os.environ, console).run()
+            case "status":
+                return _status(folder, arguments)
+            case "rotate":
+                return _rotate(folder, arguments, console)
+            case "leave":
+                leaving.leave(folder, os.environ, console, forget=arguments.forget)
+                return 0
+            case _:
+                return _environment(folder, console)
+    except Problem as problem:
+        failed = _Failed(problem)
+        if verb == "status" and not folder.state.exists():
+            failed.exit_code = status.EXIT_NOT_RUNNING
+        raise failed from problem
+
+
+def _join(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -> int:
+    token = arguments.token
+    if token == "-":  # noqa: S105  (standard input)
+        token = sys.stdin.readline()
+    wanted = Wanted(
+        url=arguments.url,
+        token=token,
+        name=arguments.name,
+        address=arguments.address,
+        gateway_port=arguments.gateway_port,
+        service=not arguments.no_service,
+        environment=not arguments.no_environment,
+    )
+    joined = Join(folder, wanted, os.environ, console).run()
+    if arguments.json:
+        print(json.dumps({"node": joined.name, "pool": joined.answer.pool, "home": str(folder.home)}))
+    return 0
+
+
+def _status(folder: NodeFolder, arguments: argparse.Namespace) -> int:
+    found = status.look(folder)
+    if arguments.json:
+        print(json.dumps(asdict(found), indent=2))
+        return found.exit_code
+    print(f"Node {found.node} of pool {found.pool}, {found.portal}")
+    for fact in found.facts:
+        print(f"  {'✓' if fact.good else '✗'} {fact.name.capitalize():<{LABEL_WIDTH}} {fact.words}")
+    return found.exit_code
+
+
+def _rotate(folder: NodeFolder, arguments: argparse.Namespace, console: Console) -> int:
+    known = membership.load(folder)
+    membership.check_user(known)
+    with console.step("Keys") as step:
+        step.update("asking the portal")
+        renewed = rotation.rotate(folder, known)
+        step.result = f"changed; they hold until {rotation.until(renewed)}"
+    if arguments.json:
+        print(json.dumps({"node": renewed.name, "until": rotation.until(renewed)}))
+    return 0
+
+
+def _environment(folder: NodeFolder, console: Console) -> int:
+    running.prepare(folder)
+    return 0 if joining.make_environment(folder, os.environ, console) else EXIT_REFUSED

@@ -1,0 +1,66 @@
+"""What this machine can hold as a node, in words: found out by trying, before it joins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, host, isolation, limits
+from provisioning.gpu import inventory
+from provisioning.host.folder import NodeFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """One line: what it is about, whether it is as it should be, and what there is or what to do."""
+
+    label: str
+    good: bool
+    words: str
+
+
+def look(folder: NodeFolder, *, as_service: bool) -> tuple[Ability, ...]:
+    """Sandbox, network, system calls, limits and GPUs of this machine.
+
+    With `as_service` limits may be missing here: systemd gives its services the groups that they take.
+    """
+    sandbox = isolation.probe()
+    unlimited = limits.warning(cgroups.detect(folder.driver_instance))
+    if unlimited and as_service:
+        unlimited, limited = "", "those that systemd gives its service"
+    else:
+        limited = "CPU, memory and processes"
+    apart = bool(sandbox.bwrap)
+    size = f"{host.cpu_milli() / 1000:g} CPUs, {host.memory_mib() / 1024:.0f} GiB for workspaces"
+    return (
+        Ability("Size", True, size),
+        Ability("Sandbox", apart, sandbox.reason or "bubblewrap"),
+        Ability(
+            "Network",
+            sandbox.network is not None,
+            sandbox.network_reason or ("one for each workspace" if apart else "needs the sandbox"),
+        ),
+        Ability(
+            "System calls",
+            bool(sandbox.seccomp),
+            sandbox.seccomp_reason or ("filtered" if apart else "needs the sandbox"),
+        ),
+        Ability("Limits", not unlimited, unlimited or limited),
+        _gpus(),
+    )
+
+
+def missing(found: tuple[Ability, ...]) -> bool:
+    """Whether something is missing without which several people's workspaces are not started."""
+    return any(not each.good for each in found if each.label != "GPUs")
+
+
+def _gpus() -> Ability:
+    scan = inventory.scan(root=Path("/"))
+    if not scan.gpus:
+        return Ability("GPUs", False, scan.sentence)
+    counted = Counter(gpu.model for gpu in scan.gpus)
+    words = ", ".join(f"{count} × {model}" for model, count in counted.most_common())
+    trouble = f". {scan.sentence}" if scan.sentence else ""
+    return Ability("GPUs", not trouble, f"{words}, driver {scan.driver_version}{trouble}")

@@ -1,0 +1,211 @@
+"""The portal's door for machines, as a machine sees it: HTTPS, believed by one authority under one name."""
+
+from __future__ import annotations
+
+import email.utils
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from provisioning.host.membership import Answer
+from provisioning.service.console import Problem
+
+SERVER_NAME = "portal.berth.internal"
+CONNECT_S, ANSWER_S = 10.0, 45.0
+MAX_ANSWER_BYTES = 256 * 1024
+CLOCK_MAX_OFF_S = 60.0
+MAX_WORDS = 400
+AGAIN = "Nothing was done: run the same command again then."
+
+
+class Unreachable(Problem):
+    """No answer came, and nothing was done there."""
+
+
+class AnswerLost(Problem):
+    """What was asked was sent, and no answer came: it may be done or not."""
+
+
+class Refused(Problem):
+    """The portal said no; `code` says why."""
+
+    def __init__(self, code: str, message: str, fix: str) -> None:
+        super().__init__(message, fix)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """PEM files by which a node proves itself."""
+
+    certificate: Path
+    key: Path
+
+
+def fetch_authority(url: str) -> tuple[str, float]:
+    """The certificate that the door shows, believed by nobody yet, and how far its clock is ahead of ours.
+
+    Seconds; 0 where it does not say. Raises `Problem`.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    # Believed only once the token's digest says that it is the right one.
+    context.verify_mode = ssl.CERT_NONE
+    asked_at = time.time()
+    answer = _ask(url, context, "GET", "/nodes/v1/authority")
+    if answer.status_code != 200 or "BEGIN CERTIFICATE" not in answer.text:
+        raise _no_door(url)
+    return answer.text, _ahead_s(answer.headers, (asked_at + time.time()) / 2)
+
+
+class Door:
+    """Asks the portal; `authority` is PEM text. With `proof` it asks as the node."""
+
+    def __init__(self, url: str, authority: str, proof: Proof | None = None) -> None:
+        self._url = url
+        self._context = ssl.create_default_context(cadata=authority)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if proof is not None:
+            self._context.load_cert_chain(proof.certificate, proof.key)
+
+    def join(self, body: Mapping[str, Any]) -> Answer:
+        """Raises `Problem`: `Unreachable`, `AnswerLost` or `Refused` among them."""
+        return self._answer("/nodes/v1/join", body)
+
+    def rotate(self, body: Mapping[str, Any]) -> Answer:
+        """As `join`."""
+        return self._answer("/nodes/v1/rotate", body)
+
+    def leave(self) -> None:
+        """As `join`."""
+        answer = _ask(self._url, self._context, "POST", "/nodes/v1/leave", {})
+        if answer.status_code != 204:
+            raise refusal(self._url, answer)
+
+    def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:
+        answer = _ask(self._url, self._context, "POST", path, body)
+        if not answer.is_success:
+            raise refusal(self._url, answer)
+        try:
+            return msgspec.json.decode(answer.content, type=Answer)
+        except msgspec.MsgspecError as error:
+            raise AnswerLost(
+                f"The portal's answer cannot be read ({error}).", "Look at the log of its web processes."
+            ) from error
+
+
+def _ask(
+    url: str, context: ssl.SSLContext, method: str, path: str, body: Mapping[str, Any] | None = None
+) -> httpx.Response:
+    limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
+    # A proxy for the web is not for machines beside each other.
+    with httpx.Client(verify=context, timeout=limits, trust_env=False) as client:
+        named = {"sni_hostname": SERVER_NAME, "timeout": limits.as_dict()}
+        request = client.build_request(method, url + path, json=body, extensions=named)
+        try:
+            answer = client.send(request, stream=True)
+            content = b""
+            for part in answer.iter_bytes():
+                content += part
+                if len(content) > MAX_ANSWER_BYTES:
+                    raise _no_door(url)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise _unreachable(url, error) from error
+        except httpx.TransportError as error:
+            if body is None:
+                raise _unreachable(url, error) from error
+            raise AnswerLost(
+                f"The answer of {url} was lost ({_said(error)}).", "Run the same command again."
+            ) from error
+    # The content is decoded already.
+    headers = [(key, value) for key, value in answer.headers.items() if not key.startswith("content-")]
+    return httpx.Response(answer.status_code, headers=headers, content=content, request=request)
+
+
+def refusal(url: str, answer: httpx.Response) -> Problem:
+    """The portal's no, in words; what is no problem document of a portal is no door."""
+    try:
+        document = answer.json()
+        code, detail = str(document["code"]), str(document["detail"])
+    except (ValueError, KeyError, TypeError):
+        if answer.status_code >= 500:
+            return Unreachable(
+                f"The portal does not answer now (status {answer.status_code}).",
+                "See there that Berth runs (`make status`), then run the command again.",
+            )
+        return _no_door(url)
+    if code == "not_found":
+        return _no_door(url)
+    return Refused(code, _words(detail), _words(str(document.get("next_action") or "")))
+
+
+def _words(text: str) -> str:
+    """Text of the other side for a terminal: printable, on one line, short."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())[:MAX_WORDS]
+
+
+def _no_door(url: str) -> Problem:
+    return Problem(
+        f"{url} answers, but it is not where machines join.",
+        "Copy the address from the pool's page: its port is that of the machines' door.",
+    )
+
+
+def _said(error: BaseException) -> str:
+    return _words(str(error)) or type(error).__name__
+
+
+def _unreachable(url: str, error: Exception) -> Problem:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        if cause.verify_code in {9, 10}:
+            return Unreachable(
+                f"The portal's certificate is {'not valid yet' if cause.verify_code == 9 else 'over'} "
+                "by this machine's clock.",
+                f"Set the clock (timedatectl set-ntp true). {AGAIN}",
+            )
+        return Unreachable(
+            f"{url} is not the portal of this token: its certificate is not the authority's "
+            f"({_words(cause.verify_message)}). Nothing was sent.",
+            "Copy the whole command from the pool's page. If that changes nothing, somebody is in between.",
+        )
+    if isinstance(cause, ssl.SSLError):
+        return Unreachable(
+            f"{url} does not speak TLS as the machines' door does ({_said(cause)}).",
+            "Copy the address from the pool's page: its port is that of the machines' door.",
+        )
+    return Unreachable(
+        f"{url} does not answer ({_said(error)}).",
+        "See that the portal runs with BERTH_NODES_ADDRESS set, and that this port and the next one are open "
+        f"from here. {AGAIN}",
+    )
+
+
+def _ahead_s(headers: httpx.Headers, now: float) -> float:
+    """How far ahead of `now` the server's clock is, by its Date header, which has whole seconds."""
+    try:
+        theirs = email.utils.parsedate_to_datetime(headers.get("date", "")).timestamp()
+    except (ValueError, TypeError):
+        return 0.0
+    return theirs - now
+
+
+def check_clock(ahead_s: float) -> None:
+    """Raises `Problem` where the portal's clock and ours are too far apart."""
+    if abs(ahead_s) > CLOCK_MAX_OFF_S:
+        raise clock_problem(f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'}")
+
+
+def clock_problem(far: str) -> Problem:
+    return Problem(
+        f"This machine's clock is {far} the portal's.",
+        f"Set it (timedatectl set-ntp true, or chrony). {AGAIN}",
+    )

@@ -1,0 +1,91 @@
+"""Where a node keeps what it is: below `BERTH_HOME`, for its own user only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM_HOME = Path("/var/lib/berth")
+USER_HOME = "~/.local/share/berth"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFolder:
+    """The folders and files of one node."""
+
+    home: Path
+
+    @classmethod
+    def find(cls, given: str, environ: Mapping[str, str]) -> NodeFolder:
+        """What `--home` says, else `BERTH_HOME`, else the usual place of root or of an ordinary user."""
+        text = given or environ.get("BERTH_HOME") or (str(SYSTEM_HOME) if os.geteuid() == 0 else USER_HOME)
+        return cls(Path(text).expanduser().resolve())
+
+    @property
+    def id(self) -> str:
+        """Tells this node's services from those of anything else on the machine."""
+        return hashlib.sha256(b"node\0" + os.fsencode(self.home)).hexdigest()[:12]
+
+    @property
+    def driver_instance(self) -> str:
+        """By which the local driver marks the processes of its workspaces."""
+        return hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
+
+    @property
+    def state(self) -> Path:
+        """Everything that makes this machine the node; the other files beside it are copies for programs."""
+        return self.home / "node" / "node.json"
+
+    @property
+    def pending(self) -> Path:
+        """A join whose answer has not come."""
+        return self.home / "node" / "joining.json"
+
+    @property
+    def key(self) -> Path:
+        return self.home / "node" / "node.key"
+
+    @property
+    def certificate(self) -> Path:
+        return self.home / "node" / "node.pem"
+
+    @property
+    def authority(self) -> Path:
+        return self.home / "node" / "authority.pem"
+
+    @property
+    def signing_key(self) -> Path:
+        return self.home / "node" / "signing.key"
+
+    @property
+    def control_key(self) -> Path:
+        return self.home / "node" / "control.pub"
+
+    @property
+    def settings(self) -> Path:
+        """Variables of this node, as NAME=value lines."""
+        return self.home / "node.env"
+
+    @property
+    def run(self) -> Path:
+        return self.home / "run"
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def local(self) -> Path:
+        """The local driver's state."""
+        return self.home / "local"
+
+    @property
+    def environments(self) -> Path:
+        return self.home / "environments"
+
+    @property
+    def gateway_config(self) -> Path:
+        return self.run / "node-gateway.json"

@@ -1,0 +1,267 @@
+"""`berth node join`: makes the keys, has them signed, keeps them, and starts the node."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from provisioning.host import abilities, keys, membership, programs, running, status, unit
+from provisioning.host import door as doors
+from provisioning.host import token as tokens
+from provisioning.host.door import AnswerLost, Door, Refused
+from provisioning.host.folder import NodeFolder
+from provisioning.host.membership import Answer, Membership
+from provisioning.host.token import JoinToken
+from provisioning.service import home, instance_lock
+from provisioning.service.console import LABEL_WIDTH, Console, Problem
+from provisioning.service.files import write_file
+from provisioning.service.notebook import Builder
+from provisioning.version import VERSION
+
+DEFAULT_PORT = 8646
+CONNECTED_LIMIT_S = 45.0
+LOOK_EVERY_S = 0.5
+TAKEN_IN = frozenset({"join_token_used", "node_name_taken", "machine_joined_already"})
+SETTINGS = (
+    "BERTH_HOMES_DIR", "BERTH_SANDBOX", "BERTH_EGRESS", "BERTH_EGRESS_ALLOW", "BERTH_MULTIUSER",
+    "BERTH_SPARES", "BERTH_DISK_RESERVE_MIB",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line says; an empty `name` is the machine's, an empty `address` its sender's."""
+
+    url: str
+    token: str
+    name: str = ""
+    address: str = ""
+    gateway_port: int = DEFAULT_PORT
+    service: bool = True
+    environment: bool = True
+
+
+class Join:
+    """One run of the command."""
+
+    def __init__(
+        self, folder: NodeFolder, wanted: Wanted, environ: Mapping[str, str], console: Console
+    ) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._environ = environ
+        self._console = console
+
+    def run(self) -> Membership:
+        """Join, and say what happens; the node that this machine is now. Raises `Problem`."""
+        wanted = self._wanted
+        url, token = tokens.check_url(wanted.url), tokens.parse(wanted.token)
+        name = tokens.check_name(wanted.name or tokens.name_of(socket.gethostname()))
+        home.check_platform()
+        self._check_folder()
+        running.prepare(self._folder)
+        with instance_lock.hold(self._folder.run, refusal=self._busy):
+            programs.find_caddy()
+            running.check_port(wanted.gateway_port)
+            self._say_abilities()
+            with self._console.step("Portal") as step:
+                step.update("asking")
+                authority = self._authority(url, token)
+                step.update("joining")
+                joined = self._join(url, token, name, authority)
+                step.result = f"node {joined.name} of pool {joined.answer.pool}"
+            self._keep_settings()
+            if wanted.environment:
+                make_environment(self._folder, self._environ, self._console)
+        self._start(joined)
+        return joined
+
+    def _check_folder(self) -> None:
+        folder = self._folder
+        if folder.state.exists():
+            known = membership.load(folder)
+            raise Problem(
+                f"This machine is the node {known.name} of {known.answer.portal_url} already.",
+                "See `berth node status`; `berth node leave` ends that.",
+            )
+        if (folder.home / "secrets").exists():
+            raise Problem(
+                f"{folder.home} is the folder of a portal on this machine, whose node it is already.",
+                "Give the node a folder of its own with --home.",
+            )
+
+    def _busy(self, _: dict[str, object]) -> Problem:
+        return Problem(f"Another command of Berth works in {self._folder.home}.", "Wait until it has ended.")
+
+    def _say_abilities(self) -> None:
+        found = abilities.look(self._folder, as_service=self._wanted.service and self._has_systemd())
+        for each in found:
+            self._console.say(f"  {'✓' if each.good else '!'} {each.label:<{LABEL_WIDTH}} {each.words}")
+        shared = {**self._environ, **programs.settings(self._folder)}.get("BERTH_MULTIUSER", "1") != "0"
+        if shared and abilities.missing(found):
+            self._console.say(
+                "  ! Workspaces are not started here until what is missing is there. For one person alone: "
+                f"BERTH_MULTIUSER=0 in {self._folder.settings}."
+            )
+
+    def _has_systemd(self) -> bool:
+        return not isinstance(unit.find(self._environ), str)
+
+    def _authority(self, url: str, token: JoinToken) -> str:
+        authority, ahead_s = doors.fetch_authority(url)
+        try:
+            digest = keys.digest_of(authority)
+        except ValueError:
+            digest = ""
+        if digest != token.authority:
+            raise Problem(
+                f"{url} is not the portal of this token: its authority is another one. Nothing was sent.",
+                "Copy the whole command from the pool's page. If that changes nothing, somebody may listen.",
+            )
+        doors.check_clock(ahead_s)
+        return authority
+
+    def _join(self, url: str, token: JoinToken, name: str, authority: str) -> Membership:
+        wanted, folder = self._wanted, self._folder
+        made, instance = keys.make(name), secrets.token_hex(16)
+        machine_id = membership.machine_id(instance)
+        lost_before = _lost_before(folder, token)
+        try:
+            write_file(folder.pending, json.dumps({"token": token.id, "node": name}) + "\n")
+        except OSError as error:
+            raise _cannot_keep(folder, error) from error
+        try:
+            answer = Door(url, authority).join(
+                {
+                    "token": token.text,
+                    "name": name,
+                    "csr": made.csr,
+                    "signing_key": made.signing_public,
+                    "address": wanted.address,
+                    "gateway_port": wanted.gateway_port,
+                    "version": VERSION,
+                    "clock": time.time(),
+                    "machine_id": machine_id,
+                    "instance": instance,
+                }
+            )
+            keys.check(answer.certificate, made.key, authority)
+        except Refused as refused:
+            if lost_before and refused.code in TAKEN_IN:
+                raise Problem(
+                    f"The portal has taken this machine in as {name} before, and its answer was lost.",
+                    f"Remove the machine {name} on its pool's page, then join with a new token.",
+                ) from refused
+            folder.pending.unlink(missing_ok=True)
+            raise
+        except AnswerLost as lost:
+            raise Problem(
+                f"{lost.message} The portal may have taken this machine in as {name}.",
+                "Run the same command again; if its token is used, it says what to do.",
+            ) from lost
+        except ValueError as error:
+            raise Problem(
+                f"The portal's answer does not fit: {error}.",
+                f"Remove the machine {name} on its pool's page, then join with a new token.",
+            ) from error
+        except Problem:
+            folder.pending.unlink(missing_ok=True)
+            raise
+        joined = Membership(
+            answer=answer,
+            key=made.key,
+            signing_key=made.signing_key,
+            gateway_port=wanted.gateway_port,
+            machine_id=machine_id,
+            instance=instance,
+            version=VERSION,
+            user=os.geteuid(),
+        )
+        self._keep(joined, answer)
+        return joined
+
+    def _keep(self, joined: Membership, answer: Answer) -> None:
+        try:
+            membership.save(self._folder, joined)
+        except OSError as error:
+            problem = _cannot_keep(self._folder, error)
+            raise Problem(
+                f"{problem.message} The portal has taken this machine in as {answer.node} already.",
+                f"{problem.fix} Remove {answer.node} on its pool's page, then join with a new token.",
+            ) from error
+        self._folder.pending.unlink(missing_ok=True)
+
+    def _keep_settings(self) -> None:
+        """The settings of this call hold for the service too; the file is the operator's from then on."""
+        if self._folder.settings.exists():
+            return
+        given = [f"{name}={self._environ[name]}" for name in SETTINGS if self._environ.get(name)]
+        head = "# Variables of this node (docs/operations.md). After a change, restart its services."
+        try:
+            write_file(self._folder.settings, "\n".join((head, *given, "")))
+        except OSError as error:
+            raise _cannot_keep(self._folder, error) from error
+
+    def _start(self, joined: Membership) -> None:
+        by_hand = f"Run it: {unit.command(self._folder)}"
+        if not self._wanted.service:
+            self._console.say(f"  · {'Service':<{LABEL_WIDTH}} not made. {by_hand}")
+            return
+        found = unit.find(self._environ)
+        if isinstance(found, str):
+            self._console.say(f"  · {'Service':<{LABEL_WIDTH}} {found} {by_hand}")
+            return
+        with self._console.step("Service") as step:
+            step.update("starting")
+            found.install(self._folder, joined.name)
+            step.update("waiting for its connection")
+            step.result = (
+                "connected" if self._connected() else "started, not connected yet: berth node status"
+            )
+        if found.user and not unit.lingers():
+            self._console.say(f"  ! {unit.linger_hint()}")
+
+    def _connected(self) -> bool:
+        until = time.monotonic() + CONNECTED_LIMIT_S
+        while time.monotonic() < until:
+            if status.services_run(self._folder):
+                return True
+            time.sleep(LOOK_EVERY_S)
+        return False
+
+
+def make_environment(folder: NodeFolder, environ: Mapping[str, str], console: Console) -> bool:
+    """Make what notebooks run in; whether that is done. A failure is said with how to go on."""
+    with console.step("Notebook environment") as step:
+        builder = Builder(folder.environments, folder.logs, environ)
+        builder.start()
+        try:
+            step.result = builder.wait(step.update)
+        except (Problem, OSError) as problem:
+            step.mark = "!"
+            step.result = f"not made: {problem} Later: berth node environment --home {folder.home}"
+            return False
+    return True
+
+
+def _lost_before(folder: NodeFolder, token: JoinToken) -> bool:
+    """Whether an earlier join with this token did not get its answer."""
+    try:
+        return bool(json.loads(folder.pending.read_text())["token"] == token.id)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _cannot_keep(folder: NodeFolder, error: OSError) -> Problem:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return Problem(f"The disk under {folder.home} is full.", "Free some space.")
+    return Problem(
+        f"{error.filename or folder.home} cannot be written ({error.strerror}).",
+        "Make it writable for this user, or choose another folder with --home.",
+    )

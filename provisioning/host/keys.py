@@ -1,0 +1,65 @@
+"""A node's own keys: made here, and never told to anybody."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from provisioning import signing
+
+_PEM = serialization.Encoding.PEM
+
+
+@dataclass(frozen=True, slots=True)
+class NewKeys:
+    """PEM texts, and the key of messages in hexadecimal; `csr` and `signing_public` are what is sent."""
+
+    key: str = field(repr=False)
+    csr: str
+    signing_key: str = field(repr=False)
+    signing_public: str
+
+
+def make(name: str) -> NewKeys:
+    """Keys for the node `name`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{name}")])
+    csr = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    signing_key = secrets.token_hex(32)
+    return NewKeys(
+        key=key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()).decode(),
+        csr=csr.public_bytes(_PEM).decode(),
+        signing_key=signing_key,
+        signing_public=signing.public_text(signing_key),
+    )
+
+
+def digest_of(authority: str) -> str:
+    """The SHA-256 of a certificate, in hexadecimal. Raises `ValueError` for what is no certificate."""
+    certificate = x509.load_pem_x509_certificate(authority.encode())
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def check(certificate: str, key: str, authority: str) -> None:
+    """Raises `ValueError` where the certificate is not the authority's for this key."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate.encode())
+        found.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.encode()))
+        own = serialization.load_pem_private_key(key.encode(), None)
+    except Exception as error:
+        # Wrong signatures and wrong algorithms have exceptions of their own.
+        raise ValueError(f"the certificate cannot be used: {error or type(error).__name__}") from error
+    if found.public_key() != own.public_key():
+        raise ValueError("the certificate is for another key")
+
+
+def validity(certificate: str) -> tuple[dt.datetime, dt.datetime]:
+    """When the certificate begins and ends. Raises `ValueError`."""
+    found = x509.load_pem_x509_certificate(certificate.encode())
+    return found.not_valid_before_utc, found.not_valid_after_utc

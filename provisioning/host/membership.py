@@ -1,0 +1,162 @@
+"""What makes this machine a node: kept in one file, which is whole or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from provisioning import redis_client
+from provisioning.host.folder import NodeFolder
+from provisioning.host.keys import NewKeys
+from provisioning.service.console import Problem
+from provisioning.service.files import write_file
+
+MACHINE_ID = Path("/etc/machine-id")
+
+
+class RedisAccess(msgspec.Struct, frozen=True):
+    """How the portal's Redis is reached."""
+
+    host: str
+    port: int
+    user: str
+    password: str
+    server_name: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the portal answers to a machine that joins, or that has changed its keys."""
+
+    node: str
+    pool: str
+    certificate: str
+    authority: str
+    front_door_name: str
+    redis: RedisAccess
+    control_key: str
+    portal_url: str
+    domain: str
+    expires_at: str
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """A node's identity. `gateway_port` is where its gateway listens; `machine_id` names this machine."""
+
+    answer: Answer
+    key: str
+    signing_key: str
+    gateway_port: int
+    machine_id: str
+    instance: str
+    version: str
+    user: int
+
+    @property
+    def name(self) -> str:
+        return self.answer.node
+
+    def redis_url(self, folder: NodeFolder) -> str:
+        """Redis by TLS, with the files that `save` has written."""
+        access = self.answer.redis
+        tls = redis_client.TLS(folder.authority, folder.certificate, folder.key, access.server_name)
+        return redis_client.url(
+            host=access.host, port=access.port, user=access.user, password=access.password, tls=tls
+        )
+
+    def renewed(self, answer: Answer, keys: NewKeys) -> Membership:
+        """The same node with other keys."""
+        return msgspec.structs.replace(self, answer=answer, key=keys.key, signing_key=keys.signing_key)
+
+
+def save(folder: NodeFolder, membership: Membership) -> None:
+    """Keep it, and write the files that programs read. Raises `OSError`.
+
+    The first file decides: what is lost after it is written again by `load`.
+    """
+    write_file(folder.state, msgspec.json.encode(membership).decode() + "\n")
+    _write_copies(folder, membership)
+
+
+def load(folder: NodeFolder) -> Membership:
+    """The node that this machine is. Raises `Problem`."""
+    try:
+        text = folder.state.read_text()
+    except FileNotFoundError:
+        raise Problem(
+            f"This machine is no node: there is nothing in {folder.state.parent}.",
+            "Join it with the command on the pool's page, or name its folder with --home.",
+        ) from None
+    except OSError as error:
+        raise Problem(
+            f"{folder.state} cannot be read ({error.strerror}).", "Run this as the user who joined it."
+        ) from error
+    try:
+        found = msgspec.json.decode(text, type=Membership)
+    except msgspec.MsgspecError as error:
+        raise Problem(
+            f"{folder.state} is damaged ({error}).",
+            "Remove the machine on its pool's page, run `berth node leave --forget`, and join again.",
+        ) from error
+    try:
+        _write_copies(folder, found)
+    except OSError as error:
+        raise Problem(
+            f"{error.filename or folder.state.parent} cannot be written ({error.strerror}).",
+            "Run this as the user who joined it, or free some space.",
+        ) from error
+    return found
+
+
+def forget(folder: NodeFolder) -> None:
+    """Remove the identity, the file that decides first. Raises `OSError`."""
+    for path in (folder.state, folder.pending, *_copies(folder)):
+        path.unlink(missing_ok=True)
+
+
+def machine_id(instance: str, path: Path = MACHINE_ID) -> str:
+    """What names this machine, as a hash; by `instance` where the machine has no id."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        text = ""
+    return hashlib.sha256(f"berth node\n{text or instance}".encode()).hexdigest()
+
+
+def check_machine(membership: Membership) -> None:
+    """Raises `Problem` on a machine that has the disk, or a copy, of the one that has joined."""
+    if machine_id(membership.instance) != membership.machine_id:
+        raise Problem(
+            f"This folder belongs to another machine, which has joined as {membership.name}: the disk was "
+            "copied or moved.",
+            "Run `berth node leave --forget` here, and join this machine with a token of its own.",
+        )
+
+
+def check_user(membership: Membership) -> None:
+    """Raises `Problem` for another user than the one whose node this is."""
+    if os.geteuid() != membership.user:
+        raise Problem(
+            f"The node {membership.name} belongs to the user with the number {membership.user}.",
+            "Run this as that user.",
+        )
+
+
+def _copies(folder: NodeFolder) -> tuple[Path, ...]:
+    return (folder.key, folder.certificate, folder.authority, folder.signing_key, folder.control_key)
+
+
+def _write_copies(folder: NodeFolder, membership: Membership) -> None:
+    answer = membership.answer
+    texts = (
+        membership.key,
+        answer.certificate,
+        answer.authority,
+        membership.signing_key + "\n",
+        answer.control_key + "\n",
+    )
+    for path, text in zip(_copies(folder), texts, strict=True):
+        if not path.exists() or path.read_text() != text:
+            write_file(path, text)

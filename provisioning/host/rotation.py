@@ -1,0 +1,108 @@
+"""Other keys and another certificate for this node, by hand or when the certificate is about to end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections.abc import Callable
+
+from provisioning.host import keys, membership
+from provisioning.host.door import Door, Proof, Refused
+from provisioning.host.folder import NodeFolder
+from provisioning.host.membership import Membership
+from provisioning.service.console import Problem
+
+log = logging.getLogger(__name__)
+BEFORE = dt.timedelta(days=30)
+LOOK_EVERY_S = 60.0
+AGAIN_AFTER_S = 1800.0
+ENDED = frozenset({"not_a_joined_node", "identity_replaced"})
+
+
+def door_of(folder: NodeFolder, known: Membership) -> Door:
+    """The portal's door, at which this node proves itself. Raises `Problem`."""
+    try:
+        return Door(known.answer.portal_url, known.answer.authority, Proof(folder.certificate, folder.key))
+    except (OSError, ValueError) as error:
+        raise Problem(
+            f"The node's certificate cannot be used ({error}).",
+            "Remove the machine on its pool's page, run `berth node leave --forget`, and join again.",
+        ) from error
+
+
+def rotate(folder: NodeFolder, known: Membership) -> Membership:
+    """Get other keys and keep them; the former ones hold for ten minutes more. Raises `Problem`."""
+    made = keys.make(known.name)
+    body = {"csr": made.csr, "signing_key": made.signing_public}
+    try:
+        answer = door_of(folder, known).rotate(body)
+        keys.check(answer.certificate, made.key, known.answer.authority)
+        if keys.digest_of(answer.authority) != keys.digest_of(known.answer.authority):
+            raise ValueError("the portal has another authority")
+    except Refused as refused:
+        if refused.code in ENDED:
+            raise no_longer(known, str(refused.message)) from refused
+        raise
+    except ValueError as error:
+        raise Problem(
+            f"The portal's answer does not fit: {error}.", "Run `berth node rotate` within ten minutes."
+        ) from error
+    renewed = known.renewed(answer, made)
+    try:
+        membership.save(folder, renewed)
+    except OSError as error:
+        raise Problem(
+            f"The new keys could not be kept ({error.strerror}); the former ones hold for ten minutes more.",
+            f"Free some space under {folder.home}, then run `berth node rotate` at once.",
+        ) from error
+    return renewed
+
+
+def no_longer(known: Membership, why: str) -> Problem:
+    """The portal does not know this node any more, or another one has its name."""
+    return Problem(
+        f"The portal does not take this machine as {known.name}: {why}",
+        "Run `berth node leave --forget` here, then join again with a new token of the pool's page.",
+    )
+
+
+def is_due(known: Membership, now: dt.datetime | None = None) -> bool:
+    """Whether the certificate ends within 30 days, or is in its last third. Raises `ValueError`."""
+    begin, end = keys.validity(known.answer.certificate)
+    return end - (now or dt.datetime.now(dt.UTC)) < min(BEFORE, (end - begin) / 3)
+
+
+class Renewal:
+    """Watches the certificate from a thread of its own, and changes the keys in time."""
+
+    def __init__(self, folder: NodeFolder, announce: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._announce = announce
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="renewal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more; a request under way is left to end."""
+        self._stop.set()
+
+    def _watch(self) -> None:
+        wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            wait_s = LOOK_EVERY_S
+            try:
+                known = membership.load(self._folder)
+                if is_due(known):
+                    renewed = rotate(self._folder, known)
+                    self._announce(f"Keys and certificate were changed; they hold until {until(renewed)}.")
+            except (Problem, ValueError) as error:
+                self._announce(f"The certificate could not be changed: {error}")
+                wait_s = AGAIN_AFTER_S
+
+
+def until(known: Membership) -> str:
+    """The day on which the certificate ends."""
+    return keys.validity(known.answer.certificate)[1].date().isoformat()

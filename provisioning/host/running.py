@@ -1,0 +1,166 @@
+"""`berth node run`: keeps the node's worker and its gateway running, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from provisioning.host import membership, programs
+from provisioning.host.folder import NodeFolder
+from provisioning.host.membership import Membership
+from provisioning.host.notify import notify
+from provisioning.host.rotation import Renewal
+from provisioning.service import home, instance_lock, processes
+from provisioning.service.console import Console, Problem
+from provisioning.service.supervisor import Supervisor, report, write_state
+
+WATCH_EVERY_S = 1.0
+
+
+class NodeRun:
+    """One run of a node's services."""
+
+    def __init__(self, folder: NodeFolder, environ: Mapping[str, str], console: Console) -> None:
+        self._folder = folder
+        self._environ = environ
+        self._console = console
+        self._supervisor: Supervisor | None = None
+        self._known: Membership | None = None
+        self._phase = "starting"
+        self._stop = asyncio.Event()
+
+    def run(self) -> int:
+        """Start, stay, stop; the exit code. Raises `Problem`."""
+        home.check_platform()
+        known = membership.load(self._folder)
+        membership.check_user(known)
+        membership.check_machine(known)
+        prepare(self._folder)
+        with instance_lock.hold(self._folder.run, refusal=self._runs_already):
+            left = processes.leftovers(self._folder.id)
+            processes.end(left, self._folder.id)
+            check_port(known.gateway_port)
+            caddy = programs.find_caddy()
+            self._console.say(f"Berth node {known.name} · {self._folder.home}")
+            try:
+                return asyncio.run(self._serve(known, caddy))
+            finally:
+                instance_lock.state_path(self._folder.run).unlink(missing_ok=True)
+
+    def _runs_already(self, _: dict[str, Any]) -> Problem:
+        return Problem(
+            f"The services of this node run already, from {self._folder.home}.", "See `berth node status`."
+        )
+
+    async def _serve(self, known: Membership, caddy: Any) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        renewal = Renewal(self._folder, self._say)
+        renewal.start()
+        notify("READY=1")
+        while not self._stop.is_set():
+            self._known = known
+            self._supervisor = Supervisor(
+                programs.programs(self._folder, known, self._environ, caddy),
+                instance_id=self._folder.id,
+                logs_dir=self._folder.logs,
+                hidden=(known.answer.redis.password, known.signing_key),
+                changed=self._publish,
+                announce=self._say,
+            )
+            self._supervisor.start()
+            ready = asyncio.create_task(self._announce())
+            other = await self._until_stopped_or_changed()
+            ready.cancel()
+            if other is None:
+                break
+            self._say("This node has other keys: its services start anew, workspaces go on.")
+            await self._supervisor.stop()
+            known = other
+        notify("STOPPING=1")
+        renewal.stop()
+        self._phase = "stopping"
+        assert self._supervisor is not None
+        await self._supervisor.stop()
+        self._console.say("The services are stopped. Workspaces go on; the next start takes them over.")
+        return 0
+
+    async def _until_stopped_or_changed(self) -> Membership | None:
+        """The node's other keys, once it has some; None when told to end."""
+        seen = self._stamp()
+        while True:
+            try:
+                async with asyncio.timeout(WATCH_EVERY_S):
+                    await self._stop.wait()
+                return None
+            except TimeoutError:
+                stamp = self._stamp()
+            if stamp == seen:
+                continue
+            seen = stamp
+            try:
+                return await asyncio.to_thread(membership.load, self._folder)
+            except Problem as problem:
+                # It has left, or the disk is in trouble: whoever did that ends us, or it is put right.
+                self._say(str(problem))
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = self._folder.state.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    async def _announce(self) -> None:
+        assert self._supervisor is not None and self._known is not None
+        await self._supervisor.wait_ready()
+        self._phase = "running"
+        self._publish()
+        answer = self._known.answer
+        self._say(f"Connected: node {answer.node} of pool {answer.pool}, {answer.portal_url}")
+
+    def _say(self, line: str) -> None:
+        self._console.say(f"  · {line}")
+        notify(f"STATUS={line}")
+
+    def _publish(self) -> None:
+        services = report(self._supervisor.services.values()) if self._supervisor is not None else []
+        write_state(
+            instance_lock.state_path(self._folder.run),
+            {
+                "pid": os.getpid(),
+                "pid_started_at": processes.started_at(os.getpid()),
+                "boot_id": processes.boot_id(),
+                "phase": self._phase,
+                "services": services,
+            },
+        )
+
+
+def prepare(folder: NodeFolder) -> None:
+    """Make the node's folders. Raises `Problem`."""
+    home.prepare(
+        folder.home,
+        private=("node", "run", "logs", "local"),
+        others=("environments",),
+        again="berth node …",
+    )
+
+
+def check_port(port: int) -> None:
+    """Raises `Problem` where the gateway cannot listen."""
+    try:
+        free = processes.port_is_free("0.0.0.0", port)  # noqa: S104
+    except PermissionError as error:
+        raise Problem(
+            f"This user may not listen on port {port}.", "Choose one above 1023 with --gateway-port."
+        ) from error
+    if not free:
+        raise Problem(
+            f"Port {port} of the node's gateway is taken by {processes.holder_of(port)}.",
+            "Stop that, or join with another --gateway-port.",
+        )

@@ -1,0 +1,158 @@
+"""`berth node status`: whether this node is connected and well, in lines and for programs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from dataclasses import dataclass
+
+import redis
+
+from provisioning import redis_client
+from provisioning.drivers.local import processes, state
+from provisioning.host import keys, membership, unit
+from provisioning.host.door import CLOCK_MAX_OFF_S
+from provisioning.host.folder import NodeFolder
+from provisioning.host.membership import Membership
+from provisioning.host.rotation import is_due
+from provisioning.service import instance_lock
+from provisioning.service.console import Problem
+from provisioning.service.notebook import NAME as NOTEBOOK
+from provisioning.version import VERSION
+
+EXIT_WELL, EXIT_TROUBLE, EXIT_NOT_RUNNING = 0, 1, 3
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One line: `name` for programs too, whether it is as it should be, and words."""
+
+    name: str
+    good: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the node `node` of `pool` is; `exit_code` sums it up."""
+
+    node: str
+    pool: str
+    portal: str
+    exit_code: int
+    facts: tuple[Fact, ...]
+
+
+def look(folder: NodeFolder) -> Status:
+    """How this node is now. Raises `Problem` where the machine is none."""
+    known = membership.load(folder)
+    runs = instance_lock.is_held(folder.run)
+    facts = (
+        *_machine(known),
+        _services(folder, runs=runs),
+        *_connection(folder, known),
+        _certificate(known),
+        _version(known),
+        _environment(folder),
+        _workspaces(folder),
+    )
+    code = EXIT_WELL if all(fact.good for fact in facts) else EXIT_TROUBLE
+    answer = known.answer
+    return Status(answer.node, answer.pool, answer.portal_url, code if runs else EXIT_NOT_RUNNING, facts)
+
+
+def services_run(folder: NodeFolder) -> bool:
+    """Whether worker and gateway have answered since they were started."""
+    try:
+        return instance_lock.is_held(folder.run) and _states(folder) == {"running"}
+    except Problem:
+        return False
+
+
+def _states(folder: NodeFolder) -> set[str]:
+    return {str(row["state"]) for row in instance_lock.read_state(folder.run).get("services", [])}
+
+
+def _machine(known: Membership) -> tuple[Fact, ...]:
+    try:
+        membership.check_machine(known)
+    except Problem as problem:
+        return (Fact("machine", False, str(problem)),)
+    return ()
+
+
+def _services(folder: NodeFolder, *, runs: bool) -> Fact:
+    if not runs:
+        return Fact("services", False, f"not running. Start them: {unit.start_command(folder)}")
+    rows = instance_lock.read_state(folder.run).get("services", [])
+    words = ", ".join(
+        f"{row['name']} {row['state']}" + (f" ({row['detail']})" if row["detail"] else "") for row in rows
+    )
+    return Fact("services", _states(folder) == {"running"}, words or "starting")
+
+
+def _connection(folder: NodeFolder, known: Membership) -> tuple[Fact, ...]:
+    began = time.time()
+    access = known.answer.redis
+    try:
+        with redis_client.client(
+            known.redis_url(folder), socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        ) as client:
+            client.ping()
+            took_ms = (time.time() - began) * 1000
+            asked = time.time()
+            seconds, micros = client.time()
+            off_s = (asked + time.time()) / 2 - (seconds + micros / 1e6)
+    except (redis.AuthenticationError, redis.exceptions.AuthorizationError):
+        words = (
+            "the portal does not let this node in: it was revoked, or a copy of it has changed the keys. "
+            "Ask an operator; to join anew: berth node leave --forget, then join with a new token"
+        )
+        return (Fact("connection", False, words),)
+    except (redis.RedisError, OSError) as error:
+        said = " ".join(str(error).split())[:200]
+        return (Fact("connection", False, f"{access.host}:{access.port} does not answer ({said})"),)
+    fine = abs(off_s) <= CLOCK_MAX_OFF_S
+    clock = f"{abs(off_s):.1f} s {'ahead of' if off_s > 0 else 'behind'} the portal's"
+    return (
+        Fact("connection", True, f"{access.host}, {took_ms:.0f} ms"),
+        Fact("clock", fine, clock + ("" if fine else ". Set it: timedatectl set-ntp true, or chrony")),
+    )
+
+
+def _certificate(known: Membership) -> Fact:
+    try:
+        end, due = keys.validity(known.answer.certificate)[1], is_due(known)
+    except ValueError as error:
+        return Fact("certificate", False, f"cannot be read ({error})")
+    days = (end - dt.datetime.now(dt.UTC)).total_seconds() / 86400
+    if days < 0:
+        return Fact(
+            "certificate",
+            False,
+            f"ended on {end.date()}. Join anew: berth node leave --forget, then with a new token",
+        )
+    words = f"until {end.date()}, {days:.0f} days"
+    late = ". It should have been changed: berth node rotate" if due else ""
+    return Fact("certificate", not due, words + late)
+
+
+def _version(known: Membership) -> Fact:
+    joined = "" if known.version == VERSION else f", joined with {known.version}"
+    return Fact("version", True, VERSION + joined)
+
+
+def _environment(folder: NodeFolder) -> Fact:
+    if (folder.environments / NOTEBOOK / "bin" / "python").exists():
+        return Fact("notebooks", True, str((folder.environments / NOTEBOOK).resolve()))
+    return Fact("notebooks", False, "nothing to run them in. Make it: berth node environment")
+
+
+def _workspaces(folder: NodeFolder) -> Fact:
+    found = {
+        owned.workspace
+        for owned in processes.scan(folder.driver_instance, spares=state.claimed(folder.local))
+        if owned.workspace
+    }
+    return Fact("workspaces", True, f"{len(found)} running")

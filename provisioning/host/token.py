@@ -1,0 +1,64 @@
+"""The token with which a machine joins, and the address that it joins."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from provisioning.service.console import Problem
+
+_TOKEN = re.compile(r"berth-join\.([^.\s]+)\.([^.\s]+)\.([0-9a-f]{64})")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """A token as text, its id, and the digest of the authority that it trusts."""
+
+    text: str = field(repr=False)
+    id: str
+    authority: str
+
+
+def parse(text: str) -> JoinToken:
+    """Raises `Problem`."""
+    found = _TOKEN.fullmatch(text.strip())
+    if found is None:
+        raise Problem(
+            "This is no token to join with: one begins with berth-join. and has four parts.",
+            "Copy the whole command from the pool's page.",
+        )
+    return JoinToken(found[0], found[1], found[3])
+
+
+def check_url(text: str) -> str:
+    """The address of the machines' door, as `https://host:port`. Raises `Problem`."""
+    text = text.strip().rstrip("/")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    plain = not (parts.path or parts.query or parts.fragment or parts.username)
+    if parts.scheme != "https" or not parts.hostname or not port or not plain:
+        raise Problem(
+            f"“{text}” is not the address that machines join.",
+            "Copy it from the pool's page: it begins with https:// and has a port.",
+        )
+    return text
+
+
+def check_name(name: str) -> str:
+    """Raises `Problem`."""
+    if not _NAME.fullmatch(name):
+        raise Problem(
+            f"“{name}” is no name of a node.",
+            "Give one with --name: small letters, digits and hyphens, at most 63.",
+        )
+    return name
+
+
+def name_of(hostname: str) -> str:
+    """The name that a machine gets which is given none: its own, without its domain."""
+    return hostname.partition(".")[0].lower().replace("_", "-")

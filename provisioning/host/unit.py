@@ -1,0 +1,156 @@
+"""The node as a service of systemd: of the system for root, of the user's own otherwise."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.host.folder import NodeFolder
+from provisioning.service.console import Problem
+from provisioning.service.environ import ROOT
+from provisioning.service.files import write_file
+
+NAME = "berth-node.service"
+BOOTED = Path("/run/systemd/system")
+SYSTEM_UNITS = Path("/etc/systemd/system")
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit of systemd: its file, and whether it belongs to a user."""
+
+    path: Path
+    user: bool
+    systemctl: str
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def install(self, folder: NodeFolder, name: str) -> None:
+        """Write and start it, now and at every boot. Raises `Problem`."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(self.path, text(folder, name, user=self.user), mode=0o644)
+        except OSError as error:
+            raise Problem(
+                f"{self.path} cannot be written ({error.strerror}).", f"Run by hand: {command(folder)}"
+            ) from error
+        self._ask("daemon-reload")
+        self._ask("enable", NAME)
+        self._ask("restart", NAME)
+
+    def remove(self) -> None:
+        """Stop it and take it away. Raises `Problem`."""
+        if not self.exists():
+            return
+        self._ask("disable", "--now", NAME)
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise Problem(f"{self.path} cannot be removed ({error.strerror}).", "Remove it.") from error
+        self._ask("daemon-reload")
+
+    def _ask(self, *arguments: str) -> None:
+        argv = [self.systemctl, *(["--user"] if self.user else []), *arguments]
+        words = " ".join(["systemctl", *argv[1:]])
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise Problem(f"`{words}` does not work ({error}).", "See whether systemd answers.") from error
+        if done.returncode:
+            said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise Problem(f"`{words}` failed: {said}", f"See: journalctl {self._own()}-u {NAME}")
+
+    def _own(self) -> str:
+        return "--user " if self.user else ""
+
+
+def find(environ: Mapping[str, str]) -> Unit | str:
+    """The unit of who runs this; a sentence where there is no systemd that would run it."""
+    program = shutil.which("systemctl", path=environ.get("PATH"))
+    if program is None or not BOOTED.is_dir():
+        return "This machine was not started by systemd."
+    if os.geteuid() == 0:
+        return Unit(SYSTEM_UNITS / NAME, user=False, systemctl=program)
+    if not environ.get("XDG_RUNTIME_DIR"):
+        return "This user has no session of systemd here (XDG_RUNTIME_DIR is not set)."
+    config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Unit(config / "systemd" / "user" / NAME, user=True, systemctl=program)
+
+
+def lingers() -> bool:
+    """Whether this user's services go on when nobody is signed in."""
+    return Path("/var/lib/systemd/linger", _user()).exists()
+
+
+def linger_hint() -> str:
+    return f"It ends when you sign out, unless you run: sudo loginctl enable-linger {_user()}"
+
+
+def command(folder: NodeFolder) -> str:
+    """What runs the node by hand."""
+    return f"{_berth()} node run --home {folder.home}"
+
+
+def start_command(folder: NodeFolder) -> str:
+    """What starts the node's services again: its unit where there is one."""
+    found = find(os.environ)
+    if isinstance(found, str) or not found.exists():
+        return command(folder)
+    return f"systemctl {'--user ' if found.user else ''}start {NAME}"
+
+
+def text(folder: NodeFolder, name: str, *, user: bool) -> str:
+    """The unit file."""
+    run = " ".join(
+        map(_quoted, (sys.executable, "-m", "portal.cli.main", "node", "run", "--home", str(folder.home)))
+    )
+    return "\n".join(
+        (
+            "[Unit]",
+            f"Description=Berth node {name}",
+            "Wants=network-online.target",
+            "After=network-online.target",
+            # A portal that is away for long is no reason to give up.
+            "StartLimitIntervalSec=0",
+            "",
+            "[Service]",
+            "Type=notify",
+            "NotifyAccess=main",
+            f"ExecStart={run}",
+            f"WorkingDirectory={str(ROOT).replace('%', '%%')}",
+            "Restart=always",
+            "RestartSec=5",
+            # Workspaces outlive the services, and are found again by the next ones.
+            "KillMode=process",
+            "Delegate=cpu memory pids",
+            # systemd 254 or later; without it the services cannot be started again while workspaces run.
+            "DelegateSubgroup=worker",
+            "LimitNOFILE=65536",
+            "",
+            "[Install]",
+            f"WantedBy={'default.target' if user else 'multi-user.target'}",
+            "",
+        )
+    )
+
+
+def _berth() -> str:
+    beside = Path(sys.executable).with_name("berth")
+    return str(beside) if beside.exists() else "berth"
+
+
+def _user() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _quoted(word: str) -> str:
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"' if any(each in " \t\"'" for each in word) else escaped

@@ -1,0 +1,144 @@
+"""What a node says of itself, and of a machine that is not the one that joined."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from provisioning.host import abilities, membership, rotation
+from provisioning.host.folder import NodeFolder
+from provisioning.host.notify import notify
+from tests.host.conftest import Berth
+from tests.host.portal_doors import Doors, problem
+
+DAY = dt.timedelta(days=1)
+
+
+def test_a_certificate_that_ended_says_how_to_go_on(
+    join: Berth, berth: Berth, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issue = doors.authority.issue
+    monkeypatch.setattr(doors.authority, "issue", lambda key, **rest: issue(key, **rest, days=-0.5))
+    assert join().code == 0
+    done = berth("status")
+    assert done.code == 3 and "ended on" in done.out and "berth node leave --forget" in done.out
+
+
+@pytest.mark.parametrize(("in_days", "due"), [(0, False), (59, False), (61, True), (95, True)])
+def test_keys_are_changed_thirty_days_before(
+    join: Berth, folder: NodeFolder, in_days: int, due: bool
+) -> None:
+    assert join().code == 0
+    now = dt.datetime.now(dt.UTC) + in_days * DAY
+    assert rotation.is_due(membership.load(folder), now) is due
+
+
+def test_what_runs_changes_them_by_itself(
+    join: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issue = doors.authority.issue
+    monkeypatch.setattr(doors.authority, "issue", lambda key, **rest: issue(key, **rest, days=0.1))
+    assert join().code == 0
+    before = membership.load(folder)
+    monkeypatch.setattr(doors.authority, "issue", issue)
+    told: list[str] = []
+    renewal = rotation.Renewal(folder, lambda line: (told.append(line), renewal.stop()))
+    renewal.start()
+    renewal._thread.join(30)
+    assert "were changed" in told[0]
+    assert membership.load(folder).key != before.key
+
+
+def test_a_portal_that_does_not_know_it_any_more(
+    join: Berth, berth: Berth, folder: NodeFolder, doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert join().code == 0
+    before = membership.load(folder)
+    monkeypatch.setattr(doors, "granted", lambda *_: problem("nothing", "That is no answer."))
+    done = berth("rotate")
+    assert done.code == 4 and "cannot be read" in done.err
+    assert membership.load(folder) == before
+    doors.answer_leave = (403, problem("not_a_joined_node", "This machine is no node."))
+    done = berth("leave")
+    assert done.code == 0 and "did not know b any more" in done.out
+    assert not folder.state.exists()
+
+
+def test_forgetting_asks_nobody(join: Berth, berth: Berth, folder: NodeFolder, doors: Doors) -> None:
+    assert join().code == 0
+    asked = len(doors.asked)
+    done = berth("leave", "--forget")
+    assert done.code == 0 and "remove the machine on its pool's page" in done.out
+    assert len(doors.asked) == asked and not folder.state.exists()
+
+
+def test_a_copied_disk_does_not_run(
+    join: Berth, berth: Berth, folder: NodeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert join().code == 0
+    other = tmp_path / "machine-id"
+    other.write_text("f" * 32 + "\n")
+    monkeypatch.setattr(membership.machine_id, "__defaults__", (other,))
+    done = berth("run")
+    assert done.code == 1 and "belongs to another machine, which has joined as b" in done.err
+    assert "berth node leave --forget" in done.err
+
+
+def test_a_damaged_file_says_how_to_go_on(join: Berth, berth: Berth, folder: NodeFolder) -> None:
+    assert join().code == 0
+    folder.state.write_text('{"answer": 1}')
+    done = berth("status")
+    assert done.code == 1 and "is damaged" in done.err and "--forget" in done.err
+
+
+def test_files_that_were_lost_are_written_again(join: Berth, folder: NodeFolder) -> None:
+    assert join().code == 0
+    key = folder.key.read_text()
+    folder.key.unlink()
+    folder.certificate.write_text("old")
+    membership.load(folder)
+    assert folder.key.read_text() == key and "BEGIN CERTIFICATE" in folder.certificate.read_text()
+
+
+def test_another_user_does_not_run_it(join: Berth, berth: Berth, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert join().code == 0
+    monkeypatch.setattr(membership.os, "geteuid", lambda: 4242)
+    done = berth("run")
+    assert done.code == 1 and f"the user with the number {os.getuid()}" in done.err
+
+
+def test_what_this_machine_can_hold_is_found_out_by_trying(folder: NodeFolder) -> None:
+    folder.local.mkdir(parents=True)
+    found = {each.label: each for each in abilities.look(folder, as_service=False)}
+    assert set(found) == {"Size", "Sandbox", "Network", "System calls", "Limits", "GPUs"}
+    assert all(each.words for each in found.values())
+
+
+def test_what_is_missing_names_its_package(folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from provisioning.drivers.local import isolation
+    from provisioning.drivers.local.isolation import SandboxProbe
+
+    reason = "Workspaces are not kept apart: install bubblewrap (the package “bubblewrap”)."
+    monkeypatch.setattr(isolation, "probe", lambda: SandboxProbe("", reason=reason))
+    found = abilities.look(folder, as_service=False)
+    assert abilities.missing(found)
+    words = {each.label: each.words for each in found}
+    assert "the package “bubblewrap”" in words["Sandbox"] and words["Network"] == "needs the sandbox"
+
+
+def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notify("READY=1")  # without systemd: nothing
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        handle = os.open(tmp_path, os.O_PATH)
+        try:
+            ear.bind(f"/proc/self/fd/{handle}/notify")
+            monkeypatch.setenv("NOTIFY_SOCKET", f"/proc/self/fd/{handle}/notify")
+            notify("READY=1")
+            assert ear.recv(100) == b"READY=1"
+        finally:
+            os.close(handle)
+    notify("STOPPING=1")  # nobody listens any more

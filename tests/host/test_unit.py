@@ -1,0 +1,96 @@
+"""The node as a service of systemd, which a script plays here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from provisioning.host import unit
+from provisioning.host.folder import NodeFolder
+from provisioning.service import instance_lock
+from tests.host.conftest import Berth
+from tests.host.portal_doors import Doors
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berth: Berth) -> Path:
+    """A machine with systemd; the file names what `systemctl` was asked."""
+    asked = tmp_path / "asked"
+    program = tmp_path / "bin" / "systemctl"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\necho "$@" >> {asked}\ncase "$*" in *"$BREAKS"*) echo no >&2; exit 5;; esac\n'
+    )
+    program.chmod(0o755)
+    booted = tmp_path / "systemd"
+    booted.mkdir()
+    monkeypatch.setattr(unit, "BOOTED", booted)
+    monkeypatch.setattr(unit, "SYSTEM_UNITS", tmp_path / "etc")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("BREAKS", "nothing of this")
+    monkeypatch.setattr("provisioning.host.joining.CONNECTED_LIMIT_S", 0)
+    return asked
+
+
+def test_root_gets_a_unit_of_the_system(
+    join: Berth, berth: Berth, systemd: Path, folder: NodeFolder, tmp_path: Path, doors: Doors, monkeypatch
+) -> None:
+    monkeypatch.setattr(unit.os, "geteuid", lambda: 0)
+    done = join()
+    assert done.code == 0 and "berth node status" in done.out
+    path = tmp_path / "etc" / "berth-node.service"
+    text = path.read_text()
+    assert f'"{folder.home}"' in text and "node run --home" in text
+    for line in ("KillMode=process", "Delegate=cpu memory pids", "DelegateSubgroup=worker", "Restart=always"):
+        assert line in text.splitlines()
+    assert doors.token not in text and doors.passwords[0] not in text
+    assert systemd.read_text().splitlines() == [
+        "daemon-reload", "enable berth-node.service", "restart berth-node.service",
+    ]  # fmt: skip
+    systemd.unlink()
+    assert berth("leave").code == 0
+    assert not path.exists()
+    assert systemd.read_text().splitlines() == ["disable --now berth-node.service", "daemon-reload"]
+
+
+def test_a_user_gets_a_unit_of_its_own_and_is_told_how_to_keep_it(
+    join: Berth, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(unit, "lingers", lambda: False)
+    monkeypatch.setattr(unit, "_user", lambda: "ada")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    done = join()
+    assert done.code == 0 and "sudo loginctl enable-linger ada" in done.out
+    path = tmp_path / "config" / "systemd" / "user" / "berth-node.service"
+    assert "WantedBy=default.target" in path.read_text()
+    assert systemd.read_text().splitlines()[0] == "--user daemon-reload"
+
+
+def test_without_a_session_it_says_the_command(
+    join: Berth, systemd: Path, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit.os, "geteuid", lambda: 1000)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    done = join()
+    assert done.code == 0 and "XDG_RUNTIME_DIR is not set" in done.out and "node run --home" in done.out
+    assert not systemd.exists()
+
+
+def test_a_service_that_does_not_start_is_told_and_the_machine_has_joined(
+    join: Berth, systemd: Path, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BREAKS", "restart")
+    done = join()
+    assert done.code == 1
+    assert "`systemctl restart berth-node.service` failed: no" in done.err and "journalctl" in done.err
+    assert folder.state.exists() and not instance_lock.is_held(folder.run)
+
+
+def test_a_unit_is_not_written_where_nobody_wants_one(join: Berth, systemd: Path, tmp_path: Path) -> None:
+    done = join("--no-service")
+    assert done.code == 0 and "node run --home" in done.out
+    assert not (tmp_path / "etc").exists() and not systemd.exists()
