@@ -2,26 +2,80 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Collection
+from typing import Any, Protocol
 
-from celery.signals import setup_logging
+from celery.signals import setup_logging, worker_init, worker_process_init
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "portal.settings")
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from django.conf import settings
+from django.db import connections
 
 from provisioning import heartbeat, signing
 from provisioning.celery_config import CONTROL_QUEUE, configure
-from provisioning.signed_celery import Identity, SignedCelery
+from provisioning.signed_celery import Identity, SignedCelery, SignedTask, sender
+
+log = logging.getLogger(__name__)
+
+
+class NodeDirectory(Protocol):
+    """The nodes that have joined, as `portal.machines` knows them."""
+
+    def keys(self) -> signing.Keys:
+        """Public keys of every one by its sender's name; none for one that is not believed any more."""
+
+    def refuses(self, sender: str) -> bool:
+        """Whether this node has joined and is not believed any more."""
+
+
+_directories: list[NodeDirectory] = []
+_between_forks = False
+
+
+def ask_directory(directory: NodeDirectory) -> None:
+    """Believe the nodes of `directory` from now on, beside those whose keys lie in `BERTH_NODE_KEYS_DIR`."""
+    _directories[:] = [directory]
 
 
 def believed() -> signing.Keys:
-    """Public keys of the control plane itself and of all nodes. Raises `ValueError` or `OSError`."""
+    """Public keys of the control plane itself and of all nodes.
+
+    Raises `ValueError`, `OSError`, or what the database raises.
+    """
     own = signing.public_keys(signing.public_text(settings.BERTH_CONTROL_KEY))
-    return {**signing.node_keys(settings.BERTH_NODE_KEYS_DIR), signing.CONTROL: own}
+    found: dict[str, Collection[Ed25519PublicKey]] = {**signing.node_keys(settings.BERTH_NODE_KEYS_DIR)}
+    try:
+        for directory in _directories:
+            found.update(directory.keys())
+    finally:
+        if _between_forks:
+            # A connection that is open here would be inherited by each process of the pool.
+            connections.close_all()
+    return {**found, signing.CONTROL: own}
 
 
-app = SignedCelery(
+class ControlTask(SignedTask):
+    """Asks right before it runs whether its sender still counts: a node may have been revoked since."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        by = sender()
+        if by and by != signing.CONTROL and any(each.refuses(by) for each in _directories):
+            log.warning("a message of %s is dropped: it has been revoked, or has left", by)
+            return None
+        return self.run(*args, **kwargs)
+
+
+class ControlCelery(SignedCelery):
+    task_cls = ControlTask
+
+
+app = ControlCelery(
     "berth-control",
     identity=Identity(
         name=signing.CONTROL,
@@ -42,6 +96,7 @@ app.autodiscover_tasks(
         "portal.join_requests",
         "portal.scim",
         "portal.inventory",
+        "portal.machines",
         "portal.workspaces",
         "portal.gpu_checks",
         "portal.ledger",
@@ -50,6 +105,18 @@ app.autodiscover_tasks(
         "portal.quota_requests",
     ]
 )
+
+
+@worker_init.connect
+def _begin(**_: object) -> None:
+    global _between_forks
+    _between_forks = True
+
+
+@worker_process_init.connect
+def _forked(**_: object) -> None:
+    global _between_forks
+    _between_forks = False
 
 
 @setup_logging.connect

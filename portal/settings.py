@@ -29,6 +29,10 @@ BERTH_PUBLIC_URL = env.str("BERTH_PUBLIC_URL", default=f"http://{BERTH_DOMAIN}:{
 BERTH_NODE_NAME = env.str("BERTH_NODE_NAME", default=socket.gethostname())
 BERTH_AGENT_URL = env.str("BERTH_AGENT_URL", default=f"http://127.0.0.1:{BERTH_WEB_PORT}")
 BERTH_MULTIUSER = env.bool("BERTH_MULTIUSER", default=False)
+# How other machines reach this one, a name or an address; empty: none can join. Redis is at the next port.
+BERTH_NODES_ADDRESS = env.str("BERTH_NODES_ADDRESS", default="").strip()
+BERTH_NODES_PORT = env.int("BERTH_NODES_PORT", default=BERTH_PORT + 7)
+BERTH_TLS_DIR = BERTH_HOME / "run" / "tls"
 
 
 def secret(variable: str, file_name: str) -> str:
@@ -121,6 +125,7 @@ INSTALLED_APPS = [
     "portal.join_requests",
     "portal.scim",
     "portal.inventory",
+    "portal.machines",
     "portal.catalog",
     "portal.workspaces",
     "portal.quotas",

@@ -10,6 +10,7 @@ urlpatterns = [
     # First, as programs ask most: each prefix before them would be compared with their paths.
     path("api/", include("portal.api")),
     path("agent/v1/", include("portal.workspaces.agent_api")),
+    path("nodes/v1/", include("portal.machines.node_api")),
     path("scim/", include("portal.scim.api")),
     path("", include("portal.embedded.urls")),
     path("", include("portal.home.urls")),

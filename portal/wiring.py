@@ -16,6 +16,7 @@ from portal.accounts.domain_events import (
     UserReactivated,
 )
 from portal.catalog import services as catalog
+from portal.celery import ask_directory
 from portal.channels import outbox as channels
 from portal.channels.services import delete_all_of as delete_channels
 from portal.common.domain_events import in_transaction, on_commit
@@ -32,6 +33,7 @@ from portal.inventory.domain_events import (
     NodeUncordoned,
 )
 from portal.join_requests import services as join_requests
+from portal.machines import keys as machines
 from portal.quota_requests.services import requests
 from portal.quotas.domain_events import LimitsChanged
 from portal.reservations import services as reservations
@@ -58,6 +60,7 @@ from portal.workspaces.gateway import publishing
 
 def connect() -> None:
     """Register every listener; once, when Django is ready."""
+    ask_directory(machines.directory)
     # events
     in_transaction(NoticesWritten, channels.notices_written)
     # accounts

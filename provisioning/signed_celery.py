@@ -38,6 +38,8 @@ STAMP = "berth_stamp"
 SENDER = "berth_sender"
 SEALED = "reply"
 TELL_EVERY_S = 60.0
+KEYS_FRESH_S = 10.0
+"""How long a worker goes by the keys that it has read: a key may have been given up since."""
 REFUSED_TASK = "control.message_refused"
 
 
@@ -123,6 +125,7 @@ class Gate:
     """How many messages were dropped since the worker began, by reason."""
     _seen: Seen = field(default_factory=Seen)
     _keys: Keys = field(default_factory=dict)
+    _read_at: float = float("-inf")
     _told_at: dict[tuple[str, str], float] = field(default_factory=dict)
     _told: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -131,13 +134,15 @@ class Gate:
         body = _body_of(headers, payload)
         stamp, task = headers.get(STAMP), str(headers.get("task"))
         to = self.identity.queues()
+        if time.monotonic() - self._read_at >= KEYS_FRESH_S:
+            self._read_keys()
         try:
             found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
         except Refused as refused:
             if refused.reason not in {Refusal.UNKNOWN_SENDER, Refusal.FORGED}:
                 raise
             # A node may be new, and a key another one since this process began.
-            self._keys = self.identity.keys()
+            self._read_keys()
             found = signing.check(stamp, task=task, body=body, to=to, keys=self._keys)
         now = time.time()
         if found.sender == self.identity.name == CONTROL:
@@ -151,6 +156,14 @@ class Gate:
             # It may come twice, as its worker may be killed: leases and rows decide whether it still counts.
             signing.check_age(found, now=now, max_age_s=ANSWER_MAX_AGE_S)
         return found.sender
+
+    def _read_keys(self) -> None:
+        """Where they cannot be read, those of before count: each task asks once more who may send it."""
+        try:
+            self._keys = self.identity.keys()
+            self._read_at = time.monotonic()
+        except Exception as error:
+            log.error("the keys of those who send messages cannot be read: %s", error)
 
     def note(self, app: Celery, refused: Refused, task: str) -> None:
         """Count, and say once a minute for each sender and reason: in the log, and to the control plane."""

@@ -100,6 +100,21 @@ class Op(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeHello:
+    """A node's sign of life.
+
+    `machine_id` is a digest of the machine's own, `instance` what it chose when it joined (empty for the
+    control plane's own node), `boot` names its last start, `clock` is its unix time.
+    """
+
+    machine_id: Annotated[str, Meta(max_length=128)]
+    instance: Annotated[str, Meta(max_length=128)]
+    boot: Annotated[str, Meta(max_length=128)]
+    version: Word
+    clock: Annotated[float, Meta(ge=0, le=1e11)]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolConfig:
     """A pool as its driver sees it. `config` holds the driver's own settings."""
 

@@ -20,7 +20,7 @@ from portal.common.problems import plain_response, retry_after
 
 REFUSALS = frozenset({401, 403, 429})
 # Below these, programs ask: they are answered with a problem, not with a page.
-PROGRAMS = ("/api/", "/agent/", "/scim/")
+PROGRAMS = ("/api/", "/agent/", "/nodes/", "/scim/")
 log = structlog.get_logger(__name__)
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 

@@ -19,6 +19,7 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "sweep": {"task": "control.sweep", "schedule": settings.SWEEP_INTERVAL_S},
     "schedule-due": {"task": "control.schedule_due", "schedule": settings.SWEEP_INTERVAL_S},
     "refresh-inventories": {"task": "control.refresh_inventories", "schedule": 5.0},
+    "sync-machines": {"task": "control.sync_machines", "schedule": 5.0},
     "sweep-orphans": {"task": "control.sweep_orphans", "schedule": float(settings.ORPHAN_SWEEP_INTERVAL_S)},
     "delete-homes": {"task": "control.delete_homes", "schedule": 10.0},
     "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},

@@ -8,11 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from portal.embedded import authority, traefik
-from portal.embedded.environment import NODE_NAME, Instance, redis_user_of, write_file
+from portal.embedded.environment import Instance
+from portal.machines import door as nodes_door
+from portal.machines import redis_rules
 from provisioning import signing
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.node.gateway import Certificates, caddy_config
 from provisioning.service.console import Problem
+from provisioning.service.files import write_file
 
 YEAR_S = 31_536_000
 TRANSPORT_SECURITY = "transport-security"
@@ -44,6 +47,17 @@ def write(instance: Instance, secrets: Mapping[str, str]) -> None:
         storage=instance.local_dir / ".caddy",
     )
     write_file(run / "node-gateway.json", gateway)
+    if instance.nodes_address:
+        door = nodes_door.caddy_config(
+            listen=instance.nodes_listen[0],
+            authority=issued.door.authority,
+            certificate=issued.door.certificate,
+            key=issued.door.key,
+            web_url=instance.web_url,
+            gateway_secret=secrets["gateway_secret"],
+            storage=run / ".nodes-door",
+        )
+        write_file(run / "nodes-door.json", door)
     write_file(run / "redis.conf", redis_conf(instance))
     node = RedisNode(instance.node_name, secrets["redis_node"], engine=True)
     write_file(run / "redis.acl", redis_acl(secrets["redis_control"], [node]))
@@ -107,47 +121,23 @@ class RedisNode:
     engine: bool = False
 
 
-# Where kombu notes which queues an exchange has.
-_BINDINGS = ("_kombu.binding.", "_kombu.binding_permanent.")
-# Keys bound what most commands reach. Off is what has no keys: upkeep, scripts but one's own, channels, and
-# whatever shows names of keys.
-_NODE_COMMANDS = (
-    "+@all", "-@admin", "-@dangerous", "-@scripting", "-@pubsub", "-scan", "-randomkey", "-dbsize", "-client",
-    "+client|setinfo", "+client|setname", "+info", "+evalsha", "+script|load",
-)  # fmt: skip
-
-
 def redis_acl(control_password: str, nodes: Sequence[RedisNode]) -> str:
     """The users: the control plane, and one for each node with what it needs; passwords only as their hashes.
 
-    A node has its own queue, its own answers to waiting requests, and what it has taken and not done yet. It
-    adds to the control plane's queue and reads nothing there. Not: routes, sessions, tokens, other nodes.
+    What a node may is in `portal.machines.redis_rules`. Machines that have joined are added while it runs.
     """
 
-    def user(name: str, password: str, *rules: str) -> str:
-        digest = hashlib.sha256(password.encode()).hexdigest()
-        return " ".join(("user", name, "reset", "on", f"#{digest}", *rules))
+    def digest(password: str) -> str:
+        return hashlib.sha256(password.encode()).hexdigest()
 
     def of(node: RedisNode) -> str:
-        if not NODE_NAME.fullmatch(node.name):
-            raise ValueError(f"not a node's name: {node.name!r}")
-        queues = [f"node.{node.name}", *(["engine"] if node.engine else [])]
-        return user(
-            redis_user_of(node.name), node.password,
-            *(f"~berth:q:{prefix}{queue}" for queue in queues for prefix in ("", *_BINDINGS)),
-            *(f"~berth:reply:{queue}:*" for queue in queues),
-            f"~berth:q:node.{node.name}:*",
-            *_NODE_COMMANDS,
-            "(~berth:q:control +lpush +llen)",
-            *(f"(~berth:q:{prefix}control +sadd)" for prefix in _BINDINGS),
-            "(~berth:q:pulse +hset +hdel +hget +hgetall)",
-            "(~berth:q:samples +hset +expire)",
-        )  # fmt: skip
+        rules = redis_rules.rules(node.name, [digest(node.password)], engine=node.engine)
+        return " ".join(("user", redis_rules.user_of(node.name), *rules))
 
     return "\n".join(
         (
             "user default reset off",
-            user("control", control_password, "~*", "&*", "+@all"),
+            f"user control reset on #{digest(control_password)} ~* &* +@all",
             *map(of, nodes),
             "",
         )

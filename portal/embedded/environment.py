@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from portal.machines import redis_rules
 from provisioning.service.console import Problem
 from provisioning.service.environ import MARKER, NODE_NAME, ROOT, bare_environ
 from provisioning.service.files import write_file
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9A-Fa-f:]{2,45}")
 
 SECRET_NAMES = ("secret_key", "gateway_secret", "redis_control", "redis_node", "control_key", "node_key")
 
@@ -43,6 +46,9 @@ class Instance:
     outage_port: int
     gateway_port: int
     node_gateway_port: int
+    nodes_address: str
+    nodes_bind: str
+    nodes_port: int
     bind: str
     domain: str
     public_url: str
@@ -63,6 +69,8 @@ class Instance:
         outage_port = _port(environ, "BERTH_OUTAGE_PORT", min(port + 4, 65535))
         gateway_port = _port(environ, "BERTH_GATEWAY_PORT", min(port + 5, 65535))
         node_gateway_port = _port(environ, "BERTH_NODE_GATEWAY_PORT", min(port + 6, 65535))
+        nodes_address = _host(environ, "BERTH_NODES_ADDRESS")
+        nodes_port = _port(environ, "BERTH_NODES_PORT", min(port + 7, 65534))
         if len({port, web_port, redis_port, gateway_port, node_gateway_port}) < 5:
             raise Problem(
                 f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}), BERTH_REDIS_PORT ({redis_port}), "
@@ -93,6 +101,9 @@ class Instance:
             outage_port=outage_port,
             gateway_port=gateway_port,
             node_gateway_port=node_gateway_port,
+            nodes_address=nodes_address,
+            nodes_bind=environ.get("BERTH_NODES_BIND") or "0.0.0.0",  # noqa: S104
+            nodes_port=nodes_port,
             bind=environ.get("BERTH_BIND") or "127.0.0.1",
             domain=domain,
             public_url=public_url,
@@ -145,6 +156,17 @@ class Instance:
         return f"http://127.0.0.1:{self.outage_port}"
 
     @property
+    def redis_door_port(self) -> int:
+        """Where other machines reach Redis, over TLS."""
+        return self.nodes_port + 1
+
+    @property
+    def nodes_listen(self) -> tuple[str, str]:
+        """What the two doors listen at, as `host:port`: https, and Redis."""
+        bind = f"[{self.nodes_bind}]" if ":" in self.nodes_bind else self.nodes_bind
+        return f"{bind}:{self.nodes_port}", f"{bind}:{self.redis_door_port}"
+
+    @property
     def keys_dir(self) -> Path:
         """Public keys by which control plane and nodes know each other."""
         return self.home / "keys"
@@ -152,7 +174,7 @@ class Instance:
     @property
     def redis_node_user(self) -> str:
         """This node's user of Redis."""
-        return redis_user_of(self.node_name)
+        return redis_rules.user_of(self.node_name)
 
     def redis_url(self, user: str, password: str) -> str:
         return f"redis://{user}:{password}@127.0.0.1:{self.redis_port}/0"
@@ -168,6 +190,8 @@ class Instance:
             "BERTH_OUTAGE_PORT": str(self.outage_port),
             "BERTH_GATEWAY_PORT": str(self.gateway_port),
             "BERTH_NODE_GATEWAY_PORT": str(self.node_gateway_port),
+            "BERTH_NODES_ADDRESS": self.nodes_address,
+            "BERTH_NODES_PORT": str(self.nodes_port),
             "BERTH_DOMAIN": self.domain,
             "BERTH_PUBLIC_URL": self.public_url,
             "BERTH_NODE_NAME": self.node_name,
@@ -198,16 +222,21 @@ class Instance:
         }
 
 
-def redis_user_of(node_name: str) -> str:
-    """The user of Redis that is a node's."""
-    return f"node-{node_name}"
-
-
 def _port(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name) or str(default)
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= 65535:
         raise Problem(f"{name} is “{text}”, which is not a port.", "Give a number from 1 to 65535.")
     return int(text)
+
+
+def _host(environ: Mapping[str, str], name: str) -> str:
+    text = environ.get(name, "").strip()
+    if text and not _HOST.fullmatch(text):
+        raise Problem(
+            f"{name} is “{text}”, which is neither a name nor an address.",
+            "Give how other machines reach this one, as berth.example.org or 10.0.0.5.",
+        )
+    return text
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -74,7 +74,12 @@ def check_ports(instance: Instance) -> None:
         ("BERTH_REDIS_PORT", "127.0.0.1", instance.redis_port),
         ("BERTH_GATEWAY_PORT", "127.0.0.1", instance.gateway_port),
         ("BERTH_NODE_GATEWAY_PORT", "127.0.0.1", instance.node_gateway_port),
-    )
+        *(
+            (("BERTH_NODES_PORT", instance.nodes_bind, instance.nodes_port),
+             ("BERTH_NODES_PORT and one", instance.nodes_bind, instance.redis_door_port))
+            if instance.nodes_address else ()
+        ),
+    )  # fmt: skip
     for name, address, port in wanted:
         try:
             free = processes.port_is_free(address, port)

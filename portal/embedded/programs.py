@@ -126,6 +126,34 @@ def programs(
             answers=pulse(f"beat@{instance.node_name}"),
             after=("redis", "control"),
         ),
+        *(_doors(instance, bare, caddy) if instance.nodes_address else ()),
+    )  # fmt: skip
+
+
+def _doors(instance: Instance, bare: Mapping[str, str], caddy: Path) -> tuple[Program, ...]:
+    """By which other machines reach the portal and Redis."""
+    address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(instance.nodes_bind, instance.nodes_bind)  # noqa: S104
+    redis = instance.nodes_listen[1]
+    return (
+        Program(
+            name="nodes-door",
+            argv=(str(caddy), "run", "--config", str(instance.run_dir / "nodes-door.json")),
+            environ=bare,
+            answers=lambda _: probes.port_open(instance.nodes_port, address),
+            after=("web",),
+            port=instance.nodes_port,
+        ),
+        Program(
+            name="redis-door",
+            argv=(
+                sys.executable, "-m", "portal.embedded.redis_door", "--listen", redis,
+                "--to", str(instance.redis_port), "--tls", str(instance.run_dir / "tls"),
+            ),
+            environ={**bare, "PYTHONUNBUFFERED": "1"},
+            answers=lambda _: probes.port_open(instance.redis_door_port, address),
+            after=("redis",),
+            port=instance.redis_door_port,
+        ),
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ STREAMS = (
 # has a slash, a backslash, a dot segment or a parameter in it that is written in another way, so that what is
 # compared here is what the portal reads.
 PORTAL = (
-    r"!PathRegexp(`(?i)^/+(gateway|agent)(/|$)`)"
+    r"!PathRegexp(`(?i)^/+(gateway|agent|nodes)(/|$)`)"
     r" && !PathRegexp(`(?i)%2f|%5c|%25|%2e|%3b|%00|;|\\\\|//|/\.\.?(/|$)`)"
 )
 WITH_BODY = "(!Method(`GET`) && !Method(`HEAD`)) || HeaderRegexp(`Content-Length`, `[1-9]`)"

@@ -112,6 +112,16 @@ class AuditKind(StrEnum):
     DEVICE_UNCORDONED = "device.uncordoned"
     DEVICE_DRAINED = "device.drained"
 
+    # Machines that join.
+    MACHINE_TOKEN_CREATED = "machine.token_created"  # noqa: S105
+    MACHINE_TOKEN_CANCELLED = "machine.token_cancelled"  # noqa: S105
+    MACHINE_JOINED = "machine.joined"
+    MACHINE_ROTATED = "machine.rotated"
+    MACHINE_LEFT = "machine.left"
+    MACHINE_REVOKED = "machine.revoked"
+    MACHINE_REMOVED = "machine.removed"
+    MACHINE_CLONED = "machine.cloned"
+
     # GPU checks and scrubs: `device.<kind of run>_<step>`.
     DEVICE_CHECK_ASKED = "device.check_asked"
     DEVICE_CHECK_CANCELLED = "device.check_cancelled"

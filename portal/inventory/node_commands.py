@@ -29,7 +29,7 @@ def nodes_to_ask(pool: Pool) -> list[str]:
     """The node names to send a pool-wide question to: each node of its own plane, else one for all."""
     if not pool.runs_on_node:
         return [""]
-    known = list(pool.nodes.values_list("name", flat=True))
+    known = list(pool.nodes.filter(retired=False).values_list("name", flat=True))
     configured = str(pool.config.get("node", settings.BERTH_NODE_NAME))
     return sorted({*known, configured})
 

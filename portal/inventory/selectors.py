@@ -30,7 +30,7 @@ _COUNTED_OF_POOL = (
 def pools() -> QuerySet[Pool]:
     """Pools with `node_count`, `online_count`, `device_count` (a split GPU counts as its MIG instances)."""
     return Pool.objects.annotate(
-        node_count=Count("nodes", distinct=True),
+        node_count=Count("nodes", filter=Q(nodes__retired=False), distinct=True),
         online_count=Count("nodes", filter=Q(nodes__online=True), distinct=True),
         device_count=Coalesce(Subquery(_COUNTED_OF_POOL, output_field=IntegerField()), 0),
     ).order_by("slug")
@@ -47,7 +47,8 @@ def nodes() -> QuerySet[Node]:
     """Nodes with `used_cpu_milli`, `used_memory_mib`, `used_disk_mib` (or None), and devices with state."""
     active = Q(allocations__released_at=None)
     return (
-        Node.objects.select_related("pool")
+        Node.objects.filter(retired=False)
+        .select_related("pool")
         .annotate(
             used_cpu_milli=Sum("allocations__cpu_milli", filter=active),
             used_memory_mib=Sum("allocations__memory_mib", filter=active),

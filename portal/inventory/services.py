@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -9,7 +10,7 @@ from uuid import UUID
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import ProtectedError, Q
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -34,7 +35,7 @@ from portal.inventory.domain_events import (
     NodeUncordoned,
 )
 from portal.inventory.inventory_sync import UNSEEN_STATES, apply_devices
-from portal.inventory.models import Node, Pool, PoolState
+from portal.inventory.models import Device, Node, Pool, PoolState
 from portal.inventory.node_commands import config_of
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_class, driver_for
@@ -254,6 +255,51 @@ def _node_offline(pool: Pool, node: Node) -> None:
             data={"node": node.name},
         )
         notices.node_offline(pool, node)
+
+
+def expect_node(*, actor: User | SystemActor, pool: Pool, name: str) -> Node:
+    """The node of a machine that has just joined: offline until its first inventory, which is due at once.
+
+    Inside a transaction.
+    """
+    require_operator(actor)
+    node, made = Node.objects.get_or_create(pool=pool, name=name)
+    if not made:
+        node.retired, node.online, node.cordoned, node.cordon_reason = False, False, False, ""
+        node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
+    Pool.objects.filter(pk=pool.pk).update(inventory_due_at=timezone.now())
+    emit(CapacityChanged())
+    return node
+
+
+def retire_node(*, actor: User | SystemActor, pool: Pool, name: str, reason: str) -> None:
+    """Take the node of a machine that is gone out of the pool: nothing is asked or taken of it any more.
+
+    Inside a transaction. What was placed there stays placed until it is seen to be gone.
+    """
+    require_operator(actor)
+    node = Node.objects.select_for_update().filter(pool=pool, name=name).first()
+    if node is None:
+        return
+    _node_offline(pool, node)
+    node.retired, node.online, node.cordoned, node.cordon_reason = True, False, True, reason
+    node.save(update_fields=["retired", "online", "cordoned", "cordon_reason"])
+    Device.objects.filter(node=node).update(present=False)
+    emit(CapacityChanged())
+
+
+def forget_node(*, actor: User | SystemActor, pool: Pool, name: str) -> None:
+    """Delete the row of a retired node where nothing refers to it: nothing was ever placed or checked there.
+
+    Inside a transaction.
+    """
+    require_operator(actor)
+    node = Node.objects.filter(pool=pool, name=name, retired=True).first()
+    if node is None:
+        return
+    with suppress(ProtectedError):
+        node.delete()
+    emit(CapacityChanged())
 
 
 @transaction.atomic

@@ -102,7 +102,6 @@ def test_render_writes_what_the_servers_read(instance: Instance) -> None:
     expected = {"redis.conf", "redis.acl", "traefik.yml", "traefik-routes.yml", "node-gateway.json"}
     assert set(written) == expected
     written |= {path.name: path for path in certificates.iterdir()}
-    assert "authority.key" not in written
     assert {stat.S_IMODE(path.stat().st_mode) for path in written.values()} == {0o600}
     assert "/gateway/gateway-secret/auth" in written["traefik-routes.yml"].read_text()
     assert not (instance.home / "secrets").exists()

@@ -185,7 +185,9 @@ def gpu_map(filters: Filters, page: str | None, now: datetime) -> GpuMap:
 
 
 def _nodes(pools: Mapping[UUID, Pool], filters: Filters) -> dict[UUID, Node]:
-    found = Node.objects.filter(pool__in=list(pools)).defer("facts", "programs", "warnings", "labels")
+    found = Node.objects.filter(pool__in=list(pools), retired=False).defer(
+        "facts", "programs", "warnings", "labels"
+    )
     if filters.pool:
         found = found.filter(pool__slug=filters.pool)
     if filters.q:

@@ -168,7 +168,7 @@ def slot_of(state: DeviceState) -> str:
 def capacities(pools: Iterable[Pool]) -> list[PoolCapacity]:
     """The capacity of each pool, in three queries for all of them; simulated ones last."""
     pools = sorted(pools, key=lambda pool: (pool.simulated, pool.slug))
-    nodes = Node.objects.filter(pool__in=[pool.pk for pool in pools])
+    nodes = Node.objects.filter(pool__in=[pool.pk for pool in pools], retired=False)
     devices: dict[UUID, list[CountedDevice]] = defaultdict(list)
     found = counting.devices(nodes)
     for device in found:

@@ -126,6 +126,8 @@ class Node(models.Model):
     cordoned = models.BooleanField(default=False)
     cordon_reason = models.TextField(blank=True)
     seen_at = models.DateTimeField(null=True, blank=True)
+    # It has left for good; its row stays for what was placed there. Nothing is asked of it or shown of it.
+    retired = models.BooleanField(default=False)
 
     class Meta:
         ordering = ["name"]

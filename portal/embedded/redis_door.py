@@ -1,0 +1,146 @@
+"""The nodes' way to Redis: TLS with a certificate of a node, in front of the server on loopback.
+
+`python -m portal.embedded.redis_door --listen HOST:PORT --to PORT --tls FOLDER`. The bundled server has no
+TLS. Who connects is held to a few connections and has to show a node's certificate in time; what it may in Redis
+its user there says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import re
+import signal
+import ssl
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+log = logging.getLogger("redis_door")
+
+HANDSHAKE_S = 10.0
+CONNECT_S = 5.0
+MAX_CONNECTIONS = 2048
+MAX_OF_A_NODE = 64
+MAX_HANDSHAKES_OF_AN_ADDRESS = 16
+CHUNK = 64 * 1024
+BACKLOG = 256
+_NODE = re.compile(r"node:([a-z0-9-]{1,63})")
+
+
+class Door:
+    """Joins connections of nodes to Redis on `port` of loopback."""
+
+    def __init__(self, context: ssl.SSLContext, port: int) -> None:
+        self._context = context
+        self._port = port
+        self._open = 0
+        self._shaking: Counter[str] = Counter()
+        self._of_node: Counter[str] = Counter()
+
+    async def serve(self, host: str, port: int) -> asyncio.Server:
+        """Listen. Raises `OSError`."""
+        # TLS begins below, so that it can be counted and bounded.
+        return await asyncio.start_server(self._accept, host, port, backlog=BACKLOG)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = str((writer.get_extra_info("peername") or ("",))[0])
+        if self._open >= MAX_CONNECTIONS or self._shaking[address] >= MAX_HANDSHAKES_OF_AN_ADDRESS:
+            writer.transport.abort()
+            return
+        self._open += 1
+        self._shaking[address] += 1
+        try:
+            try:
+                node = await self._shake_hands(writer)
+            finally:
+                self._shaking[address] -= 1
+                if not self._shaking[address]:
+                    del self._shaking[address]
+            if node and self._of_node[node] < MAX_OF_A_NODE:
+                await self._pass(node, reader, writer)
+        except (OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError) as error:
+            log.debug("a connection of %s ended: %s", address, error)
+        finally:
+            self._open -= 1
+            writer.transport.abort()
+
+    async def _shake_hands(self, writer: asyncio.StreamWriter) -> str:
+        """The name of the node that has connected; empty for a certificate that is no node's."""
+        await writer.start_tls(self._context, ssl_handshake_timeout=HANDSHAKE_S)
+        certificate = writer.get_extra_info("peercert") or {}
+        names = [
+            value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
+        ]
+        found = _NODE.fullmatch(names[0]) if len(names) == 1 else None
+        return found[1] if found else ""
+
+    async def _pass(self, node: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._of_node[node] += 1
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._port)
+            try:
+                both = [
+                    asyncio.create_task(_copy(reader, inner_writer)),
+                    asyncio.create_task(_copy(inner_reader, writer)),
+                ]
+                _done, left = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                for task in left:
+                    task.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+            finally:
+                inner_writer.transport.abort()
+        finally:
+            self._of_node[node] -= 1
+            if not self._of_node[node]:
+                del self._of_node[node]
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on what comes, until it ends; waits where the other side does not take it."""
+    while data := await reader.read(CHUNK):
+        writer.write(data)
+        await writer.drain()
+
+
+def context_of(folder: Path) -> ssl.SSLContext:
+    """TLS that demands a certificate of Berth's own authority. Raises `OSError` or `ssl.SSLError`."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "authority.pem"))
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(folder / "nodes-door.pem", folder / "nodes-door.key")
+    return context
+
+
+async def run(listen: str, to: int, folder: Path) -> None:
+    """Serve until a signal ends it."""
+    host, _, port = listen.rpartition(":")
+    server = await Door(context_of(folder), to).serve(host.strip("[]"), int(port))
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+    server.close()
+
+
+def main(argv: Sequence[str]) -> int:
+    """The program; its exit code."""
+    parser = argparse.ArgumentParser(prog="portal.embedded.redis_door")
+    parser.add_argument("--listen", required=True, help="host:port")
+    parser.add_argument("--to", required=True, type=int, help="port of Redis on loopback")
+    parser.add_argument("--tls", required=True, type=Path, help="folder of the certificates")
+    options = parser.parse_args(argv)
+    logging.basicConfig(level=logging.WARNING)
+    try:
+        asyncio.run(run(options.listen, options.to, options.tls))
+    except (OSError, ssl.SSLError) as error:
+        print(f"the door to Redis cannot be opened: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,180 @@
+"""Berth's own authority: what it signs, and for whom. It needs no Django, as what starts Berth has none.
+
+Names in a certificate are ours, never those that a request asks for. A node's certificate is for
+`node:<name>` and shows both ways: to the doors of the control plane as a client, to the front door as a server.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+
+DAYS = 3650
+NODE_DAYS = 90
+FRONT_NAME = "front-door.berth.internal"
+PORTAL_NAME = "portal.berth.internal"
+"""The name of the nodes' doors, whatever the address at which machines reach them."""
+NODE_SUFFIX = ".node.berth.internal"
+AUTHORITY_FILE, AUTHORITY_KEY_FILE = "authority.pem", "authority.key"
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+MAX_CSR = 8192
+
+
+class BadRequest(Exception):
+    """What was sent is no request for a certificate that can be signed."""
+
+
+class NoAuthority(Exception):
+    """The authority's key or certificate cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A certificate in PEM, its serial number in decimal, and when it ends."""
+
+    pem: str
+    serial: str
+    expires_at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The authority with its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def make(cls) -> Authority:
+        """A new one, which nobody believes yet."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        usage = x509.KeyUsage(
+            digital_signature=False, content_commitment=False, key_encipherment=False,
+            data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+            encipher_only=False, decipher_only=False,
+        )  # fmt: skip
+        certificate = (
+            _builder("Berth", key.public_key(), _common_name("Berth"), DAYS)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(usage, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate, key)
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """The one whose files lie in `folder`. Raises `NoAuthority`."""
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / AUTHORITY_FILE).read_bytes())
+            key = serialization.load_pem_private_key((folder / AUTHORITY_KEY_FILE).read_bytes(), None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise NoAuthority(str(folder)) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise NoAuthority(f"{folder}: the key is another certificate's")
+        return cls(certificate, key)
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    @property
+    def key_pem(self) -> str:
+        """The private key, in PEM."""
+        return pem_of(self.key)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the certificate's DER, in hexadecimal: by this a machine recognises it."""
+        return digest_of(self.certificate)
+
+    def issue(
+        self,
+        public_key: ec.EllipticCurvePublicKey,
+        *,
+        name: str,
+        host: str,
+        usages: Sequence[ObjectIdentifier],
+        days: int = DAYS,
+    ) -> Signed:
+        """A certificate for `name` that shows `host` to whoever connects to it."""
+        made = (
+            _builder(name, public_key, self.certificate.subject, days)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+        pem = made.public_bytes(serialization.Encoding.PEM).decode()
+        return Signed(pem, str(made.serial_number), made.not_valid_after_utc)
+
+    def sign_node(self, csr: str, name: str) -> Signed:
+        """The certificate of the node `name`, for the key of a request in PEM. Raises `BadRequest`.
+
+        Of the request only the key counts, and that who sends it has its private part.
+        """
+        if len(csr) > MAX_CSR:
+            raise BadRequest("it is too long")
+        try:
+            request = x509.load_pem_x509_csr(csr.encode())
+            key = request.public_key()
+            valid = request.is_signature_valid
+        except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature) as error:
+            raise BadRequest("it cannot be read") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+            raise BadRequest("its key is not one of the curve P-256")
+        if not valid:
+            raise BadRequest("its signature does not hold")
+        if key == self.key.public_key():
+            raise BadRequest("its key is the authority's")
+        return self.issue(
+            key, name=f"node:{name}", host=host_of(name), usages=(SERVER, CLIENT), days=NODE_DAYS
+        )
+
+
+def host_of(node_name: str) -> str:
+    """The name that the gateway of a node shows."""
+    return f"{node_name}{NODE_SUFFIX}"
+
+
+def digest_of(certificate: x509.Certificate) -> str:
+    """The SHA-256 of a certificate's DER, in hexadecimal."""
+    return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def pem_of(key: ec.EllipticCurvePrivateKey) -> str:
+    """A private key in PEM, without a password."""
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain).decode()
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _builder(
+    name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, days: int
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_common_name(name))
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=days))
+    )

@@ -1,0 +1,135 @@
+"""The nodes' door: how the portal knows that a request came through it, and from which node.
+
+The door (a Caddy of its own) proves itself with a header whose value comes from the gateway's secret, as the
+front door does, and tells the name and the certificate's serial number of the node that has connected. It
+drops what a client sends under these names. Needs neither Django nor a library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+from typing import Any
+
+from portal.common import front_door
+
+DOOR_HEADER = "X-Berth-Nodes-Door"
+NODE_HEADER = "X-Berth-From-Node"
+SERIAL_HEADER = "X-Berth-From-Serial"
+PREFIX = "/nodes/v1/"
+ANYBODY = {"GET": f"{PREFIX}authority", "POST": f"{PREFIX}join"}
+OWN_PATHS, AGENT_PATHS = f"^{PREFIX}(rotate|leave)$", "^/agent/v1/[a-z]+$"
+MAX_NODE_BODY = 32 * 1024
+MAX_AGENT_BODY = 4 << 20
+MAX_HEADER_BYTES = 16 * 1024
+NANOSECOND = 10**9
+
+
+def token_of(gateway_secret: str) -> str:
+    """What the door says of itself."""
+    return hmac.new(gateway_secret.encode(), b"berth:nodes-door", hashlib.sha256).hexdigest()
+
+
+def is_door(given: str, gateway_secret: str) -> bool:
+    """Whether a request with this value of `DOOR_HEADER` came through the door."""
+    return bool(gateway_secret) and hmac.compare_digest(
+        given.encode("utf-8", "replace"), token_of(gateway_secret).encode()
+    )
+
+
+def caddy_config(
+    *,
+    listen: str,
+    authority: Path,
+    certificate: Path,
+    key: Path,
+    web_url: str,
+    gateway_secret: str,
+    storage: Path,
+) -> str:
+    """Caddy's JSON for the door.
+
+    `listen` is `host:port`, `authority`, `certificate` and `key` are PEM files, `web_url` is the portal's web
+    processes, `storage` a folder of Caddy's own.
+    """
+    subject = "{http.request.tls.client.subject}"
+    own = {
+        DOOR_HEADER: [token_of(gateway_secret)],
+        # By this the portal believes the address that the door adds to X-Forwarded-For.
+        front_door.TOKEN_HEADER: [front_door.token_of(gateway_secret)],
+    }
+    node = {NODE_HEADER: ["{http.regexp.node.1}"], SERIAL_HEADER: ["{http.request.tls.client.serial}"]}
+
+    def to_portal(max_body: int, *, of_node: bool) -> list[dict[str, Any]]:
+        request = {
+            "set": {**own, **(node if of_node else {}), "Host": ["{http.reverse_proxy.upstream.hostport}"]},
+            "delete": [front_door.PROXY_HEADER, *(() if of_node else node)],
+        }
+        return [
+            {"handler": "request_body", "max_size": max_body},
+            {
+                "handler": "reverse_proxy",
+                "upstreams": [{"dial": web_url.split("://", 1)[1]}],
+                "transport": {"protocol": "http", "dial_timeout": 5 * NANOSECOND},
+                "headers": {"request": request},
+            },
+        ]
+
+    routes: list[dict[str, Any]] = [
+        {
+            "match": [{"method": [method], "path_regexp": {"pattern": f"^{path}$"}}],
+            "handle": to_portal(MAX_NODE_BODY, of_node=False),
+            "terminal": True,
+        }
+        for method, path in ANYBODY.items()
+    ]
+    for pattern, max_body in ((OWN_PATHS, MAX_NODE_BODY), (AGENT_PATHS, MAX_AGENT_BODY)):
+        is_node = {subject: {"name": "node", "pattern": "^CN=node:([a-z0-9-]{1,63})$"}}
+        match = {"method": ["POST"], "path_regexp": {"pattern": pattern}, "vars_regexp": is_node}
+        routes.append({"match": [match], "handle": to_portal(max_body, of_node=True), "terminal": True})
+    return json.dumps(_config(routes, listen, authority, certificate, key, storage), indent=2) + "\n"
+
+
+def _config(
+    routes: list[dict[str, Any]], listen: str, authority: Path, certificate: Path, key: Path, storage: Path
+) -> dict[str, Any]:
+    server = {
+        "listen": [listen],
+        "automatic_https": {"disable": True},
+        "protocols": ["h1"],
+        "read_timeout": 30 * NANOSECOND,
+        "read_header_timeout": 10 * NANOSECOND,
+        "write_timeout": 60 * NANOSECOND,
+        "idle_timeout": 120 * NANOSECOND,
+        "max_header_bytes": MAX_HEADER_BYTES,
+        "strict_sni_host": False,
+        "tls_connection_policies": [
+            {
+                "certificate_selection": {"any_tag": ["door"]},
+                "client_authentication": {
+                    "ca": {"provider": "file", "pem_files": [str(authority)]},
+                    "mode": "verify_if_given",
+                },
+            }
+        ],
+        "routes": [*routes, {"handle": [{"handler": "static_response", "status_code": 404}]}],
+    }
+    return {
+        "admin": {"disabled": True, "config": {"persist": False}},
+        "storage": {"module": "file_system", "root": str(storage)},
+        "logging": {
+            "logs": {
+                "default": {"level": "WARN", "encoder": {"format": "json"}, "exclude": ["http.log.error"]}
+            }
+        },
+        "apps": {
+            "http": {"servers": {"nodes": server}},
+            "tls": {
+                "certificates": {
+                    "load_files": [{"certificate": str(certificate), "key": str(key), "tags": ["door"]}]
+                }
+            },
+        },
+    }

@@ -1,0 +1,91 @@
+"""Machines that have joined, and the tokens by which they do."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from provisioning.signing import sender_of
+
+
+class MachineState(models.TextChoices):
+    """What a machine may."""
+
+    ACTIVE = "active", _("Joined")
+    LEFT = "left", _("Has left")
+    REVOKED = "revoked", _("Revoked")
+
+
+class JoinToken(models.Model):
+    """Lets one machine join `pool`. `digest` is the SHA-256 of its secret, which is shown once."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="join_tokens")
+    digest = models.CharField(max_length=64, editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+    machine = models.ForeignKey(
+        "machines.Machine", null=True, blank=True, on_delete=models.SET_NULL, related_name="tokens"
+    )
+
+    class Meta:
+        ordering = ["-created_at", "-id"]
+
+    def __str__(self) -> str:
+        return f"token for {self.pool_id}"
+
+
+class Machine(models.Model):
+    """The identity of a node that has joined; the node of its name in `pool` is what it has.
+
+    What it proves itself by changes when it is rotated: the former signing key, password and certificate hold
+    until `former_until`. Keys are public ones, passwords SHA-256 digests. `instance` was chosen by the
+    machine when it joined, `machine_id` is a digest of the machine's own. `boot`, `former_boot` and what else comes
+    with a sign of life are the machine's word about itself.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=63, unique=True)
+    pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="machines")
+    state = models.CharField(max_length=8, choices=MachineState, default=MachineState.ACTIVE)
+    signing_key = models.CharField(max_length=64)
+    password_digest = models.CharField(max_length=64, editable=False)
+    certificate_serial = models.CharField(max_length=60)
+    certificate_expires_at = models.DateTimeField()
+    former_signing_key = models.CharField(max_length=64, blank=True)
+    former_password_digest = models.CharField(max_length=64, blank=True, editable=False)
+    former_certificate_serial = models.CharField(max_length=60, blank=True)
+    former_until = models.DateTimeField(null=True, blank=True)
+    gateway_host = models.CharField(max_length=255)
+    gateway_port = models.PositiveIntegerField()
+    machine_id = models.CharField(max_length=128, db_index=True)
+    instance = models.CharField(max_length=128)
+    version = models.CharField(max_length=40)
+    clock_off_s = models.FloatField(default=0.0)
+    boot = models.CharField(max_length=128, blank=True)
+    former_boot = models.CharField(max_length=128, blank=True)
+    heard_at = models.DateTimeField(null=True, blank=True)
+    said_s = models.FloatField(default=0.0, help_text=_("Its own unix time when it gave that sign."))
+    # When another instance of the same identity was last seen.
+    cloned_at = models.DateTimeField(null=True, blank=True)
+    joined_at = models.DateTimeField()
+    rotated_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def sender(self) -> str:
+        """Its name as a sender of messages, and of its queue."""
+        return sender_of(self.name)

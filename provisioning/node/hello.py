@@ -1,0 +1,87 @@
+"""A sign of life of a node, with what the control plane shows of it: its version, its clock, who it is.
+
+Two machines with one identity are told apart by their boot ids and machine ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, bootsteps
+
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.types import NodeHello
+from provisioning.version import VERSION
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 15.0
+EXPIRES_S = 120
+MACHINE_ID = Path("/etc/machine-id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_digest(path: Path = MACHINE_ID) -> str:
+    """A digest of the machine's own id, which is not to be told to others; empty where it has none."""
+    found = _text(path)
+    return hashlib.sha256(f"berth machine {found}".encode()).hexdigest() if found else ""
+
+
+def hello() -> NodeHello:
+    """What this node says of itself now. `BERTH_NODE_INSTANCE` is what it chose when it joined."""
+    return NodeHello(
+        machine_id=machine_digest(),
+        instance=os.environ.get("BERTH_NODE_INSTANCE", ""),
+        boot=_text(BOOT_ID),
+        version=VERSION,
+        clock=time.time(),
+    )
+
+
+def send(app: Celery) -> None:
+    """Tell it to the control plane. Redis being away is no error: the node is silent then."""
+    try:
+        app.send_task(
+            "control.node_hello", kwargs={"hello": asdict(hello())}, queue=CONTROL_QUEUE, expires=EXPIRES_S
+        )
+    except Exception as error:
+        log.warning("no sign of life: %s", error)
+
+
+class HelloStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Sends it from the worker's own event loop."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        self._timer: Any = None
+
+    def start(self, consumer: Any) -> None:
+        send(consumer.app)
+        self._timer = consumer.timer.call_repeatedly(INTERVAL_S, send, (consumer.app,))
+
+    def stop(self, _consumer: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    shutdown = stop
+
+
+def install(app: Celery) -> None:
+    """Have every worker of `app` give signs of life."""
+    app.steps["consumer"].add(HelloStep)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()[:128]
+    except OSError:
+        return ""
