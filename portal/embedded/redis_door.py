@@ -1,8 +1,8 @@
 """The nodes' way to Redis: TLS with a certificate of a node, in front of the server on loopback.
 
 `python -m portal.embedded.redis_door --listen HOST:PORT --to PORT --tls FOLDER`. The bundled server has no
-TLS. Who connects is held to a few connections and has to show a node's certificate in time; what it may in Redis
-its user there says.
+TLS. Who connects is held to a few connections and has to show a node's certificate in time; what it may
+in Redis its user there says.
 """
 
 from __future__ import annotations

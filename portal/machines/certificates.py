@@ -1,7 +1,8 @@
 """Berth's own authority: what it signs, and for whom. It needs no Django, as what starts Berth has none.
 
 Names in a certificate are ours, never those that a request asks for. A node's certificate is for
-`node:<name>` and shows both ways: to the doors of the control plane as a client, to the front door as a server.
+`node:<name>` and shows both ways: to the doors of the control plane as a client, to the front door as a
+server.
 """
 
 from __future__ import annotations

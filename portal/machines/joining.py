@@ -24,9 +24,8 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
-from portal.inventory import polling
 from portal.inventory import services as inventory
-from portal.inventory.models import Node, PlacementLock, Pool
+from portal.inventory.models import Node, PlacementLock
 from portal.machines import redis_rules, redis_users, tokens
 from portal.machines.certificates import FRONT_NAME, PORTAL_NAME, Authority, BadRequest, NoAuthority, Signed
 from portal.machines.models import JoinToken, Machine, MachineState
@@ -299,12 +298,7 @@ def _take_in(asked: Join, token: JoinToken, signed: Signed, password: str, addre
         f"joined {token.pool.name}",
         data={"from": address, "gateway": f"{machine.gateway_host}:{machine.gateway_port}"},
     )
-    transaction.on_commit(partial(_ask, token.pool))
     return machine
-
-
-def _ask(pool: Pool) -> None:
-    polling.ask(pool)
 
 
 def _answer(machine: Machine, signer: Authority, signed: Signed, password: str) -> Joined:

@@ -47,8 +47,8 @@ class Machine(models.Model):
 
     What it proves itself by changes when it is rotated: the former signing key, password and certificate hold
     until `former_until`. Keys are public ones, passwords SHA-256 digests. `instance` was chosen by the
-    machine when it joined, `machine_id` is a digest of the machine's own. `boot`, `former_boot` and what else comes
-    with a sign of life are the machine's word about itself.
+    machine when it joined, `machine_id` is a digest of the machine's own. `boot`, `former_boot` and what else
+    comes with a sign of life are the machine's word about itself.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

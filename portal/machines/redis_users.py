@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 def connection() -> redis.Redis:
     """Redis, as the control plane's user."""
     return redis.Redis.from_url(
-        settings.BERTH_REDIS_URL, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S
+        settings.BERTH_REDIS_URL, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=None
     )
 
 

@@ -523,6 +523,12 @@ POST   agent/v1/launched                                    401 401 401 401 401 
 POST   agent/v1/ready                                       401 401 401 401 401 401 401 401   -
 POST   agent/v1/heartbeat                                   401 401 401 401 401 401 401 401   -
 POST   agent/v1/exited                                      401 401 401 401 401 401 401 401   -
+
+# --- machines that join: there is nothing for who does not come through the nodes' door ---
+GET    nodes/v1/authority                                   404 404 404 404 404 404 404 404   -
+POST   nodes/v1/join                                        404 404 404 404 404 404 404 404   -
+POST   nodes/v1/rotate                                      404 404 404 404 404 404 404 404   -
+POST   nodes/v1/leave                                       404 404 404 404 404 404 404 404   -
 """  # noqa: E501
 
 

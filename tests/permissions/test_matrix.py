@@ -175,7 +175,7 @@ TRUST: dict[str, Any] = {
     "conditions": [{"claim": "repository", "value": "octo/app"}],
 }
 SERVICE = "api/v1/teams/<slug:slug>/service-accounts"
-NO_SESSION = ("agent/", "scim/", "api/v1/token-exchange")
+NO_SESSION = ("agent/", "nodes/", "scim/", "api/v1/token-exchange")
 """What a browser's session counts for nothing at."""
 MAKES_TOKENS = {
     "POST api/v1/tokens",
@@ -345,7 +345,7 @@ class Stage:
         return Client(headers={"Authorization": f"Bearer {secret}"})
 
     def ask(self, client: Client, row: Row, *, slash: bool = False) -> Any:
-        in_json = row.route.startswith(("api/", "agent/", "scim/"))
+        in_json = row.route.startswith(("api/", "agent/", "nodes/", "scim/"))
         how: dict[str, Any] = {"content_type": "application/json"} if in_json else {}
         data = self.body(row) if row.method != "GET" else {}
         url = self.url(row.route) + ("/" if slash else "")
@@ -626,6 +626,6 @@ def test_pages_are_private_unless_they_are_listed_here():
         route
         for route, pattern in ALL
         if not getattr(pattern.callback, "login_required", True)
-        and not route.startswith(("api/", "agent/", "scim/"))
+        and not route.startswith(("api/", "agent/", "nodes/", "scim/"))
     }
     assert public == PUBLIC

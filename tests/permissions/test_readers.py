@@ -67,7 +67,7 @@ def test_nothing_a_reader_sends_changes_anything(stage: Stage, who: str) -> None
     """Every write leaves an audit entry in its transaction, so none may be left."""
     wrong = []
     for row in ROWS:
-        if row.method == "GET" or OWN.match(row.route) or row.route.startswith("agent/"):
+        if row.method == "GET" or OWN.match(row.route) or row.route.startswith(("agent/", "nodes/")):
             continue
         with taken_back():
             last = Event.objects.order_by("-pk").values_list("pk", flat=True).first() or 0

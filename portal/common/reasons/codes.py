@@ -613,7 +613,7 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""
