@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import redis
@@ -18,6 +19,7 @@ from django.utils import timezone
 from portal.accounts.models import FailureWindow
 from portal.common import storage
 from portal.common.reasons.codes import CommonCode
+from portal.embedded import database_reserve
 from portal.embedded.configs import HEALTH_HOST
 from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
 from provisioning.service.probes import http_status, port_open, redis_client
@@ -72,7 +74,19 @@ def _database() -> Part:
     unwritten = _unwritten()
     if unwritten:
         return Part("database", ok=False, detail=f"{answered}, but {unwritten}", fix=WRITE_FIX)
+    left = _left_of_reserve()
+    if left is not None:
+        detail = f"{answered}, but its disk is full: {left / 2**20:.1f} MiB are left of its reserve"
+        return Part("database", ok=False, detail=detail, fix="Make room on its disk.")
     return Part("database", ok=True, detail=answered)
+
+
+def _left_of_reserve() -> int | None:
+    if connection.vendor != "sqlite":
+        return None
+    with connection.cursor() as cursor:
+        file = Path(str(connection.settings_dict["NAME"]))
+        return database_reserve.left_when_full(file, lambda asked: cursor.execute(asked).fetchone()[0])
 
 
 WRITE_EVERY_S = 5.0

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from portal.embedded import configs, outage, preflight
+from portal.embedded import configs, full_disk, outage, preflight
 from portal.embedded.environment import ROOT, Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
 from provisioning.drivers.local import home_mount
@@ -155,6 +155,7 @@ class Up:
         outage_page = await self._outage_page()
         self._supervisor.start()
         ready = asyncio.create_task(self._announce())
+        disk = self._watch_disk()
         await self._stop.wait()
         ready.cancel()
         self._phase = "stopping"
@@ -163,6 +164,7 @@ class Up:
             await self._stop_workspaces()
         with console.step("Services") as step:
             step.update("stopping")
+            disk.cancel()
             await self._supervisor.stop()
             if outage_page is not None:
                 outage_page.close()
@@ -172,6 +174,15 @@ class Up:
         kept = " Workspaces go on; the next start takes them over." if self._keep_workspaces else ""
         console.say(f"Berth is stopped.{kept}")
         return 0
+
+    def _watch_disk(self) -> asyncio.Task[None]:
+        watch = full_disk.Watch(
+            redis_url=self._instance.redis_url("control", self._secrets["redis_control"]),
+            redis_dir=self._instance.redis_dir,
+            database=full_disk.database_file(self._environ, self._instance.home),
+            say=lambda words: self._console.say(f"  · {words}"),
+        )
+        return asyncio.create_task(watch.run())
 
     async def _announce(self) -> None:
         assert self._supervisor is not None

@@ -42,7 +42,8 @@ def find_program(name: str) -> Path | None:
 
 def celery_argv(app: str, *arguments: str) -> tuple[str, ...]:
     """Celery with this Python, in the program's own folder."""
-    return (sys.executable, "-m", "celery", "-A", app, "--workdir", str(ROOT), *arguments)
+    # Quiet: on a full disk the banner could not be written, and the worker would end.
+    return (sys.executable, "-m", "celery", "-q", "-A", app, "--workdir", str(ROOT), *arguments)
 
 
 def worker_argv(app: str, name: str, queues: str) -> tuple[str, ...]:

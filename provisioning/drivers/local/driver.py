@@ -31,7 +31,13 @@ from provisioning.drivers.local import (
     processes,
     state,
 )
-from provisioning.drivers.local.failures import IsolationRequired, StillStopping, WrongNode, disk_errors
+from provisioning.drivers.local.failures import (
+    IsolationRequired,
+    StillStopping,
+    WrongNode,
+    disk_errors,
+    suppressed_when_full,
+)
 from provisioning.drivers.local.isolation import SandboxProbe, probe
 from provisioning.drivers.local.observation import observe_workspace
 from provisioning.drivers.local.sandbox import USER_NAME
@@ -412,7 +418,8 @@ class LocalDriver(Driver):
         if not alive and not found and not inside:
             kills = cgroups.oom_kills(groups)
             if record is not None and kills:
-                folder.write_record(replace(record, oom_kills=kills))
+                with suppressed_when_full():
+                    folder.write_record(replace(record, oom_kills=kills))
             return cgroups.remove(groups)
         agents = [process for process in found if process.is_agent]
         if grace_s is None and record is not None:

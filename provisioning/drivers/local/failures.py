@@ -50,6 +50,21 @@ class Busy(BackendUnavailable):
     blame = Blame.BACKEND
 
 
+def is_full(error: OSError) -> bool:
+    """Whether a disk had no room, or its user no more of it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def suppressed_when_full() -> Iterator[None]:
+    """For what can be done without: nothing is raised where a disk has no room for it."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+
+
 @contextmanager
 def disk_errors(path: Path, *, starting: bool = False) -> Iterator[None]:
     """Turn `OSError` under `path` into `StartFailed` or `BackendUnavailable` with its fix."""
@@ -57,7 +72,7 @@ def disk_errors(path: Path, *, starting: bool = False) -> Iterator[None]:
         yield
     except OSError as error:
         kind = StartFailed if starting else BackendUnavailable
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             message = f"The disk that holds {path} is full. Free space there and try again."
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             kind = BackendUnavailable

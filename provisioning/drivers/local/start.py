@@ -66,6 +66,7 @@ def launch(
         folder.prepare()
         home = home_of(settings.homes, spec)
         record = new_record(spec, folder, settings, groups)
+        folder.reserve_closing()
         folder.write_record(record)
         cgroups.create(
             settings.cgroup_host,

@@ -34,7 +34,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from provisioning.drivers.local.failures import Busy
+from provisioning.drivers.local.failures import Busy, is_full, suppressed_when_full
 from provisioning.endpoints import PORTAL_SOCKET
 from provisioning.types import Name, Signed, Whole, Word
 
@@ -112,6 +112,7 @@ class WorkspaceDir:
         self.config = self.run / "agent.json"
         self.state_file = self.run / "state.json"
         self.app_log = self.run / "app.log"
+        self._closed = base / ".closed" / name
 
     @contextlib.contextmanager
     def operation(self) -> Iterator[int]:
@@ -149,8 +150,14 @@ class WorkspaceDir:
         return _held(self.lock)
 
     def record(self) -> Record | None:
-        """The record, or None where there is none. A damaged one counts as none."""
-        return _load(self.path / "record.json", Record)
+        """The record, or None where there is none. A damaged one counts as none.
+
+        Its generation's end may be noted in `.closed/` alone: on a full disk there is no room for more.
+        """
+        record = _load(self.path / "record.json", Record)
+        if record is None or record.closed or self.closed_generation() < record.generation:
+            return record
+        return replace(record, closed=True, stop_requested_at=self._closed.stat().st_mtime)
 
     def launched(self) -> Launched | None:
         return _load(self.pid_file, Launched)
@@ -192,20 +199,38 @@ class WorkspaceDir:
     def closed_generation(self) -> int:
         """The highest closed generation; 0 when none is."""
         try:
-            return int((self.base / ".closed" / self.name).read_text())
+            return int(self._closed.read_text())
         except (FileNotFoundError, ValueError):
             return 0
 
+    def reserve_closing(self) -> None:
+        """Make room for `close_generation`, so that it needs none when the disk is full."""
+        if not self._closed.exists():
+            write_atomically(self._closed, _padded(0))
+
     def close_generation(self, generation: int) -> None:
         """Close `generation` and all below. Closed ones stay closed."""
-        if generation > self.closed_generation():
-            write_atomically(self.base / ".closed" / self.name, str(generation).encode())
+        if generation <= self.closed_generation():
+            return
+        try:
+            write_atomically(self._closed, _padded(generation))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # Over what is there: these few bytes lie in one sector, and no new one is needed.
+            descriptor = os.open(self._closed, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.pwrite(descriptor, _padded(generation), 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def mark_closed(self, record: Record) -> Record:
         """`record` as closed, with the time at which its end was asked for."""
         if not record.closed:
             record = replace(record, closed=True, stop_requested_at=time.time())
-            self.write_record(record)
+            with suppressed_when_full():
+                self.write_record(record)
         return record
 
     def tail(self, lines: int) -> str:
@@ -214,6 +239,10 @@ class WorkspaceDir:
         if not text:
             text = read_tail(self.launch_log)
         return "\n".join(text.splitlines()[-lines:]) if lines > 0 else ""
+
+
+def _padded(generation: int) -> bytes:
+    return f"{generation:<20}".encode()
 
 
 def _held(path: Path) -> bool:

@@ -102,6 +102,7 @@ def _hand_over(
         }
     ) as attaching:
         record = new_record(spec, folder, settings, groups)
+        folder.reserve_closing()
         spare.write_record(record)
         write_etc(spare, spec.owner, hostname(spec.name), settings.sandbox)
         cgroups.limit(

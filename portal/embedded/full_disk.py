@@ -1,0 +1,93 @@
+"""What `up` does so that a full disk ends neither signing in nor stopping.
+
+SQLite has a reserve (`portal.embedded.database_reserve`). Redis refuses every write when it cannot append to
+its file, and with it every command to workers; nothing in it has to survive, so it goes on in memory alone
+until there is room again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from portal.embedded import database_reserve
+from portal.embedded.database_reserve import Reserve
+from provisioning.service.probes import redis_client
+
+LOOK_EVERY_S = 2.0
+# Redis writes its file again when there is so much room.
+ENOUGH_BYTES = 256 << 20
+_SQLITE = "sqlite:///"
+log = logging.getLogger(__name__)
+
+
+def database_file(environ: Mapping[str, str], home: Path) -> Path | None:
+    """SQLite's file, or None where `DATABASE_URL` names a server."""
+    url = environ.get("DATABASE_URL", "")
+    if not url:
+        return home / "berth.sqlite3"
+    return Path(url.removeprefix(_SQLITE)) if url.startswith(_SQLITE) else None
+
+
+class Watch:
+    """Looks at the disk every two seconds. `say` tells whoever watches the services."""
+
+    def __init__(
+        self, *, redis_url: str, redis_dir: Path, database: Path | None, say: Callable[[str], None]
+    ) -> None:
+        self._redis_url = redis_url
+        self._redis_dir = redis_dir
+        self._database = database
+        self._reserve: Reserve | None = None
+        self._say = say
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                await asyncio.to_thread(self.keep_reserve)
+                said = await asyncio.to_thread(self.adapt_redis)
+                if said:
+                    self._say(said)
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            if self._reserve is not None:
+                self._reserve.close()
+
+    def keep_reserve(self) -> None:
+        """Keep the database's reserve whole, as far as the disk has room."""
+        if self._database is None:
+            return
+        try:
+            if self._reserve is None:
+                self._reserve = Reserve(self._database)
+            self._reserve.keep()
+        except (sqlite3.Error, OSError) as error:
+            log.debug("the database's reserve was not kept: %s", error)
+
+    def adapt_redis(self) -> str:
+        """Take Redis's file away or give it back, as the disk allows; what was done, or the empty string."""
+        from redis.exceptions import RedisError
+
+        try:
+            with redis_client(self._redis_url) as client:
+                return self._adapt(client)
+        except (RedisError, OSError):
+            # It is away, which the supervisor sees to.
+            return ""
+
+    def _adapt(self, client: Any) -> str:
+        seen = client.info("persistence")
+        if seen["aof_enabled"]:
+            if seen["aof_last_write_status"] == "ok":
+                return ""
+            client.config_set("appendonly", "no")
+            return "the disk is full: Redis goes on in memory alone. Make room"
+        if database_reserve.free(self._redis_dir / "any") < ENOUGH_BYTES:
+            return ""
+        client.config_set("appendonly", "yes")
+        return "Redis writes its file again"

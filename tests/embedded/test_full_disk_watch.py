@@ -1,0 +1,108 @@
+"""The reserve of the database, and Redis without its file."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from portal.embedded import database_reserve, full_disk
+from portal.embedded.database_reserve import RESERVE_BYTES, Reserve
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "berth.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    return path
+
+
+@pytest.fixture
+def reserve(file: Path):
+    made = Reserve(file)
+    yield made
+    made.close()
+
+
+def ask(file: Path, statement: str) -> int:
+    with closing(sqlite3.connect(file)) as connection:
+        return int(connection.execute(statement).fetchone()[0])
+
+
+def sizes(file: Path) -> tuple[int, int]:
+    return file.stat().st_size, Path(f"{file}-wal").stat().st_size
+
+
+def test_it_is_made_once_and_used_by_what_is_written(file, reserve):
+    reserve.keep()
+    assert database_reserve.unused(lambda asked: ask(file, asked)) >= RESERVE_BYTES
+    before = sizes(file)
+    assert before[1] >= RESERVE_BYTES
+    reserve.keep()
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("INSERT INTO notes VALUES (zeroblob(?))", [RESERVE_BYTES // 4])
+    assert sizes(file) == before
+    assert ask(file, "SELECT count(*) FROM sqlite_master") == 1
+
+
+def test_what_was_used_comes_back_when_there_is_room(file, reserve, monkeypatch):
+    reserve.keep()
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("INSERT INTO notes VALUES (zeroblob(?))", [RESERVE_BYTES * 3 // 4])
+    monkeypatch.setattr(database_reserve, "free", lambda _: database_reserve.SPARE_BYTES - 1)
+    reserve.keep()
+    assert database_reserve.unused(lambda asked: ask(file, asked)) < RESERVE_BYTES // 2
+    monkeypatch.undo()
+    reserve.keep()
+    assert database_reserve.unused(lambda asked: ask(file, asked)) >= RESERVE_BYTES
+
+
+def test_it_is_told_only_of_a_full_disk(file, reserve, monkeypatch):
+    reserve.keep()
+    assert database_reserve.left_when_full(file, lambda asked: ask(file, asked)) is None
+    monkeypatch.setattr(database_reserve, "free", lambda _: 0)
+    left = database_reserve.left_when_full(file, lambda asked: ask(file, asked))
+    assert left is not None and left >= RESERVE_BYTES
+
+
+def test_which_file_it_is(tmp_path):
+    assert full_disk.database_file({}, tmp_path) == tmp_path / "berth.sqlite3"
+    assert full_disk.database_file({"DATABASE_URL": "sqlite:////srv/b.db"}, tmp_path) == Path("/srv/b.db")
+    assert full_disk.database_file({"DATABASE_URL": "postgres://server/berth"}, tmp_path) is None
+
+
+class Redis:
+    """What Redis says of its file, and what it is told."""
+
+    def __init__(self, *, enabled: bool, well: bool) -> None:
+        self.enabled, self.well = enabled, well
+
+    def info(self, section: str) -> dict[str, object]:
+        assert section == "persistence"
+        return {"aof_enabled": int(self.enabled), "aof_last_write_status": "ok" if self.well else "err"}
+
+    def config_set(self, name: str, value: str) -> None:
+        assert name == "appendonly"
+        self.enabled = value == "yes"
+
+
+@pytest.mark.parametrize(
+    ("enabled", "well", "free", "then"),
+    [
+        (True, True, 0, True),
+        (True, False, 0, False),
+        (False, False, 1 << 20, False),
+        (False, False, 1 << 30, True),
+    ],
+)
+def test_redis_has_a_file_as_long_as_it_can_write_it(tmp_path, monkeypatch, enabled, well, free, then):
+    redis = Redis(enabled=enabled, well=well)
+    monkeypatch.setattr(full_disk.database_reserve, "free", lambda _: free)
+    watch = full_disk.Watch(redis_url="", redis_dir=tmp_path, database=None, say=print)
+    said = watch._adapt(redis)
+    assert redis.enabled is then
+    assert bool(said) is (then is not enabled)
