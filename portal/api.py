@@ -20,6 +20,7 @@ from portal.inventory import api as inventory
 from portal.inventory import sample_api as samples
 from portal.join_requests import api as join_requests
 from portal.ledger import api as ledger
+from portal.machines import api as machines
 from portal.quota_requests import api as quota_requests
 from portal.quotas.api import limits, site
 from portal.reservations import api as reservations
@@ -58,6 +59,7 @@ v1 = [
     *join_requests.urlpatterns,
     *inventory.urlpatterns,
     *samples.urlpatterns,
+    *machines.urlpatterns,
     *drains.urlpatterns,
     *gpu_checks.urlpatterns,
     *events.urlpatterns,

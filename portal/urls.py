@@ -24,6 +24,7 @@ urlpatterns = [
     path("", include("portal.inbox.urls")),
     path("", include("portal.join_requests.urls")),
     path("", include("portal.ledger.urls")),
+    path("", include("portal.machines.urls")),
     path("", include("portal.quota_requests.urls")),
     path("", include("portal.quotas.urls")),
     path("", include("portal.reports.urls")),

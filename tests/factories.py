@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import factory
@@ -14,6 +15,7 @@ from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
 from portal.inventory import services as inventory
 from portal.inventory.models import Node, Pool
+from portal.machines.models import Machine
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 from provisioning.registry import driver_for
 from provisioning.types import (
@@ -24,6 +26,7 @@ from provisioning.types import (
     LimitEnforcement,
     NodeInfo,
 )
+from provisioning.version import VERSION
 
 PASSWORD = "a-long-enough-password"
 PROGRAMS = ("jupyter-lab", "marimo", "code-server", "bash")
@@ -74,6 +77,21 @@ class FlavorFactory(factory.django.DjangoModelFactory):
     name = factory.LazyAttribute(lambda flavor: flavor.slug.capitalize())
     cpu_milli = 1000
     memory_mib = 1024
+
+
+class MachineFactory(factory.django.DjangoModelFactory):
+    """A machine that has joined a pool; its node is not there."""
+
+    class Meta:
+        model = Machine
+
+    name = factory.Sequence(lambda n: f"gpu-{n}")
+    gateway_host = "10.0.0.7"
+    gateway_port = 8646
+    machine_id = factory.Sequence(lambda n: f"{n:064x}")
+    version = VERSION
+    certificate_expires_at = factory.LazyFunction(lambda: timezone.now() + timedelta(days=90))
+    joined_at = factory.LazyFunction(timezone.now)
 
 
 class QueueEntryFactory(factory.django.DjangoModelFactory):

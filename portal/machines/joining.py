@@ -296,7 +296,7 @@ def _take_in(asked: Join, token: JoinToken, signed: Signed, password: str, addre
         AuditKind.MACHINE_JOINED,
         machine,
         f"joined {token.pool.name}",
-        data={"from": address, "gateway": f"{machine.gateway_host}:{machine.gateway_port}"},
+        data={"from": address, "gateway": machine.gateway},
     )
     return machine
 

@@ -8,8 +8,6 @@ from django.conf import settings
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from provisioning.signing import sender_of
-
 
 class MachineState(models.TextChoices):
     """What a machine may."""
@@ -86,6 +84,7 @@ class Machine(models.Model):
         return self.name
 
     @property
-    def sender(self) -> str:
-        """Its name as a sender of messages, and of its queue."""
-        return sender_of(self.name)
+    def gateway(self) -> str:
+        """`host:port` at which its workspaces are entered."""
+        host = f"[{self.gateway_host}]" if ":" in self.gateway_host else self.gateway_host
+        return f"{host}:{self.gateway_port}"

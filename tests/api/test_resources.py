@@ -17,10 +17,11 @@ from portal.events.kinds import AuditKind
 from portal.events.services import notify, record
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.identity.models import IdentityLink, LinkedBy
-from portal.inventory.models import Device
+from portal.inventory.models import Device, Pool
 from portal.join_requests import services as join_requests
 from portal.ledger import services as ledger
 from portal.ledger.models import LedgerEntry
+from portal.machines.models import JoinToken
 from portal.quota_requests.models import AutoApproveRule, QuotaRequest
 from portal.quotas.models import Cohort, Grant, MemberCap, Quota, ResourceRate, SiteLimit
 from portal.reservations import permissions
@@ -30,7 +31,7 @@ from portal.webhooks import services as webhooks
 from portal.webhooks.models import Endpoint
 from portal.workspaces.models import Workspace
 from tests.api.cases import CreateCase, DetailCase, ListCase
-from tests.factories import UserFactory, WorkspaceFactory
+from tests.factories import MachineFactory, UserFactory, WorkspaceFactory
 
 
 def vision() -> Team:
@@ -60,6 +61,26 @@ class TestDevices(DetailCase):
         "state=free": 8,
         "state=failed": 0,
     }
+
+
+class TestMachines(DetailCase):
+    path, read_scope, write_scope = "machines", "pools:read", "pools:write"
+    fixtures, lacks = ("local_pool",), ("POST",)
+    filters = {"pool=this-machine": 2, "pool=x": 0, "name=gpu-1": 1, "state=active": 2, "state=left": 0}
+
+    def stock(self) -> None:
+        pool = Pool.objects.get(slug="this-machine")
+        for name in ("gpu-1", "gpu-2"):
+            MachineFactory(pool=pool, name=name)
+
+
+class TestJoinTokens(ListCase):
+    path, read_scope = "pools/this-machine/join-tokens", "pools:read"
+    fixtures, max_queries = ("local_pool",), 4
+
+    def stock(self) -> None:
+        pool = Pool.objects.get(slug="this-machine")
+        JoinToken.objects.create(pool=pool, expires_at=timezone.now() + timedelta(hours=1))
 
 
 class TestTemplates(DetailCase):

@@ -142,6 +142,18 @@ def listening(user: Any) -> dict[str, Any]:
     return {"<uuid:channel_id>": made.pk}
 
 
+def machines(pool: Any) -> dict[str, Any]:
+    """A machine of the pool, and a token for another one."""
+    from portal.machines.models import JoinToken, Machine
+
+    now = timezone.now()
+    machine = Machine.objects.create(
+        name="gpu-07", pool=pool, gateway_port=8646, certificate_expires_at=now, joined_at=now
+    )
+    token = JoinToken.objects.create(pool=pool, expires_at=now + timedelta(hours=1))
+    return {"<uuid:machine_id>": machine.pk, "<uuid:join_token_id>": token.pk}
+
+
 def joining() -> dict[str, Any]:
     """A request to join vision."""
     from portal.join_requests import services
@@ -214,6 +226,7 @@ class Stage:
             **hooked(people["alice"]),
             **listening(people["bob"]),
             **joining(),
+            **machines(pool),
             "<username:username>": "dan",
             "<slug:form>": "csv",
             "<slug:idp>": linked(people["dan"]),

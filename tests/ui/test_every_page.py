@@ -12,7 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.inventory.models import Device, Node
 from portal.join_requests import services as join_requests
 from portal.webhooks import services as webhooks
-from tests.factories import WorkspaceFactory
+from tests.factories import MachineFactory, WorkspaceFactory
 from tests.ui.cases import PageCase
 
 
@@ -129,6 +129,22 @@ class TestPools(PageCase):
 
 class TestPool(PageCase):
     url, fixtures, reader = "/pools/sim/", ("pool",), "olga"
+
+
+class TestMachines(PageCase):
+    url, fixtures, reader, partials = "/pools/this-machine/machines/", ("local_pool",), "olga", ("live",)
+
+    @pytest.fixture(autouse=True)
+    def _joined(self, _stocked: None) -> None:
+        self.machine = MachineFactory(pool=self.there["local_pool"])
+
+
+class TestRevokeMachine(TestMachines):
+    partials = ()
+
+    @pytest.fixture(autouse=True)
+    def _asked(self, _joined: None) -> None:
+        self.url = f"/machines/{self.machine.pk}/revoke/"
 
 
 class TestGpus(PageCase):

@@ -20,6 +20,8 @@ from portal.inventory import counting, resources, selectors
 from portal.inventory.counting import Count, Counts
 from portal.inventory.device_states import KNOWN, LOOKS, DeviceState, StateLook
 from portal.inventory.models import Device, Node
+from portal.machines.conditions import Look, look_of_node, notes_of
+from portal.machines.selectors import of_nodes
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 
@@ -29,6 +31,8 @@ class NodePage:
     """One node with its devices and what it is made of."""
 
     node: Node
+    look: Look
+    notes: tuple[str, ...]
     devices: tuple[tuple[Device, DeviceState, StateLook, str], ...]
     holders: tuple[pools.Holder, ...]
     facts: tuple[tuple[str, str], ...]
@@ -66,8 +70,11 @@ def node_page(actor: User, node: Node, now: datetime) -> NodePage:
     for device in devices:
         state = DeviceState(device.state)
         rows.append((device, state, LOOKS[state], why(device)))
+    machine = of_nodes(node.pool, [node.name]).get(node.name)
     return NodePage(
         node=node,
+        look=look_of_node(node, machine, now),
+        notes=tuple(notes_of(machine, now)) if machine else (),
         devices=tuple(rows),
         holders=tuple(holders),
         facts=tuple(_facts_of_node(node, counts)),

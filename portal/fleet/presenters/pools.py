@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +21,8 @@ from portal.inventory import counting, resources
 from portal.inventory.counting import Count, CountedDevice, Counts, Tally
 from portal.inventory.device_states import LOOKS, DeviceState, StateLook
 from portal.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.machines.conditions import Look, look_of_node
+from portal.machines.selectors import of_nodes
 from portal.workspaces.models import Workspace
 from portal.workspaces.policies import visible_to
 from provisioning.types import Isolation, LimitedResource, LimitEnforcement
@@ -123,6 +126,7 @@ class NodeRow:
     slots: tuple[str, ...]
     isolation: str | Promise
     limits: str | Promise
+    look: Look
 
     @property
     def devices_free(self) -> str:
@@ -215,8 +219,9 @@ def _together(devices: Iterable[CountedDevice]) -> Count:
     return tally.counts.get("", Count())
 
 
-def node_rows(nodes: Sequence[Any]) -> tuple[list[NodeRow], list[Device]]:
-    """Rows for these nodes (of `selectors.nodes`), and their devices; no query."""
+def node_rows(pool: Pool, nodes: Sequence[Any], now: datetime) -> tuple[list[NodeRow], list[Device]]:
+    """Rows for these nodes of the pool (of `selectors.nodes`), and their devices; one query."""
+    machines = of_nodes(pool, [node.name for node in nodes])
     rows: list[NodeRow] = []
     devices: list[Device] = []
     for node in nodes:
@@ -234,6 +239,7 @@ def node_rows(nodes: Sequence[Any]) -> tuple[list[NodeRow], list[Device]]:
                 slots=tuple(slot_of(device.state) for device in its_devices),
                 isolation=ISOLATION_WORDS.get(node.isolation, node.isolation) if real else simulated,
                 limits=limits_of(node),
+                look=look_of_node(node, machines.get(node.name), now),
             )
         )
     return rows, devices

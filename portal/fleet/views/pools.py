@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.core.paginator import Paginator
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -13,6 +14,7 @@ from portal.common.typed_requests import SignedInRequest
 from portal.fleet.presenters import pools as presenters
 from portal.inventory import selectors
 from portal.inventory.models import CheckLevel
+from portal.machines.policies import may_see as may_see_machines
 
 NODES_PER_PAGE = 25
 
@@ -31,7 +33,7 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
     """One pool with its nodes and devices."""
     found = selectors.pool_by_slug(slug)
     page = Paginator(selectors.nodes().filter(pool=found), NODES_PER_PAGE).get_page(request.GET.get("page"))
-    rows, devices = presenters.node_rows(list(page.object_list))
+    rows, devices = presenters.node_rows(found, list(page.object_list), timezone.now())
     context = {
         "pool": found,
         "capacity": presenters.capacities([found])[0],
@@ -44,5 +46,6 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
         ],
         "programs": presenters.programs_of(found),
         "levels": CheckLevel.choices,
+        "takes_machines": may_see_machines(request.user) and found.runs_on_node and not found.simulated,
     }
     return render(request, partial_of(request, "fleet/pool.html", "pool"), context)

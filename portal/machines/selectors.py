@@ -1,0 +1,70 @@
+"""Reads of machines, as the actor may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from django.db.models import Count, F, IntegerField, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from portal.accounts.models import User
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import MachineCode
+from portal.common.reasons.reason import Reason
+from portal.inventory.models import Allocation, Node, Pool
+from portal.machines import policies
+from portal.machines.models import JoinToken, Machine
+
+_NODE = Node.objects.filter(pool=OuterRef("pool"), name=OuterRef("name"))
+_PLACED = (
+    Allocation.objects.filter(
+        node__pool=OuterRef("pool"), node__name=OuterRef("name"), released_at__isnull=True
+    )
+    .order_by()
+    .values("node")
+    .annotate(count=Count("workspace", distinct=True))
+    .values("count")
+)
+
+
+def with_nodes() -> QuerySet[Machine]:
+    """Machines with what their nodes are: `node_id`, `online`, `cordoned`, `seen_at`, and `placed`."""
+    return (
+        Machine.objects.select_related("pool")
+        .annotate(
+            node_id=Subquery(_NODE.values("pk")[:1]),
+            online=Subquery(_NODE.values("online")[:1]),
+            cordoned=Subquery(_NODE.values("cordoned")[:1]),
+            seen_at=Subquery(_NODE.values("seen_at")[:1]),
+            placed=Coalesce(Subquery(_PLACED, output_field=IntegerField()), 0),
+        )
+        .order_by("name")
+    )
+
+
+def machines(actor: User) -> QuerySet[Machine]:
+    """All machines that have joined, with what their nodes are. Raises `NotAllowed`."""
+    policies.require_see(actor)
+    return with_nodes()
+
+
+def machine(actor: User, machine_id: UUID) -> Machine:
+    """One machine, or `NotFound`. Raises `NotAllowed`."""
+    found = machines(actor).filter(pk=machine_id).first()
+    if found is None:
+        raise NotFound(Reason(MachineCode.NO_SUCH_MACHINE))
+    return found
+
+
+def of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
+    """The machines behind nodes of the pool, by name; everybody may know how a node is."""
+    return {each.name: each for each in with_nodes().filter(pool=pool, name__in=names)}
+
+
+def waiting_tokens(actor: User, pool: Pool) -> QuerySet[JoinToken]:
+    """Tokens with which a machine can still join the pool. Raises `NotAllowed`."""
+    policies.require_see(actor)
+    waiting = JoinToken.objects.filter(pool=pool, used_at=None, expires_at__gt=timezone.now())
+    return waiting.select_related("created_by").order_by(F("created_at").desc(), "pk")
