@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -11,10 +10,9 @@ import msgspec
 from provisioning import redis_client
 from provisioning.host.folder import NodeFolder
 from provisioning.host.keys import NewKeys
+from provisioning.machine_id import machine_id
 from provisioning.service.console import Problem
 from provisioning.service.files import write_file
-
-MACHINE_ID = Path("/etc/machine-id")
 
 
 class RedisAccess(msgspec.Struct, frozen=True):
@@ -114,15 +112,6 @@ def forget(folder: NodeFolder) -> None:
     """Remove the identity, the file that decides first. Raises `OSError`."""
     for path in (folder.state, folder.pending, *_copies(folder)):
         path.unlink(missing_ok=True)
-
-
-def machine_id(instance: str, path: Path = MACHINE_ID) -> str:
-    """What names this machine, as a hash; by `instance` where the machine has no id."""
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        text = ""
-    return hashlib.sha256(f"berth node\n{text or instance}".encode()).hexdigest()
 
 
 def check_machine(membership: Membership) -> None:

@@ -5,7 +5,6 @@ Two machines with one identity are told apart by their boot ids and machine ids.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from celery import Celery, bootsteps
 
 from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.machine_id import machine_id
 from provisioning.types import NodeHello
 from provisioning.version import VERSION
 
@@ -23,21 +23,15 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 15.0
 EXPIRES_S = 120
-MACHINE_ID = Path("/etc/machine-id")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def machine_digest(path: Path = MACHINE_ID) -> str:
-    """A digest of the machine's own id, which is not to be told to others; empty where it has none."""
-    found = _text(path)
-    return hashlib.sha256(f"berth machine {found}".encode()).hexdigest() if found else ""
 
 
 def hello() -> NodeHello:
     """What this node says of itself now. `BERTH_NODE_INSTANCE` is what it chose when it joined."""
+    instance = os.environ.get("BERTH_NODE_INSTANCE", "")
     return NodeHello(
-        machine_id=machine_digest(),
-        instance=os.environ.get("BERTH_NODE_INSTANCE", ""),
+        machine_id=machine_id(instance),
+        instance=instance,
         boot=_text(BOOT_ID),
         version=VERSION,
         clock=time.time(),

@@ -218,6 +218,15 @@ def test_two_machines_with_one_identity_are_seen(joined: Newcomer, olga: Any, cl
     assert Notification.objects.get(user=olga, kind="node.cloned").title == "Two machines are gpu-a"
 
 
+def test_a_machine_says_the_same_of_itself_as_when_it_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    from provisioning.host import membership
+    from provisioning.node import hello as node_hello
+
+    monkeypatch.setenv("BERTH_NODE_INSTANCE", "ab" * 16)
+    said = node_hello.hello()
+    assert (said.machine_id, said.instance) == (membership.machine_id("ab" * 16), "ab" * 16)
+
+
 @pytest.mark.django_db
 def test_a_copied_disk_in_another_machine_is_seen(joined: Newcomer) -> None:
     machine = Machine.objects.get()
