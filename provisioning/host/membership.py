@@ -10,7 +10,7 @@ import msgspec
 from provisioning import redis_client
 from provisioning.host.folder import NodeFolder
 from provisioning.host.keys import NewKeys
-from provisioning.machine_id import machine_id
+from provisioning.machine_id import machine_id as machine_id
 from provisioning.service.console import Problem
 from provisioning.service.files import write_file
 
