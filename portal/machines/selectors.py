@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import Count, F, IntegerField, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
+from django.http import HttpRequest
 from django.utils import timezone
 
 from portal.accounts.models import User
@@ -14,8 +16,8 @@ from portal.common.errors import NotFound
 from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
 from portal.inventory.models import Allocation, Node, Pool
-from portal.machines import policies
-from portal.machines.models import JoinToken, Machine
+from portal.machines import door, policies
+from portal.machines.models import JoinToken, Machine, MachineState
 
 _NODE = Node.objects.filter(pool=OuterRef("pool"), name=OuterRef("name"))
 _PLACED = (
@@ -61,6 +63,14 @@ def machine(actor: User, machine_id: UUID) -> Machine:
 def of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
     """The machines behind nodes of the pool, by name; everybody may know how a node is."""
     return {each.name: each for each in with_nodes().filter(pool=pool, name__in=names)}
+
+
+def comes_from_revoked(request: HttpRequest) -> bool:
+    """Whether a request came through the nodes' door from a machine that is not believed any more."""
+    if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
+        return False
+    name = request.headers.get(door.NODE_HEADER, "")
+    return not Machine.objects.filter(name=name, state=MachineState.ACTIVE).exists()
 
 
 def waiting_tokens(actor: User, pool: Pool) -> QuerySet[JoinToken]:

@@ -15,6 +15,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from portal.common.problems import plain_response
+from portal.machines.selectors import comes_from_revoked
 from portal.workspaces import reports, results
 from portal.workspaces.secrets import check_agent_token
 
@@ -31,7 +32,7 @@ def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
     def view(request: HttpRequest) -> HttpResponse:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         known = check_agent_token(token.strip()) if kind.lower() == "bearer" else None
-        if known is None:
+        if known is None or comes_from_revoked(request):
             return plain_response(401, "bad_agent_token", "This is not an agent's token.", request)
         try:
             return handle(*known, reports.body_of(_read(request)))

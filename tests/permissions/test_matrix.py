@@ -408,7 +408,8 @@ def taken_back() -> Iterator[None]:
         transaction.set_rollback(True)
 
 
-# The rules are the same whatever the database is; what can differ are the queries, and these make all of them.
+# The rules are the same whatever the database is; what can differ are the queries, and these make all of
+# them.
 QUERY_MAKERS = {"charlie", "alice", "ada"}
 BY_SESSION_ALONE = {"DELETE api/v1/me"}
 """What no token does, whatever its scopes."""

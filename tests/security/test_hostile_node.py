@@ -24,6 +24,7 @@ from portal.machines import tasks as machine_tasks
 from portal.machines.models import Machine, MachineState
 from portal.workspaces import tasks as workspace_tasks
 from portal.workspaces.lifecycle import State
+from portal.workspaces.secrets import agent_token
 from provisioning import messages
 from provisioning.signed_celery import SENDER
 from provisioning.types import Failure, NodeHello, Op, Result
@@ -318,6 +319,28 @@ def test_a_revoked_node_is_asked_nothing_and_gets_nothing(
         body = {"csr": joined.csr(), "signing_key": "ab" * 32} if path == "rotate" else {}
         refused = joined.as_node(path, body)
         assert (refused.status_code, refused.json()["code"]) == (403, "not_a_joined_node")
+
+
+@pytest.mark.django_db
+def test_agents_on_a_revoked_node_are_not_heard(
+    joined: Newcomer, make: Any, alice: Any, olga: Any, sent: Any
+) -> None:
+    workspace = make(alice)
+    token = agent_token(workspace.pk, workspace.generation)
+    headers = {
+        "Authorization": f"Bearer {token}",
+        door.DOOR_HEADER: door.token_of(django_settings.BERTH_GATEWAY_SECRET),
+        door.NODE_HEADER: "gpu-a",
+    }
+
+    def report() -> int:
+        return Client().post("/agent/v1/heartbeat", b"{}", "application/json", headers=headers).status_code
+
+    assert report() != 401
+    services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
+    assert report() == 401
+    headers[door.NODE_HEADER] = ""
+    assert report() == 401
 
 
 @pytest.mark.django_db
