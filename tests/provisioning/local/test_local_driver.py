@@ -54,7 +54,7 @@ def test_inventory_says_what_is_enforced(make_pool):
     assert set(node.programs) == {"jupyter-lab", "marimo", "code-server", "bash"}
     assert any("No notebook environment" in warning for warning in node.warnings)
     if node.limits is LimitEnforcement.RLIMIT:
-        assert any("not limited" in warning for warning in node.warnings)
+        assert any("cannot be limited" in warning for warning in node.warnings)
     if not gpus.scan().devices:
         assert node.accelerator_note
 
