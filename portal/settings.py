@@ -19,10 +19,6 @@ BERTH_HOME = Path(env.str("BERTH_HOME", default=str(BASE_DIR / "var"))).expandus
 BERTH_PORT = env.int("BERTH_PORT", default=8000)
 BERTH_WEB_PORT = env.int("BERTH_WEB_PORT", default=BERTH_PORT + 1)
 BERTH_GATEWAY_PORT = env.int("BERTH_GATEWAY_PORT", default=BERTH_PORT + 5)
-BERTH_NODE_GATEWAY_PORT = env.int("BERTH_NODE_GATEWAY_PORT", default=BERTH_PORT + 6)
-BERTH_NODE_GATEWAY_URL = env.str(
-    "BERTH_NODE_GATEWAY_URL", default=f"https://127.0.0.1:{BERTH_NODE_GATEWAY_PORT}"
-)
 BERTH_REDIS_PORT = env.int("BERTH_REDIS_PORT", default=BERTH_PORT + 2)
 BERTH_DOMAIN = env.str("BERTH_DOMAIN", default="localhost")
 BERTH_PUBLIC_URL = env.str("BERTH_PUBLIC_URL", default=f"http://{BERTH_DOMAIN}:{BERTH_PORT}").rstrip("/")

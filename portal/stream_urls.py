@@ -1,4 +1,4 @@
-"""The URLs of the gateway process: event streams, which `portal.embedded.traefik` sends there.
+"""The URLs of the gateway process: event streams, which `portal.embedded.proxy` sends there.
 
 All of them are among those of `portal.urls` too; `tests/embedded/test_streams.py` holds the three lists
 together.

@@ -8,6 +8,7 @@ the gateway of the node on which the workspace is placed knows where its socket 
 from __future__ import annotations
 
 import re
+from urllib.parse import urlsplit
 
 from provisioning.types import WorkspaceRef
 
@@ -16,6 +17,13 @@ PORTAL_SOCKET = ".gateway/portal.sock"
 """Where agents reach the portal, relative to the folder of the local driver's state."""
 SOCKET_HEADER = "X-Berth-Socket"
 """Names the socket to a node's gateway. Only the front door sets it, from the answer of forward-auth."""
+GATEWAY_HEADER = "X-Berth-Gateway"
+"""In the answer of forward-auth: `host:port` of the gateway of another node, behind which the socket is."""
+NODE_HEADER = "X-Berth-Node"
+"""In the answer of forward-auth: the name of that node."""
+HTTP_HEADER = "X-Berth-Http"
+HTTPS_HEADER = "X-Berth-Https"
+"""In the answer of forward-auth: `host:port` where a workspace answers that has no socket."""
 SOCKET_NAME = re.compile(r"(ws-[0-9a-f]{32})\.([1-9][0-9]{0,9})")
 
 
@@ -28,3 +36,29 @@ def socket_name(endpoint: str) -> str:
     """The `ws-<id>.<generation>` that a socket endpoint names; empty for any other endpoint."""
     name = endpoint.removeprefix(_SCHEME)
     return name if endpoint.startswith(_SCHEME) and SOCKET_NAME.fullmatch(name) else ""
+
+
+def host_and_port(endpoint: str) -> tuple[str, str] | None:
+    """Scheme and `host:port` of an http or https URL that is nothing more; None for anything else."""
+    if not endpoint.isascii() or not endpoint.isprintable() or " " in endpoint:
+        return None
+    try:
+        url = urlsplit(endpoint)
+        port = url.port
+    except ValueError:
+        return None
+    plain = not (url.username or url.password or url.query or url.fragment) and url.path in ("", "/")
+    if not plain or url.scheme not in ("http", "https") or not url.hostname or port == 0:
+        return None
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    address = f"{host}:{port or (443 if url.scheme == 'https' else 80)}"
+    return (url.scheme, address) if is_address(address) else None
+
+
+_ADDRESS = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4})", re.ASCII)
+
+
+def is_address(text: str) -> bool:
+    """Whether `text` is `host:port`: a name, an IPv4 address, or an IPv6 address in brackets."""
+    found = _ADDRESS.fullmatch(text)
+    return found is not None and int(found[3]) < 65536

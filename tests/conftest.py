@@ -102,7 +102,6 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return None
     from portal.celery import app as control_app
     from portal.events import live
-    from portal.workspaces.gateway import publishing
     from provisioning.node.worker import app as node_app
     from tests.broker import AwayRedis, Broker
 
@@ -110,7 +109,6 @@ def _broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(control_app, "send_task", broker.send_task)
     monkeypatch.setattr(node_app, "send_task", broker.send_from_node)
     monkeypatch.setattr(live, "connection", AwayRedis)
-    monkeypatch.setattr(publishing, "routes_connection", AwayRedis)
     return broker
 
 

@@ -81,7 +81,7 @@ class Berth:
 
     def __init__(self, folder: Path, *, environment: Path | None, **variables: str) -> None:
         self.home = folder / "home"
-        self.port = consecutive_ports(7)
+        self.port = consecutive_ports(6)
         kept = {
             key: value
             for key, value in os.environ.items()

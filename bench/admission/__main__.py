@@ -109,11 +109,9 @@ def silence() -> None:
     """Send nothing: no worker and no browser listens, so Redis is not part of what is measured."""
     from portal.celery import app
     from portal.events import live
-    from portal.workspaces.gateway import publishing
 
     app.send_task = lambda *_, **__: None
     live.connection = Silent
-    publishing.routes_connection = Silent
 
 
 def admissions(count: int, batch: int) -> dict[str, Any]:

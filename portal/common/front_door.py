@@ -1,7 +1,7 @@
 """Who asks, by the front door's word: the one place where an address that a header names is believed.
 
 Everything on this machine can reach the portal's own ports and write headers, a notebook too. So the front
-door (Traefik) proves itself with a header that it sets on every request to the portal, whatever a client sent
+door (Caddy) proves itself with a header that it sets on every request to the portal, whatever a client sent
 under that name; its value comes from the gateway's secret. It adds its own peer to `X-Forwarded-For`, and
 that is the client, unless that peer is one of the proxies that are trusted. One on this machine has to prove
 itself as well, by the secret that it shares with the portal: from here, a notebook looks the same.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -28,7 +29,7 @@ class SyncHandler(WSGIHandler):
     """Django's handler behind the front door, whose word on who asks it takes.
 
     It refuses to hold a thread for an answer without an end. Event streams are asynchronous answers, and
-    the proxy sends their requests to the process that is made for them (`portal.embedded.traefik`); one
+    the proxy sends their requests to the process that is made for them (`portal.embedded.proxy`); one
     that arrives here past the proxy gets a 421 and ends at once.
     """
 
@@ -41,6 +42,8 @@ class SyncHandler(WSGIHandler):
             forwarded_for=environ.get("HTTP_X_FORWARDED_FOR", ""),
             proxy_secret=environ.pop(_meta(front_door.PROXY_HEADER), ""),
         )
+        if environ[THROUGH_FRONT_DOOR] and environ.get("HTTP_TRANSFER_ENCODING"):
+            _give_length(environ)
         return super().__call__(environ, start_response)
 
     def get_response(self, request: HttpRequest) -> HttpResponseBase:
@@ -58,6 +61,16 @@ class SyncHandler(WSGIHandler):
                 next_action=_("Ask the portal's public address."),
             )
         return response
+
+
+def _give_length(environ: dict[str, Any]) -> None:
+    """Django reads as much of a body as its length says, and one that came in chunks has none.
+
+    The front door has it whole before it is sent on. Of one that is too large enough is read to refuse it.
+    """
+    body = environ["wsgi.input"].read((settings.DATA_UPLOAD_MAX_MEMORY_SIZE or 0) + 1)
+    environ["wsgi.input"] = BytesIO(body)
+    environ["CONTENT_LENGTH"] = str(len(body))
 
 
 def client_address(peer: str, *, token: str, forwarded_for: str, proxy_secret: str) -> str:

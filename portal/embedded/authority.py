@@ -1,4 +1,4 @@
-"""Berth's own certificates on this machine: an authority, the front door, the gateway, the nodes' doors.
+"""Berth's own certificates on this machine: an authority, the front door, the nodes' doors.
 
 The authority keeps its key, as it signs for machines that join (docs/adr/0030-a-second-machine.md). All are
 made anew together where the authority or its key is missing; one that is missing or due alone, alone.
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from portal.machines import certificates
 from portal.machines.certificates import Authority, NoAuthority
-from provisioning.node.gateway import NODE_NAME, Certificates
+from provisioning.node.gateway import Certificates
 from provisioning.service.files import write_file
 
 RENEW_BEFORE_DAYS = 90
@@ -25,10 +25,9 @@ FRONT_NAME = certificates.FRONT_NAME
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """PEM files: what the front door shows to nodes, this machine's gateway to it, and the doors to nodes."""
+    """PEM files: what the front door and the doors show to nodes."""
 
     front: Certificates
-    node: Certificates
     door: Certificates
 
 
@@ -37,7 +36,6 @@ def ensure(folder: Path) -> Issued:
     path = folder / certificates.AUTHORITY_FILE
     issued = Issued(
         front=Certificates(path, folder / "front-door.pem", folder / "front-door.key"),
-        node=Certificates(path, folder / "node.pem", folder / "node.key"),
         door=Certificates(path, folder / "nodes-door.pem", folder / "nodes-door.key"),
     )
     latest = dt.datetime.now(dt.UTC) + dt.timedelta(days=RENEW_BEFORE_DAYS)
@@ -45,7 +43,6 @@ def ensure(folder: Path) -> Issued:
     authority = _authority(folder, latest)
     for pair, name, usage in (
         (issued.front, FRONT_NAME, certificates.CLIENT),
-        (issued.node, NODE_NAME, certificates.SERVER),
         (issued.door, certificates.PORTAL_NAME, certificates.SERVER),
     ):
         if not _good(pair, authority, latest):

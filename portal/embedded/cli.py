@@ -63,7 +63,7 @@ def notebook(instance: Instance, console: Console) -> int:
 
 
 def render(instance: Instance, environ: Mapping[str, str], console: Console) -> int:
-    """Write what Redis and Traefik read, from secrets in the environment: nothing is kept here."""
+    """Write what Redis and the front door read, from secrets in the environment: nothing is kept here."""
     variables = {
         "gateway_secret": "BERTH_GATEWAY_SECRET",
         "redis_control": "BERTH_REDIS_PASSWORD",

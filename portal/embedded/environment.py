@@ -44,9 +44,7 @@ class Instance:
     port: int
     web_port: int
     redis_port: int
-    outage_port: int
     gateway_port: int
-    node_gateway_port: int
     nodes_address: str
     nodes_bind: str
     nodes_port: int
@@ -66,17 +64,14 @@ class Instance:
         port = _port(environ, "BERTH_PORT", 8000)
         web_port = _port(environ, "BERTH_WEB_PORT", port + 1)
         redis_port = _port(environ, "BERTH_REDIS_PORT", port + 2)
-        # Four further, as a database of one's own often takes the third.
-        outage_port = _port(environ, "BERTH_OUTAGE_PORT", min(port + 4, 65535))
+        # Not the third, which a database of one's own often takes.
         gateway_port = _port(environ, "BERTH_GATEWAY_PORT", min(port + 5, 65535))
-        node_gateway_port = _port(environ, "BERTH_NODE_GATEWAY_PORT", min(port + 6, 65535))
         nodes_address = _host(environ, "BERTH_NODES_ADDRESS")
         nodes_port = _port(environ, "BERTH_NODES_PORT", min(port + 7, 65534))
-        if len({port, web_port, redis_port, gateway_port, node_gateway_port}) < 5:
+        if len({port, web_port, redis_port, gateway_port}) < 4:
             raise Problem(
-                f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}), BERTH_REDIS_PORT ({redis_port}), "
-                f"BERTH_GATEWAY_PORT ({gateway_port}) and BERTH_NODE_GATEWAY_PORT ({node_gateway_port}) "
-                "must differ.",
+                f"BERTH_PORT ({port}), BERTH_WEB_PORT ({web_port}), BERTH_REDIS_PORT ({redis_port}) and "
+                f"BERTH_GATEWAY_PORT ({gateway_port}) must differ.",
                 "Set only BERTH_PORT: the others follow it.",
             )
         domain = (environ.get("BERTH_DOMAIN") or "localhost").lower()
@@ -99,9 +94,7 @@ class Instance:
             port=port,
             web_port=web_port,
             redis_port=redis_port,
-            outage_port=outage_port,
             gateway_port=gateway_port,
-            node_gateway_port=node_gateway_port,
             nodes_address=nodes_address,
             nodes_bind=environ.get("BERTH_NODES_BIND") or "0.0.0.0",  # noqa: S104
             nodes_port=nodes_port,
@@ -152,11 +145,6 @@ class Instance:
         return f"http://127.0.0.1:{self.gateway_port}"
 
     @property
-    def outage_url(self) -> str:
-        """What answers for web and the gateway while they are away."""
-        return f"http://127.0.0.1:{self.outage_port}"
-
-    @property
     def redis_door_port(self) -> int:
         """Where other machines reach Redis, over TLS."""
         return self.nodes_port + 1
@@ -188,9 +176,7 @@ class Instance:
             "BERTH_PORT": str(self.port),
             "BERTH_WEB_PORT": str(self.web_port),
             "BERTH_REDIS_PORT": str(self.redis_port),
-            "BERTH_OUTAGE_PORT": str(self.outage_port),
             "BERTH_GATEWAY_PORT": str(self.gateway_port),
-            "BERTH_NODE_GATEWAY_PORT": str(self.node_gateway_port),
             "BERTH_NODES_ADDRESS": self.nodes_address,
             "BERTH_NODES_PORT": str(self.nodes_port),
             "BERTH_DOMAIN": self.domain,

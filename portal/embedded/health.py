@@ -20,9 +20,9 @@ from portal.accounts.models import FailureWindow
 from portal.common import storage
 from portal.common.reasons.codes import CommonCode
 from portal.embedded import database_reserve
-from portal.embedded.configs import HEALTH_HOST
+from portal.embedded.proxy import HEALTH_HOST
 from provisioning.heartbeat import PULSE_KEY, PULSE_LATE_S, parse
-from provisioning.service.probes import http_status, port_open, redis_client
+from provisioning.service.probes import http_status, redis_client
 
 ROLES = {
     "control": ("control worker", "Look at control.log; the supervisor starts it again by itself."),
@@ -45,15 +45,12 @@ def check() -> list[Part]:
     """Every part, in the order in which they depend on each other."""
     store, pulses = _store()
     parts = [_database(), store]
-    proxy = _proxy()
-    if proxy is not None:
-        parts.append(proxy)
+    front_door = _front_door()
+    if front_door is not None:
+        parts.append(front_door)
     gateway = _gateway()
     if gateway is not None:
         parts.append(gateway)
-    node_gateway = _node_gateway()
-    if node_gateway is not None:
-        parts.append(node_gateway)
     return parts + [_role(role, pulses) for role in ROLES]
 
 
@@ -160,9 +157,9 @@ def _store() -> tuple[Part, dict[str, float] | None]:
     return Part("redis", ok=True, detail=_milliseconds(started)), parse(raw)
 
 
-def _proxy() -> Part | None:
-    """Traefik, where we know how to ask it: `BERTH_PROXY_URL`, which the embedded mode sets."""
-    url = os.environ.get("BERTH_PROXY_URL")
+def _front_door() -> Part | None:
+    """Where we know how to ask it: `BERTH_FRONT_DOOR_URL`, which the embedded mode sets."""
+    url = os.environ.get("BERTH_FRONT_DOOR_URL")
     if not url:
         return None
     parts = urlsplit(url)
@@ -170,8 +167,8 @@ def _proxy() -> Part | None:
     status = http_status(parts.port or 80, "/", host=HEALTH_HOST, address=parts.hostname or "127.0.0.1")
     if status != 200:
         seen = f"answered {status}" if status else "does not answer"
-        return Part("proxy", ok=False, detail=f"Traefik {seen}", fix="Look at traefik.log.")
-    return Part("proxy", ok=True, detail=f"Traefik, {_milliseconds(started)}")
+        return Part("front door", ok=False, detail=seen, fix="Look at front-door.log.")
+    return Part("front door", ok=True, detail=_milliseconds(started))
 
 
 def _gateway() -> Part | None:
@@ -187,19 +184,6 @@ def _gateway() -> Part | None:
         fix = "Look at gateway.log; nobody gets into a workspace until it runs."
         return Part("gateway", ok=False, detail=seen, fix=fix)
     return Part("gateway", ok=True, detail=_milliseconds(started))
-
-
-def _node_gateway() -> Part | None:
-    """The way into the workspaces of this machine, where we know its address: `BERTH_NODE_GATEWAY_URL`."""
-    url = os.environ.get("BERTH_NODE_GATEWAY_URL")
-    if not url:
-        return None
-    parts = urlsplit(url)
-    started = time.monotonic()
-    if not port_open(parts.port or 443, parts.hostname or "127.0.0.1"):
-        fix = "Look at node-gateway.log; workspaces run on, but nobody gets into one until it runs."
-        return Part("node gateway", ok=False, detail="does not answer", fix=fix)
-    return Part("node gateway", ok=True, detail=_milliseconds(started))
 
 
 def _role(role: str, pulses: dict[str, float] | None) -> Part:

@@ -1,21 +1,15 @@
-"""What people see while the web process is away: one page of our own instead of Traefik's bare words.
-
-A server of its own, because Traefik answers with a file only through one. It keeps nothing and reads
-nothing but the kind of answer that is wanted; Traefik keeps the status (502 or 504) and calls it for every
-address. `python -m portal.embedded.outage` serves alone, the supervisor serves in its own loop.
+"""What people see while web, the gateway process or a workspace does not answer: pages of our own, which the
+front door has in its configuration, and problem documents for programs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
-import os
+from typing import Any
 
 RETRY_S = 5
-READ_TIMEOUT_S = 5.0
-MAX_HEAD = 65_536
 
 _CSS = """\
 :root { color-scheme: light dark; font: 1rem/1.5 system-ui, sans-serif; }
@@ -36,83 +30,129 @@ small { color: #57606a; }
   small { color: #a3acb8; }
 }
 """
-_PAGE = f"""\
+
+
+def _page(status: int, title: str, heading: str, words: str, advice: str) -> str:
+    return f"""\
 <!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="refresh" content="{RETRY_S}">
-<title>Berth is starting · Berth</title>
+<title>{title} · Berth</title>
 <style>{_CSS}</style>
 </head>
 <body>
 <main>
-<h1>Berth does not answer just now</h1>
-<p>The portal is starting or being restarted. What runs goes on, and nothing is lost.</p>
-<p>This page tries again by itself every {RETRY_S} seconds. If it stays, tell an operator.</p>
+<h1>{heading}</h1>
+<p>{words}</p>
+<p>This page tries again by itself every {RETRY_S} seconds. {advice}</p>
 <p><a href="">Try again</a></p>
-<p><small>502</small></p>
+<p><small>{status}</small></p>
 </main>
 </body>
 </html>
 """
-_PROBLEM = json.dumps(
-    {
-        "type": "urn:berth:problem:unavailable",
-        "title": "Not available just now",
-        "status": 502,
-        "code": "unavailable",
-        "detail": "The portal is starting or being restarted. Try again in a few seconds.",
+
+
+def _problem(status: int, code: str, title: str, detail: str) -> str:
+    document = {
+        "type": f"urn:berth:problem:{code}",
+        "title": title,
+        "status": status,
+        "code": code,
+        "detail": detail,
     }
+    return json.dumps(document) + "\n"
+
+
+def _answer(status: int, kind: str, body: str, **headers: str) -> dict[str, Any]:
+    """A handler of Caddy's."""
+    style = base64.b64encode(hashlib.sha256(_CSS.encode()).digest()).decode()
+    said = {
+        "Content-Type": kind,
+        "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; "
+        "frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "same-origin",
+        "Cache-Control": "no-store",
+        **headers,
+    }
+    return {
+        "handler": "static_response",
+        "status_code": status,
+        "headers": {name: [value] for name, value in said.items()},
+        "body": body,
+    }
+
+
+_HTML = "text/html; charset=utf-8"
+_JSON = "application/problem+json"
+
+NOT_FOUND = _answer(404, _JSON, _problem(404, "not_found", "Nothing is here", "Check the address."))
+_TOO_LARGE = _answer(
+    413, _JSON, _problem(413, "too_large", "Too much at once", "The body of a request has at most 4 MiB.")
 )
 
 
-def answer(head: str) -> bytes:
-    """The whole HTTP response to a request with this head: a page for browsers, else a problem document."""
-    lines = head.split("\r\n")
-    accepts = next((line for line in lines if line.lower().startswith("accept:")), "")
-    page = "text/html" in accepts.lower()
-    body = (_PAGE if page else _PROBLEM).encode()
-    style = base64.b64encode(hashlib.sha256(_CSS.encode()).digest()).decode()
-    headers = (
-        "HTTP/1.1 200 OK",
-        f"Content-Type: {'text/html; charset=utf-8' if page else 'application/problem+json'}",
-        f"Content-Length: {len(body)}",
-        f"Content-Security-Policy: default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; "
-        "frame-ancestors 'none'",
-        "X-Content-Type-Options: nosniff",
-        "Referrer-Policy: same-origin",
-        "Cache-Control: no-store",
-        f"Retry-After: {RETRY_S}",
-        "Connection: close",
-    )
-    sent = b"" if lines[0].startswith("HEAD ") else body
-    return "\r\n".join((*headers, "", "")).encode() + sent
+def routes() -> list[dict[str, Any]]:
+    """The routes of Caddy's server for errors of its own.
+
+    What lies behind is told by the variable `door`: `portal` or `workspace`. The portal's own answers, and a
+    workspace's, are none of these, whatever their status.
+    """
+    found = [
+        {"match": [_error("portal", "413")], "handle": [_TOO_LARGE], "terminal": True},
+    ]
+    for status in (502, 504):
+        pages = {
+            "portal": _page(
+                status,
+                "Berth is starting",
+                "Berth does not answer just now",
+                "The portal is starting or being restarted. What runs goes on, and nothing is lost.",
+                "If it stays, tell an operator.",
+            ),
+            "workspace": _page(
+                status,
+                "The workspace does not answer",
+                "This workspace does not answer just now",
+                "Its app is starting, has ended, or is busy. Its files are kept.",
+                "If it stays, look at the workspace’s page in the portal.",
+            ),
+        }
+        problems = {
+            "portal": _problem(
+                status,
+                "unavailable",
+                "Not available just now",
+                "The portal is starting or being restarted. Try again in a few seconds.",
+            ),
+            "workspace": _problem(
+                status,
+                "workspace_unavailable",
+                "The workspace does not answer",
+                "Its app is starting, has ended, or is busy. Try again, or look at its page in the portal.",
+            ),
+        }
+        retry = {"Retry-After": str(RETRY_S)}
+        for door, page in pages.items():
+            match = _error(door, str(status))
+            html = {**match, "header_regexp": {"Accept": {"pattern": "(?i)text/html"}}}
+            found += [
+                {"match": [html], "handle": [_answer(status, _HTML, page, **retry)], "terminal": True},
+                {
+                    "match": [match],
+                    "handle": [_answer(status, _JSON, problems[door], **retry)],
+                    "terminal": True,
+                },
+            ]
+    return found
 
 
-async def _handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            head = await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer(head.decode("latin-1")))
-            await writer.drain()
-    except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        pass
-    finally:
-        writer.close()
-
-
-async def serve(port: int) -> asyncio.Server:
-    """Serve on a port of the loopback interface until the server is closed. Raises `OSError`."""
-    return await asyncio.start_server(_handle, "127.0.0.1", port, limit=MAX_HEAD)
-
-
-async def _main() -> None:
-    server = await serve(int(os.environ["BERTH_OUTAGE_PORT"]))
-    async with server:
-        await server.serve_forever()
-
-
-if __name__ == "__main__":
-    asyncio.run(_main())
+def _error(door: str, status: str) -> dict[str, Any]:
+    return {
+        "vars": {"door": [door]},
+        "vars_regexp": {"{http.error.status_code}": {"pattern": f"^{status}$"}},
+    }

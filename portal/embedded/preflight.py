@@ -28,7 +28,6 @@ class Binaries:
     """The bundled servers."""
 
     redis_server: Path
-    traefik: Path
     caddy: Path
 
 
@@ -51,7 +50,7 @@ def find_binaries() -> Binaries:
             f"There is no bundled Redis server for this machine ({os.uname().machine}).",
             "Use compose.yaml (docs/operations.md).",
         ) from error
-    return Binaries(redis_server=redis_server, traefik=_program("traefik"), caddy=_program("caddy"))
+    return Binaries(redis_server=redis_server, caddy=_program("caddy"))
 
 
 def _program(name: str) -> Path:
@@ -73,7 +72,6 @@ def check_ports(instance: Instance) -> None:
         ("BERTH_WEB_PORT", "127.0.0.1", instance.web_port),
         ("BERTH_REDIS_PORT", "127.0.0.1", instance.redis_port),
         ("BERTH_GATEWAY_PORT", "127.0.0.1", instance.gateway_port),
-        ("BERTH_NODE_GATEWAY_PORT", "127.0.0.1", instance.node_gateway_port),
         *(
             (("BERTH_NODES_PORT", instance.nodes_bind, instance.nodes_port),
              ("BERTH_NODES_PORT and one", instance.nodes_bind, instance.redis_door_port))
@@ -108,7 +106,7 @@ def check_sign_in_providers(environ: Mapping[str, str]) -> None:
 def _suggestion(port: int) -> int:
     for candidate in range(port + 100, 65000, 100):
         try:
-            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in (0, 1, 2, 5, 6)):
+            if all(processes.port_is_free("127.0.0.1", candidate + step) for step in (0, 1, 2, 5)):
                 return candidate
         except PermissionError:
             continue

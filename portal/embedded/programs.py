@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from portal.embedded.configs import HEALTH_HOST
 from portal.embedded.environment import Instance
+from portal.embedded.proxy import HEALTH_HOST
 from provisioning.service import probes, user_scope
 from provisioning.service.environ import ROOT, bare_environ
 from provisioning.service.program import Program, celery_argv, worker_argv
 
+KEEP_ALIVE_S = 120
 GATEWAY_PROTOCOL = "portal.embedded.gateway_protocol:DeadlineProtocol"
 PULSE_KEY = "berth:q:pulse"
 """As in provisioning.heartbeat, which imports Celery and therefore is not imported here."""
@@ -23,7 +24,6 @@ def programs(
     *,
     secrets: Mapping[str, str],
     redis_server: Path,
-    traefik: Path,
     caddy: Path,
     repair_redis: Callable[[], str] | None = None,
 ) -> tuple[Program, ...]:
@@ -31,9 +31,8 @@ def programs(
     control_url = instance.redis_url("control", secrets["redis_control"])
     portal = {
         **instance.portal_environ(environ),
-        "BERTH_PROXY_URL": f"http://{_front(instance)}",
+        "BERTH_FRONT_DOOR_URL": f"http://{_front(instance)}",
         "BERTH_GATEWAY_URL": instance.gateway_url,
-        "BERTH_NODE_GATEWAY_URL": f"https://127.0.0.1:{instance.node_gateway_port}",
     }
     bare = bare_environ(environ)
     node_environ = instance.node_environ(
@@ -73,6 +72,8 @@ def programs(
                 "--host", "127.0.0.1", "--port", str(instance.gateway_port), "--no-access-log",
                 # Who asks is found out by the application itself (`portal.common.front_door`).
                 "--no-server-header", "--no-proxy-headers", "--http", GATEWAY_PROTOCOL,
+                # Longer than the front door keeps an idle connection: a request may be on its way.
+                "--timeout-keep-alive", str(KEEP_ALIVE_S),
                 "--lifespan", "off", "--timeout-graceful-shutdown", "3", "--log-level", "warning",
             ),
             environ=portal,
@@ -81,21 +82,15 @@ def programs(
             port=instance.gateway_port,
         ),
         Program(
-            name="node-gateway",
-            argv=(str(caddy), "run", "--config", str(instance.run_dir / "node-gateway.json")),
+            name="front-door",
+            argv=(str(caddy), "run", "--config", str(instance.run_dir / "front-door.json")),
             environ=bare,
-            answers=lambda _: probes.port_open(instance.node_gateway_port),
-            port=instance.node_gateway_port,
-            folder=instance.local_dir,
-        ),
-        Program(
-            name="traefik",
-            argv=(str(traefik), f"--configFile={instance.run_dir / 'traefik.yml'}"),
-            environ=bare,
-            answers=lambda _: _traefik_answers(instance),
-            # It asks the gateway for the routes, and more and more rarely when there is no answer.
+            answers=lambda _: _front_door_answers(instance),
+            # Until it listens, nobody sees a portal that does not answer yet.
             after=("web", "gateway"),
             port=instance.port,
+            # Where the sockets of workspaces are: the paths of sockets are short.
+            folder=instance.local_dir,
         ),
         Program(
             name="control",
@@ -166,5 +161,5 @@ def _front(instance: Instance) -> str:
     return f"[{address}]:{instance.port}" if ":" in address else f"{address}:{instance.port}"
 
 
-def _traefik_answers(instance: Instance) -> bool:
+def _front_door_answers(instance: Instance) -> bool:
     return probes.http_status(instance.port, "/", host=HEALTH_HOST, address=_address(instance)) == 200

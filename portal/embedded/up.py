@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from portal.embedded import configs, full_disk, outage, preflight
+from portal.embedded import configs, full_disk, preflight
 from portal.embedded.environment import ROOT, Instance, ensure_secrets
 from portal.embedded.programs import Program, programs
 from provisioning.drivers.local import home_mount
@@ -111,7 +111,6 @@ class Up:
             self._environ,
             secrets=self._secrets,
             redis_server=binaries.redis_server,
-            traefik=binaries.traefik,
             caddy=binaries.caddy,
             repair_redis=self._set_redis_data_aside,
         )
@@ -125,18 +124,6 @@ class Up:
         shutil.rmtree(aside, ignore_errors=True)
         data.rename(aside)
         return f"Its data was set aside ({aside}); nothing in it is needed."
-
-    async def _outage_page(self) -> asyncio.Server | None:
-        """The server of what Traefik shows while web is away; None where its port is taken."""
-        try:
-            return await outage.serve(self._instance.outage_port)
-        except OSError as error:
-            port = self._instance.outage_port
-            self._console.say(
-                f"  · no page for outages: port {port} is not free ({error.strerror}); "
-                "BERTH_OUTAGE_PORT sets another"
-            )
-            return None
 
     async def _serve(self, wanted: tuple[Program, ...]) -> int:
         console, loop = self._console, asyncio.get_running_loop()
@@ -152,7 +139,6 @@ class Up:
             changed=self._publish,
             announce=lambda line: console.say(f"  · {line}"),
         )
-        outage_page = await self._outage_page()
         self._supervisor.start()
         ready = asyncio.create_task(self._announce())
         disk = self._watch_disk()
@@ -166,8 +152,6 @@ class Up:
             step.update("stopping")
             disk.cancel()
             await self._supervisor.stop()
-            if outage_page is not None:
-                outage_page.close()
             if not self._keep_workspaces:
                 home_mount.release(self._instance.homes_dir, self._instance.local_dir / home_mount.LOCK)
             step.result = "stopped"

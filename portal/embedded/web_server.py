@@ -16,7 +16,7 @@ workers = int(os.environ.get("BERTH_WEB_PROCESSES") or 2)
 # A few requests wait for something else, as for a log that a node has to read: they must not fill a process.
 worker_class = "portal.embedded.web_worker.DeadlineWorker"
 threads = int(os.environ.get("BERTH_WEB_THREADS") or 8)
-# Traefik keeps a connection for 90 s. Whoever closes first must not be us: a request may be on its way.
+# The front door keeps a connection for 60 s. Whoever closes first must not be we: one may be on its way.
 keepalive = 120
 timeout = 60
 graceful_timeout = 3
@@ -26,7 +26,7 @@ control_socket_disable = True
 loglevel = "warning"
 limit_request_line = 8190
 limit_request_field_size = 32_768
-# Traefik and agents speak to it by loopback; `portal.common.front_door` decides who is believed to ask.
+# The front door and agents speak to it by loopback; `portal.common.front_door` decides who is believed.
 forwarded_allow_ips = "127.0.0.1"
 forwarder_headers = ""
 secure_scheme_headers = {"X-FORWARDED-PROTO": "https"}

@@ -19,8 +19,7 @@ from msgspec import Meta
 
 from portal.common.json_input import InvalidJson, parse_json
 from portal.common.texts import strip_nul
-from portal.workspaces.gateway.routes import is_endpoint
-from provisioning.endpoints import socket_name
+from provisioning.endpoints import host_and_port, socket_name
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ def endpoint_of(body: dict[str, Any]) -> str:
     if (
         not isinstance(endpoint, str)
         or len(endpoint) > MAX_ENDPOINT
-        or (endpoint and not is_endpoint(endpoint) and not socket_name(endpoint))
+        or (endpoint and host_and_port(endpoint) is None and not socket_name(endpoint))
     ):
         raise BadReport("endpoint is neither an http URL of a host and port nor a socket of a node")
     return endpoint

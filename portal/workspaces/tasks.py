@@ -8,7 +8,6 @@ from uuid import UUID
 from portal.celery import app
 from portal.inventory.node_messages import is_of_node, received
 from portal.workspaces import answers, home_limits, homes, housekeeping, reconcile, results
-from portal.workspaces.gateway import publishing
 from provisioning.types import HomeDeleted, HomeUsage, Result
 
 
@@ -57,11 +56,6 @@ def sweep_orphans() -> None:
 def apply_owned(pool: str, node: str, owned: list[dict[str, Any]]) -> None:
     if answers.of_a_listing(pool, node):
         housekeeping.apply_owned(pool, node, owned)
-
-
-@app.task(name="control.sync_gateway")
-def sync_gateway() -> None:
-    publishing.sync()
 
 
 @app.task(name="control.clean_up")

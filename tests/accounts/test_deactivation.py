@@ -47,9 +47,6 @@ def told(monkeypatch) -> list[tuple[str, object]]:
     monkeypatch.setattr(live, "publish_to", lambda *_: None)
     monkeypatch.setattr(live, "publish_account", lambda user_id: calls.append(("streams end", user_id)))
     monkeypatch.setattr(tickets, "revoke_user", lambda _, user_id: calls.append(("tickets end", user_id)))
-    monkeypatch.setattr(publishing, "routes_connection", lambda: "routes")
-    monkeypatch.setattr(publishing.routes, "publish", lambda *_: None)
-    monkeypatch.setattr(publishing.routes, "withdraw", lambda *_: None)
     monkeypatch.setattr(
         workspace_views, "put", lambda _, view: calls.append(("may enter", set(view.user_ids)))
     )

@@ -44,14 +44,12 @@ def _broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     """The test's own broker, for the tests marked `engine` here too."""
     from portal.celery import app as control_app
     from portal.events import live
-    from portal.workspaces.gateway import publishing
     from provisioning.node.worker import app as node_app
 
     broker = Broker()
     monkeypatch.setattr(control_app, "send_task", broker.send_task)
     monkeypatch.setattr(node_app, "send_task", broker.send_from_node)
     monkeypatch.setattr(live, "connection", AwayRedis)
-    monkeypatch.setattr(publishing, "routes_connection", AwayRedis)
     return broker
 
 

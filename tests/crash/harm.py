@@ -137,8 +137,8 @@ class Fleet:
                 last = repr(error)
                 return None
             last = f"{answer.status_code} {answer.text}"
-            # 404: Traefik without its routes; 409: it has to come to rest first.
-            assert answer.is_success or answer.status_code in {404, 409, 500, 502, 503, 504}, last
+            # 409: it has to come to rest first.
+            assert answer.is_success or answer.status_code in {409, 500, 502, 503, 504}, last
             return answer if answer.is_success else None
 
         return eventually(attempt, limit_s=RECOVERY_LIMIT_S, what=lambda: f"{method} {path}: {last}")

@@ -47,7 +47,7 @@ def stop_and_start_services(fleet: Fleet) -> None:
 
 
 def forget_everything(fleet: Fleet) -> None:
-    """Redis answers and knows nothing any more: no message, no route, no session."""
+    """Redis answers and knows nothing any more: no message, no view, no session."""
     url = fleet.berth.instance.redis_url("control", fleet.berth.secret("redis_control"))
     with redis.Redis.from_url(url) as client:
         client.flushall()
@@ -55,7 +55,7 @@ def forget_everything(fleet: Fleet) -> None:
 
 VICTIMS: dict[str, Callable[[Fleet], None]] = {
     "redis": main("redis"),
-    "traefik": main("traefik"),
+    "front-door": main("front-door"),
     "web": main("web"),
     "web's processes": pool_of("web"),
     "gateway": main("gateway"),

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from portal.embedded import configs, traefik
+from portal.common import front_door
+from portal.embedded import configs, proxy
 from portal.embedded.environment import Instance
 from provisioning.node.gateway import Certificates
 
@@ -59,80 +62,109 @@ def test_passwords_stand_in_the_acl_file_as_hashes_only() -> None:
         assert password not in line.split()
 
 
-def test_traefik_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance) -> None:
-    config = json.loads(configs.traefik_static(fixed, gateway_secret="path-secret"))
-    assert config["global"] == {"checkNewVersion": False, "sendAnonymousUsage": False}
-    assert "api" not in config and "accessLog" not in config and "metrics" not in config
-    web = config["entryPoints"]["web"]
-    assert list(config["entryPoints"]) == ["web"]
-    assert web["address"] == "127.0.0.1:8000"
-    assert web["transport"]["respondingTimeouts"]["readTimeout"] == "3600s"
-    assert web["http"]["maxHeaderBytes"] == 65_536
-    assert web["transport"]["respondingTimeouts"]["writeTimeout"] == "0s"
-    assert web["forwardedHeaders"] == {"insecure": False}
-    assert set(config["providers"]) == {"providersThrottleDuration", "file", "http"}
-    assert config["providers"]["http"]["endpoint"] == "http://127.0.0.1:8005/gateway/path-secret/routes"
-    assert config["providers"]["file"] == {"filename": "/srv/my berth/run/traefik-routes.yml", "watch": False}
+def door(instance: Instance) -> dict[str, Any]:
+    text = configs.front_door(instance, gateway_secret="path-secret", certificates=CERTIFICATES)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def handlers(routes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every handler of these routes and of those within."""
+    for route in routes:
+        for handler in route["handle"]:
+            yield handler
+            yield from handlers(handler.get("routes", []))
+            for answered in handler.get("handle_response", []):
+                yield from handlers(answered["routes"])
+
+
+def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance) -> None:
+    config = door(fixed)
+    assert config["admin"]["disabled"] is True
+    assert set(config["apps"]) == {"http"}
+    servers = config["apps"]["http"]["servers"]
+    assert set(servers) == {"front-door", "agents"}
+    assert servers["agents"]["listen"] == ["unix/.gateway/portal.sock|0600"]
+    server = servers["front-door"]
+    assert server["listen"] == ["127.0.0.1:8000"]
+    assert server["automatic_https"] == {"disable": True}
+    assert server["read_header_timeout"] == 15 * 10**9
+    assert server["read_timeout"] == 3600 * 10**9
+    assert "write_timeout" not in server and "logs" not in server
+    assert server["max_header_bytes"] == 65_536
+    assert "trusted_proxies" not in server
+    assert config["logging"]["logs"]["default"]["encoder"]["fields"]["request"] == {"filter": "delete"}
 
 
 def test_only_named_proxies_may_speak_for_the_client(fixed: Instance) -> None:
     behind = replace(fixed, bind="::", trusted_proxies=("10.0.0.7", "10.1.0.0/16"))
-    web = json.loads(configs.traefik_static(behind, gateway_secret="s"))["entryPoints"]["web"]
-    assert web["address"] == "[::]:8000"
-    assert web["forwardedHeaders"] == {"insecure": False, "trustedIPs": ["10.0.0.7", "10.1.0.0/16"]}
+    server = door(behind)["apps"]["http"]["servers"]["front-door"]
+    assert server["listen"] == ["[::]:8000"]
+    ranges = ["10.0.0.7", "10.1.0.0/16"]
+    assert server["trusted_proxies"] == {"source": "static", "ranges": ranges}
+    dropped = ["X-Forwarded-*", "X-Berth-*", "X-Real-Ip", "Forwarded"]
+    [strict] = [
+        route
+        for route in door(fixed)["apps"]["http"]["servers"]["front-door"]["routes"]
+        if route["handle"][0].get("request") == {"delete": dropped}
+    ]
+    assert "match" not in strict
+    [route] = [
+        route for route in server["routes"] if route["handle"][0].get("request") == {"delete": dropped}
+    ]
+    assert route["match"] == [{"not": [{"remote_ip": {"ranges": ranges}}]}]
 
 
 def test_over_https_every_answer_tells_browsers_to_keep_to_it(fixed: Instance) -> None:
-    def entry(public_url: str) -> dict[str, Any]:
-        text = configs.traefik_static(replace(fixed, public_url=public_url), gateway_secret="s")
-        http: dict[str, Any] = json.loads(text)["entryPoints"]["web"]["http"]
-        return http
+    """What reaches a browser is tried in tests/workspaces/gateway/test_front_door.py."""
 
-    assert entry("https://gpu.example.org")["middlewares"] == ["transport-security@file"]
-    assert "middlewares" not in entry("http://localhost:8000")
-    urls = dict.fromkeys(("web_url", "gateway_url", "outage_url"), "http://127.0.0.1:1")
-    routes = json.loads(
-        configs.traefik_routes(
-            domain="gpu.example.org", gateway_secret="s", certificates=CERTIFICATES, **urls
-        )
-    )
-    assert routes["http"]["middlewares"]["transport-security"] == {
-        "headers": {"stsSeconds": 31_536_000, "stsIncludeSubdomains": True, "forceSTSHeader": True}
-    }
+    def first(public_url: str) -> dict[str, Any]:
+        server = door(replace(fixed, public_url=public_url))["apps"]["http"]["servers"]["front-door"]
+        said: dict[str, Any] = server["routes"][0]["handle"][0]["response"]["set"]
+        return said
+
+    wanted = {"Strict-Transport-Security": ["max-age=31536000; includeSubDomains"]}
+    assert first("https://gpu.example.org") == wanted
+    assert first("http://localhost:8000") == {}
 
 
-def test_the_routes_of_the_portal() -> None:
-    routes = json.loads(
-        configs.traefik_routes(
-            domain="gpu.example.org",
-            web_url="http://127.0.0.1:8001",
-            gateway_url="http://127.0.0.1:8005",
-            outage_url="http://127.0.0.1:8004",
-            gateway_secret="path-secret",
-            certificates=CERTIFICATES,
-        )
-    )["http"]
-    routers = routes["routers"]
-    assert routers["health"]["rule"] == "Host(`health.berth.internal`)"
-    assert routers["health"]["service"] == "ping@internal"
-    assert routers["portal"]["rule"] == traefik.PORTAL
-    assert routers["portal-writes"]["rule"].startswith(f"{traefik.PORTAL} && (")
-    assert routers["portal"]["priority"] < min(
-        router["priority"] for name, router in routers.items() if name != "portal"
-    )
-    for name, router in routers.items():
-        assert ("front-door" in router["middlewares"]) if name != "health" else ("middlewares" not in router)
-    assert "portal-bodies" in routers["portal-writes"]["middlewares"]
-    services = {name: router["service"] for name, router in routers.items() if name != "health"}
-    assert services.pop("portal") == services.pop("portal-writes") == "portal"
-    assert set(services.values()) == {"gateway"}
-    assert routers["ws-fallback"]["priority"] > routers["portal-streams"]["priority"]
-    auth = routes["middlewares"]["ws-auth"]["forwardAuth"]
-    assert auth["address"] == "http://127.0.0.1:8005/gateway/path-secret/auth"
-    assert auth["trustForwardHeader"] is False
-    assert auth["authResponseHeaders"] == ["Authorization", "Cookie", "X-Berth-Socket"]
-    assert routes["services"]["portal"]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:8001"}]
-    assert routes["services"]["gateway"]["loadBalancer"]["servers"] == [{"url": "http://127.0.0.1:8005"}]
+def test_whatever_a_request_is_for_it_goes_one_of_these_ways(fixed: Instance) -> None:
+    server = door(fixed)["apps"]["http"]["servers"]["front-door"]
+    proxies = [one for one in handlers(server["routes"]) if one["handler"] == "reverse_proxy"]
+    dialled = [one["upstreams"][0]["dial"] for one in proxies]
+    assert dialled == [
+        "127.0.0.1:8005",  # a workspace's own paths
+        "127.0.0.1:8005",  # forward-auth
+        "{http.reverse_proxy.header.X-Berth-Gateway}",
+        "unix/{http.regexp.socket.1}/app.{http.regexp.socket.2}.sock",
+        "{http.reverse_proxy.header.X-Berth-Http}",
+        "{http.reverse_proxy.header.X-Berth-Https}",
+        "127.0.0.1:8005",  # event streams
+        "127.0.0.1:8001",
+    ]
+    auth = proxies[1]
+    assert auth["rewrite"] == {"method": "GET", "uri": "/gateway/path-secret/auth?"}
+    # An answer leads somewhere when it is a 200 that says where.
+    assert [one["match"]["status_code"] for one in auth["handle_response"]] == [[200]] * 4
+    for one in proxies:
+        assert one["transport"]["network_proxy"] == {"from": "none"}
+        assert one["transport"]["compression"] is False
+        assert "load_balancing" not in one
+    portal = [one for one in proxies if one is not auth and "{" not in one["upstreams"][0]["dial"]]
+    for one in portal:
+        assert one["headers"]["request"]["set"] == {
+            front_door.TOKEN_HEADER: [front_door.token_of("path-secret")]
+        }
+    assert portal[-1]["request_buffers"] == proxy.MAX_BODY_BYTES + 1
+
+
+@pytest.mark.parametrize("limit", [1, 9, 99, 1000, 4_194_304, 4_199_999])
+def test_the_pattern_of_what_is_too_large(limit: int) -> None:
+    pattern = re.compile(proxy.more_than(limit))
+    near = {limit + step * 10**place for step in (-1, 0, 1) for place in range(9)}
+    for number in sorted({0, *(one for one in near if one >= 0)}):
+        for text in (str(number), f"00{number}"):
+            assert bool(pattern.search(text)) == (number > limit), text
 
 
 def test_a_path_with_quotes_cannot_add_a_directive_to_redis(tmp_path: Path) -> None:

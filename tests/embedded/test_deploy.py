@@ -27,7 +27,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_every_process_of_the_embedded_mode_is_there(compose: dict[str, Any]) -> None:
-    others = {"node", "redis", "traefik", "node-gateway", "postgres", "render", "outage"}
+    others = {"node", "redis", "front-door", "postgres", "render"}
     assert set(compose["services"]) == CONTROL_PLANE | others
 
 
@@ -99,11 +99,11 @@ def test_render_writes_what_the_servers_read(instance: Instance) -> None:
     assert done.returncode == 0, done.stderr
     written = {path.name: path for path in instance.run_dir.iterdir()}
     certificates = written.pop("tls")
-    expected = {"redis.conf", "redis.acl", "traefik.yml", "traefik-routes.yml", "node-gateway.json"}
+    expected = {"redis.conf", "redis.acl", "front-door.json"}
     assert set(written) == expected
     written |= {path.name: path for path in certificates.iterdir()}
     assert {stat.S_IMODE(path.stat().st_mode) for path in written.values()} == {0o600}
-    assert "/gateway/gateway-secret/auth" in written["traefik-routes.yml"].read_text()
+    assert "/gateway/gateway-secret/auth" in written["front-door.json"].read_text()
     assert not (instance.home / "secrets").exists()
     public = {path.name: path.read_text().strip() for path in instance.keys_dir.rglob("*.pub")}
     assert public == {

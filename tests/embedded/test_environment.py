@@ -14,7 +14,7 @@ from provisioning.service.files import write_file
 def test_the_other_ports_and_addresses_follow_the_first_port() -> None:
     instance = Instance.from_environ({"BERTH_PORT": "9000", "BERTH_HOME": "/srv/berth"})
     assert (instance.port, instance.web_port, instance.redis_port) == (9000, 9001, 9002)
-    assert (instance.outage_port, instance.gateway_port) == (9004, 9005)
+    assert instance.gateway_port == 9005
     assert instance.public_url == "http://localhost:9000"
     assert instance.agent_url == "http://127.0.0.1:9001"
     assert instance.bind == "127.0.0.1"

@@ -43,7 +43,7 @@ ALL = ("control@a", "node@a", "beat@a")
 
 @pytest.mark.django_db
 def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BERTH_PROXY_URL", raising=False)
+    monkeypatch.delenv("BERTH_FRONT_DOOR_URL", raising=False)
     found = parts(monkeypatch, {name: time.time() for name in ALL})
     assert list(found) == ["database", "redis", "control", "node", "beat"]
     assert all(part.ok for part in found.values())
@@ -54,13 +54,6 @@ def test_a_gateway_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("BERTH_GATEWAY_URL", "http://127.0.0.1:9")
     found = parts(monkeypatch, {name: time.time() for name in ALL})
     assert not found["gateway"].ok and "gateway.log" in found["gateway"].fix
-
-
-@pytest.mark.django_db
-def test_a_gateway_of_the_node_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BERTH_NODE_GATEWAY_URL", "https://127.0.0.1:9")
-    found = parts(monkeypatch, {name: time.time() for name in ALL})
-    assert not found["node gateway"].ok and "node-gateway.log" in found["node gateway"].fix
 
 
 @pytest.mark.django_db
@@ -91,15 +84,15 @@ def test_a_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.django_db
-def test_a_proxy_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BERTH_PROXY_URL", "http://127.0.0.1:1")
-    part = parts(monkeypatch, {})["proxy"]
-    assert not part.ok and part.detail == "Traefik does not answer"
+def test_a_front_door_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_FRONT_DOOR_URL", "http://127.0.0.1:1")
+    part = parts(monkeypatch, {})["front door"]
+    assert not part.ok and part.detail == "does not answer" and "front-door.log" in part.fix
 
 
 @pytest.mark.django_db
 def test_the_page_tells_by_its_status(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BERTH_PROXY_URL", raising=False)
+    monkeypatch.delenv("BERTH_FRONT_DOOR_URL", raising=False)
     parts(monkeypatch, {name: time.time() for name in ALL})
     answer = client.get("/healthz")
     assert (answer.status_code, answer.json()["status"]) == (200, "ok")

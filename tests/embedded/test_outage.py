@@ -1,18 +1,13 @@
-"""While the web process is away, Traefik shows a page of ours, and programs get a problem document."""
+"""While the web process is away, the front door shows a page of ours, and programs get a problem document."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
-import json
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
@@ -20,39 +15,26 @@ import pytest
 from portal.embedded import configs, outage
 from portal.embedded.environment import Instance
 from portal.embedded.preflight import find_binaries
-from provisioning.node.gateway import Certificates
 from provisioning.service.console import Problem
-from tests.embedded.conftest import free_ports
-
-CERTIFICATES = Certificates(
-    Path("/run/authority.pem"), Path("/run/front-door.pem"), Path("/run/front-door.key")
-)
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
 @pytest.fixture
 def without_web(instance: Instance) -> Iterator[Instance]:
-    """Traefik with the configuration of an instance whose web process does not run, and the page."""
+    """The front door with the configuration of an instance of which nothing else runs."""
     try:
-        traefik = find_binaries().traefik
+        caddy = find_binaries().caddy
     except Problem:
-        pytest.skip("no Traefik on this machine")
-    instance = replace(instance, outage_port=free_ports(1)[0])
-    instance.run_dir.mkdir(parents=True)
+        pytest.skip("no Caddy on this machine")
+    for folder in (instance.run_dir, instance.local_dir):
+        folder.mkdir(parents=True)
     secrets = dict.fromkeys(("redis_control", "redis_node", "gateway_secret"), "s")
     configs.write(instance, {**secrets, "control_key": "c0" * 32, "node_key": "a0" * 32})
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    server = asyncio.run_coroutine_threadsafe(outage.serve(instance.outage_port), loop).result(5)
-    with subprocess.Popen([str(traefik), f"--configFile={instance.run_dir / 'traefik.yml'}"]) as process:
+    argv = [str(caddy), "run", "--config", str(instance.run_dir / "front-door.json")]
+    with subprocess.Popen(argv, cwd=instance.local_dir) as process:
         yield instance
         process.terminate()
-    loop.call_soon_threadsafe(server.close)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(5)
-    loop.close()
 
 
 def answered(instance: Instance, path: str, headers: dict[str, str]) -> httpx.Response:
@@ -86,30 +68,34 @@ def test_a_program_gets_a_problem_document(without_web: Instance) -> None:
     assert problem.headers["retry-after"] == "5"
 
 
-def test_the_style_of_the_page_is_the_one_that_its_policy_names() -> None:
-    head, _, page = (
-        outage.answer("GET / HTTP/1.1\r\nAccept: text/html\r\n\r\n").decode().partition("\r\n\r\n")
-    )
-    named = re.search(r"sha256-(\S+?)'", head)
-    style = re.search(r"<style>(.*)</style>", page, re.S)
+def test_the_style_of_each_page_is_the_one_that_its_policy_names(without_web: Instance) -> None:
+    page = answered(without_web, "/", BROWSER)
+    named = re.search(r"sha256-(\S+?)'", page.headers["content-security-policy"])
+    style = re.search(r"<style>(.*)</style>", page.text, re.S)
     assert named and style
     assert base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode() == named[1]
-    assert f"Content-Length: {len(page.encode())}" in head
-    assert outage.answer("HEAD / HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
 
 
-def test_every_router_to_the_portal_has_the_page(instance: Instance) -> None:
-    routes = json.loads(
-        configs.traefik_routes(
-            domain="localhost",
-            web_url=instance.web_url,
-            gateway_url=instance.gateway_url,
-            outage_url=instance.outage_url,
-            gateway_secret="s",
-            certificates=CERTIFICATES,
-        )
-    )["http"]
-    assert routes["middlewares"]["portal-outage"]["errors"]["service"] == "outage"
-    assert routes["services"]["outage"]["loadBalancer"]["servers"] == [{"url": instance.outage_url}]
-    for name in ("portal", "portal-streams", "ws-gateway", "ws-fallback"):
-        assert routes["routers"][name]["middlewares"][0] == "portal-outage"
+def test_a_page_comes_as_it_was_written(without_web: Instance) -> None:
+    """The front door's configuration reads braces as names of its own: none of a page is one."""
+    bodies = [one["handle"][0]["body"] for one in outage.routes()]
+    assert answered(without_web, "/", BROWSER).text in bodies
+    assert answered(without_web, "/", {"Accept": "*/*"}).text in bodies
+
+
+def test_the_gateway_process_has_the_page_too(without_web: Instance) -> None:
+    """Where forward-auth does not answer, nobody enters, and the page says whose fault that is."""
+    workspace = f"ws-{'1' * 32}.localhost"
+    for host, path in (
+        ("localhost", "/workspaces/11111111-1111-1111-1111-111111111111/events/"),
+        (workspace, "/.berth/page.css"),
+        (workspace, "/lab"),
+    ):
+        page = answered(without_web, path, {**BROWSER, "Host": host})
+        assert "Berth does not answer just now" in page.text
+
+
+def test_head_has_the_status_and_no_body(without_web: Instance) -> None:
+    answered(without_web, "/", BROWSER)
+    found = httpx.head(f"http://127.0.0.1:{without_web.port}/", headers=BROWSER)
+    assert (found.status_code, found.content) == (502, b"")

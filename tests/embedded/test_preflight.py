@@ -98,7 +98,7 @@ def test_missing_modules_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bundled_servers_are_found() -> None:
     found = preflight.find_binaries()
     assert os.access(found.redis_server, os.X_OK)
-    assert os.access(found.traefik, os.X_OK)
+    assert os.access(found.caddy, os.X_OK)
 
 
 def test_a_wrong_setting_is_one_line(instance: Instance) -> None:

@@ -27,7 +27,7 @@ from tests.instance import eventually
 pytestmark = pytest.mark.engine
 START_LIMIT_S = 120.0
 RECOVERY_LIMIT_S = 30.0
-SERVICES = ("redis", "web", "gateway", "node-gateway", "traefik", "control", "node", "beat")
+SERVICES = ("redis", "web", "gateway", "front-door", "control", "node", "beat")
 
 
 class Running:
@@ -153,7 +153,7 @@ def test_every_part_is_well_and_the_url_is_the_last_thing_said(running: Running)
     status, report = running.health()
     assert status == 200, report
     names = [part["name"] for part in report["parts"]]
-    assert names == ["database", "redis", "proxy", "gateway", "node gateway", "control", "node", "beat"]
+    assert names == ["database", "redis", "front door", "gateway", "control", "node", "beat"]
     assert all(part["ok"] and part["detail"] for part in report["parts"])
 
 
@@ -161,9 +161,12 @@ def test_what_the_clock_sends_is_taken(running: Running) -> None:
     """It signs in the name of the control plane, which runs nothing that is not signed."""
     password = (running.instance.home / "secrets" / "redis_control").read_text().strip()
     with probes.redis_client(running.instance.redis_url("control", password)) as client:
-        # Written by one of its tasks alone.
+        # Taken out by one of its tasks alone.
+        client.hset(
+            "berth:acc:token-uses", "00000000-0000-0000-0000-000000000000", "2026-11-22T00:00:00+00:00"
+        )
         eventually(
-            lambda: client.exists("berth:gw:routes:revision") or None, limit_s=60, what="routes are kept"
+            lambda: not client.exists("berth:acc:token-uses"), limit_s=60, what="uses of tokens are stored"
         )
     assert "dropped" not in (running.instance.logs_dir / "control.log").read_text()
 
@@ -196,8 +199,8 @@ def test_the_node_plane_cannot_read_what_is_the_gateways(running: Running) -> No
     with probes.redis_client(url) as node:
         assert node.hgetall("berth:q:pulse")
         for attempt in (
-            lambda: node.get("berth:gw:routes"),
-            lambda: node.hset("berth:gw:routes", "ws-1", "x"),
+            lambda: node.get("berth:gw:ws:ws-1"),
+            lambda: node.set("berth:gw:ws:ws-1", "{}"),
             lambda: node.keys("*"),
             lambda: node.config_get("*"),
             lambda: node.flushall(),
@@ -217,7 +220,6 @@ def test_the_front_door_shows_neither_agents_nor_forward_auth(running: Running) 
     base = f"http://127.0.0.1:{running.instance.port}"
     for path in (
         f"/gateway/{secret}/auth",
-        f"/gateway/{secret}/routes",
         "/agent/v1/ready",
         "//agent/v1/ready",
     ):
@@ -225,7 +227,10 @@ def test_the_front_door_shows_neither_agents_nor_forward_auth(running: Running) 
             urllib.request.urlopen(base + path, timeout=5)
         assert refused.value.code == 404, path
         with refused.value as answer:
-            assert answer.read() == b"404 page not found\n"  # Traefik's own words
+            # The front door's own words: no process of the portal was asked.
+            assert answer.headers["Content-Type"] == "application/problem+json"
+            assert json.load(answer)["code"] == "not_found"
+            assert "X-Request-Id" not in answer.headers
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -246,12 +246,31 @@ def test_idle_connections_take_no_thread(berth: Berth) -> None:
         assert time.monotonic() - before < web_worker.HEAD_TIMEOUT_S
 
 
-def test_slow_bodies_through_the_front_door_take_no_thread(berth: Berth) -> None:
-    slow = "POST /sign-in/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nuser"
+@pytest.mark.parametrize(
+    "length",
+    ["Content-Length: 100\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n64\r\n"],
+    ids=["length", "chunk"],
+)
+def test_slow_bodies_through_the_front_door_take_no_thread(berth: Berth, length: str) -> None:
+    slow = f"POST /sign-in/ HTTP/1.1\r\nHost: localhost\r\n{length}user"
     with contextlib.ExitStack() as held:
         for _ in range(20):
             held.enter_context(Line(berth.port, slow))
         assert raw(berth.port, "/healthz/live") == 200
+
+
+def test_a_body_in_chunks_is_read_as_any_other(berth: Berth) -> None:
+    headers = {"Authorization": f"Bearer {berth.tokens['ada']}", "Content-Type": "application/json"}
+    parts = [b'{"template": "files", "flavor": "tiny", ', b'"team": "lab", "name": "in-chunks"}']
+    url = f"{berth.url}/api/v1/workspaces"
+    made = httpx.post(url, content=iter(parts), headers=headers, timeout=LIMIT_S)
+    assert (made.status_code, made.json().get("name")) == (201, "in-chunks")
+    api = berth.api("ada")
+    api.act(made.json()["id"], "delete")
+    api.wait(made.json()["id"], "terminated", limit_s=30)
+    api.close()
+    large = httpx.post(url, content=iter([b"[" * 3_000_000]), headers=headers, timeout=LIMIT_S)
+    assert large.status_code == 413
 
 
 def test_heads_and_bodies_that_are_too_large(berth: Berth) -> None:

@@ -23,17 +23,18 @@ from pathlib import Path
 
 import pytest
 
-from portal.embedded import authority
 from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.isolation import probe
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec
-from provisioning.node.gateway import NODE_NAME, Certificates, caddy_config
+from provisioning.node.gateway import Certificates, caddy_config, node_name
 from provisioning.types import Observation, ObservedState
+from tests.certificates import Authority
 from tests.instance import eventually
 from tests.node_sockets import plug
 from tests.provisioning.local.local_support import Pool, ask, parent_of, socket_of
 
+NODE = "node-a"
 CLOSED = ("ConnectionRefusedError", "OSError", "TimeoutError")
 
 
@@ -183,7 +184,7 @@ class Gateway:
     """A real gateway before the workspaces of a pool. `asked` is what reached the portal through it."""
 
     port: int
-    issued: authority.Issued
+    authority: Authority
     asked: list[tuple[str, str, dict[str, str]]]
 
     def get(
@@ -191,13 +192,13 @@ class Gateway:
     ) -> tuple[int, bytes]:
         """A request for a workspace, or with any value of the header. Raises `OSError` where TLS refuses."""
         name = seen if isinstance(seen, str) else socket_name(seen.endpoint)
-        shown = certificates or self.issued.front
-        context = ssl.create_default_context(cafile=str(self.issued.front.authority))
+        shown = certificates or self.authority.front_door()
+        context = ssl.create_default_context(cafile=str(self.authority.path))
         if show:
             context.load_cert_chain(str(shown.certificate), str(shown.key))
         plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
         connection = http.client.HTTPConnection("ws.localhost", timeout=10)
-        connection.sock = context.wrap_socket(plain, server_hostname=NODE_NAME)
+        connection.sock = context.wrap_socket(plain, server_hostname=node_name(NODE))
         try:
             headers = {"Host": "ws.localhost", **({SOCKET_HEADER: name} if name else {})}
             connection.request("GET", "/?" + "%22mine%22", headers=headers)
@@ -231,19 +232,19 @@ def gateway(pool: Pool, tmp_path: Path) -> Iterator[Gateway]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    issued = authority.ensure(tmp_path / "tls")
+    authority = Authority(tmp_path / "tls")
     config = tmp_path / "gateway.json"
     config.write_text(
         caddy_config(
             listen=f"127.0.0.1:{port}",
-            certificates=issued.node,
+            certificates=authority.node(NODE),
             portal_url=f"http://127.0.0.1:{server.server_port}",
             storage=tmp_path / "caddy",
         )
     )
     base = pool.home / "local"
     (base / PORTAL_SOCKET).parent.mkdir(parents=True, exist_ok=True)
-    found = Gateway(port, issued, asked)
+    found = Gateway(port, authority, asked)
     with (tmp_path / "caddy.log").open("w") as log:
         process = subprocess.Popen([caddy, "run", "--config", str(config)], cwd=base, stdout=log, stderr=log)
     try:
@@ -288,14 +289,14 @@ def test_a_request_for_an_earlier_start_does_not_reach_a_later_one(pool: Pool, g
 
 
 def test_only_the_front_door_gets_through(pool: Pool, gateway: Gateway, tmp_path: Path) -> None:
-    """Nobody without a certificate, with one of another authority, or with that of a node."""
+    """Nobody without a certificate, with one of another authority, or with that of any node."""
     seen = pool.run(pool.spec())
     with pytest.raises(OSError):
         gateway.get(seen, show=False)
+    for node in (NODE, "node-b"):
+        assert gateway.get(seen, certificates=gateway.authority.node(node)) == (403, b"")
     with pytest.raises(OSError):
-        gateway.get(seen, certificates=gateway.issued.node)
-    with pytest.raises(OSError):
-        gateway.get(seen, certificates=authority.ensure(tmp_path / "other").front)
+        gateway.get(seen, certificates=Authority(tmp_path / "other").front_door())
     assert gateway.get(seen)[0] == 200
 
 

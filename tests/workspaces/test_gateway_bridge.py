@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import redis
 from django.utils import timezone
 
 from portal.accounts import service_accounts
@@ -15,12 +14,13 @@ from portal.events import live
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from portal.workspaces import services
-from portal.workspaces.gateway import publishing, routes, tickets, workspace_views
+from portal.workspaces.gateway import publishing, tickets, workspace_views
 from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import app_token
-from provisioning.types import external_name
+from provisioning.endpoints import socket_endpoint
+from provisioning.types import WorkspaceRef, external_name
 from tests.factories import make_token
 from tests.workspaces.helpers import answer, run_until_ready
 
@@ -32,12 +32,11 @@ ENDPOINT = "http://127.0.0.1:18001"
 def told(monkeypatch) -> list[tuple]:
     """What is written for the gateway, in order."""
     calls: list[tuple] = []
-    monkeypatch.setattr(publishing, "routes_connection", lambda: "routes")
     monkeypatch.setattr(live, "connection", lambda: "store")
     monkeypatch.setattr(live, "publish", lambda *_: None)
-    monkeypatch.setattr(routes, "publish", lambda _, route: calls.append(("route", route.endpoint)))
-    monkeypatch.setattr(routes, "withdraw", lambda _, name: calls.append(("no route", name)))
-    monkeypatch.setattr(workspace_views, "put", lambda _, view: calls.append(("view", view.state)))
+    monkeypatch.setattr(
+        workspace_views, "put", lambda _, view: calls.append(("view", view.state, view.endpoint))
+    )
     monkeypatch.setattr(tickets, "revoke_workspace", lambda _, name: calls.append(("revoked", name)))
     return calls
 
@@ -60,7 +59,7 @@ def test_the_gateway_hears_every_state(told, make, alice, local_pool, sent):
     assert answer(sent, "stop", "stopped")
     services.delete(actor=alice, workspace_id=workspace.pk)
     assert answer(sent, "delete", "absent")
-    assert list(dict.fromkeys(what for kind, what in told if kind == "view")) == [
+    assert list(dict.fromkeys(what[1] for what in told if what[0] == "view")) == [
         "provisioning",
         "running",
         "stopping",
@@ -68,11 +67,8 @@ def test_the_gateway_hears_every_state(told, make, alice, local_pool, sent):
         "terminating",
         "terminated",
     ]
-    # The route stands while it runs and is gone before anything is deleted.
-    assert ("route", ENDPOINT) in told
-    assert told.index(("no route", workspace.external_name), told.index(("route", ENDPOINT))) < told.index(
-        ("view", "terminating")
-    )
+    # Where it answers is told with its state: it is entered while it runs, and then only.
+    assert ("view", "running", ENDPOINT) in told
     assert told[-1] == ("revoked", workspace.external_name)
 
 
@@ -101,30 +97,31 @@ def test_the_apps_secret_is_added_in_its_own_way(running, auth):
 @pytest.mark.parametrize(
     "endpoint", ["", "nonsense", "http://127.0.0.1:1/x", "ftp://x:1", "http://a b:1", "http://x:99999"]
 )
-def test_an_endpoint_that_is_none_has_no_route_and_spoils_no_other(running, endpoint):
+def test_an_endpoint_that_is_none_leads_nowhere(running, endpoint):
     Workspace.objects.filter(pk=running.pk).update(endpoint=endpoint)
     running.refresh_from_db()
-    assert publishing.route_of(running) is None
-    assert publishing._all_routes() == []
+    found = publishing.view_of(running)
+    assert (found.endpoint, found.socket, found.gateway) == ("", "", "")
+    assert not found.reachable
+
+
+def test_a_socket_is_entered_for_its_own_start_alone(running):
+    for generation, leads in ((running.generation, True), (running.generation + 1, False)):
+        running.endpoint = socket_endpoint(WorkspaceRef(str(running.pk), generation))
+        found = publishing.view_of(running)
+        assert (found.socket, found.endpoint) == (
+            f"{running.external_name}.{generation}" if leads else "",
+            "",
+        )
+        assert found.reachable is leads
 
 
 @pytest.mark.parametrize("what", [State.STOPPED, State.TERMINATING, State.TERMINATED, State.FAILED])
-def test_what_does_not_run_has_no_route(running, what):
+def test_what_does_not_run_is_not_entered(running, what):
+    assert publishing.view_of(running).reachable
     Workspace.objects.filter(pk=running.pk).update(state=what)
     running.refresh_from_db()
-    assert publishing.route_of(running) is None
-    assert publishing._all_routes() == []
-
-
-def test_all_routes_are_one_query(running, django_assert_num_queries):
-    with django_assert_num_queries(1):
-        (route,) = publishing._all_routes()
-    assert (route.external_name, route.endpoint) == (running.external_name, ENDPOINT)
-
-
-def test_sync_without_redis_is_tried_again_by_the_schedule(running):
-    with pytest.raises(redis.RedisError):
-        publishing.sync()
+    assert not publishing.view_of(running).reachable
 
 
 # --- entering -------------------------------------------------------------------------------------

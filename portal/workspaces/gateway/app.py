@@ -1,4 +1,4 @@
-"""The gateway's ASGI application: Traefik's forward-auth and routes, and a workspace host's own paths.
+"""The gateway's ASGI application: the front door's forward-auth, and a workspace host's own paths.
 
 It stands before Django, uses no database, and answers most requests from memory (`memory`).
 Whatever goes wrong on the way, the answer is a refusal.
@@ -25,20 +25,25 @@ from starlette.websockets import WebSocketClose
 from portal.workspaces.gateway import access, pages, tickets
 from portal.workspaces.gateway.access import Access, AuthorizeBearer, Refusal, Refused, Resolve
 from portal.workspaces.gateway.entries import RecordEntry
-from portal.workspaces.gateway.feed import RoutesFeed
 from portal.workspaces.gateway.hosts import local_path, workspace_of_host, workspace_uuid
 from portal.workspaces.gateway.memory import Memory
 from portal.workspaces.gateway.pages import Notice
 from portal.workspaces.gateway.request import ClientRequest, Malformed, direct, forwarded
 from portal.workspaces.gateway.tickets import CookiePolicy
 from portal.workspaces.gateway.workspace_views import WorkspaceView
-from provisioning.endpoints import SOCKET_HEADER
+from provisioning.endpoints import (
+    GATEWAY_HEADER,
+    HTTP_HEADER,
+    HTTPS_HEADER,
+    NODE_HEADER,
+    SOCKET_HEADER,
+    host_and_port,
+)
 
 _MAX_FORM_BYTES = 8192
 _PROXY_PREFIX = "/gateway/"
 _OWN_PREFIX = "/.berth/"
 _CLIENT = "berth.client"
-_SOCKET_HEADER = SOCKET_HEADER.lower().encode()
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -47,7 +52,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`secret` is the path segment that only Traefik knows; `public_url` is the portal's address."""
+    """`secret` is the path segment that only the front door knows; `public_url` is the portal's address."""
 
     secret: str = field(repr=False)
     domain: str
@@ -94,13 +99,11 @@ class Gateway:
         clock: Callable[[], float],
     ) -> None:
         self._domain = settings.domain
-        self._secret = settings.secret.encode()
         self._auth_path = f"{_PROXY_PREFIX}{settings.secret}/auth".encode()
         self._redis = redis
         self._clock = clock
         self._cookie = CookiePolicy(secure=settings.cookie_secure)
         self._portal = settings.public_url.rstrip("/")
-        self._feed = RoutesFeed(redis)
         self._access = Access(
             redis,
             resolve,
@@ -111,7 +114,6 @@ class Gateway:
             clock=clock,
         )
         endpoints: dict[str, Handler] = {
-            "/gateway/{secret}/routes": self._routes,
             "/gateway/{path:path}": self._nothing,
             "/.berth/page.css": self._style,
             "/.berth/enter": self._exchange,
@@ -143,19 +145,20 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
-            # Only a workspace without a route leads here: there is nothing to talk to.
-            await WebSocketClose(1013, "The workspace is not running.")(scope, receive, send)
+            # Of a workspace's own paths none talks.
+            await WebSocketClose(1013, "Nothing is here.")(scope, receive, send)
         elif hmac.compare_digest(scope["path"].encode("utf-8", "surrogateescape"), self._auth_path):
             await self._auth(scope, receive, send)
         else:
             await self._router(scope, receive, send)
 
-    # What Traefik asks, below a path that only it knows.
+    # What the front door asks, below a path that only it knows.
 
     async def _auth(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward-auth, which every request of a workspace waits for: the usual answer makes no objects.
 
-        200 carries what the app gets in place of the client's own headers.
+        The one that lets through says where to (`_way`), and what the app gets in place of the client's own
+        headers. Any other is for the client, whatever its status.
         """
         try:
             client = scope[_CLIENT] = forwarded(scope)
@@ -175,29 +178,14 @@ class Gateway:
             headers.append((b"cookie", cookies.encode("latin-1")))
         if "Authorization" in upstream:
             headers.append((b"authorization", upstream["Authorization"].encode("latin-1")))
-        if view.socket:
-            headers.append((_SOCKET_HEADER, view.socket.encode()))
+        headers += _way(view)
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body"})
-
-    async def _routes(self, request: Request) -> Response:
-        """Traefik's configuration, held back until it has changed; see `RoutesFeed`."""
-        self._check_secret(request)
-        document = await self._feed.answer(request.scope.get("client"), request.receive)
-        if document is None:
-            return Notice(503, "store_unavailable", "No routes yet", "Ask again.").response(html=False)
-        return Response(document, headers={"cache-control": "no-store"}, media_type="application/json")
 
     async def _nothing(self, request: Request) -> Response:
         raise _NotFound
 
-    def _check_secret(self, request: Request) -> None:
-        """Raises `_NotFound` for anybody but Traefik."""
-        given: str = request.path_params["secret"]
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._secret):
-            raise _NotFound
-
-    # A workspace's host: the gateway's own paths, and the page where no route leads further.
+    # A workspace's host: the gateway's own paths, and a page for who comes past the front door.
 
     async def _style(self, request: Request) -> Response:
         self._workspace(_noted(request, direct(request.scope)))
@@ -317,6 +305,18 @@ class Gateway:
 
     def _open_url(self, name: str, following: str) -> str:
         return f"{self._page_url(name)}open/?next={quote(following, safe='/')}"
+
+
+def _way(view: WorkspaceView) -> list[tuple[bytes, bytes]]:
+    """The headers that say where a workspace answers, as `portal.embedded.proxy` reads them."""
+    if view.gateway:
+        found = {GATEWAY_HEADER: view.gateway, NODE_HEADER: view.node, SOCKET_HEADER: view.socket}
+    elif view.socket:
+        found = {SOCKET_HEADER: view.socket}
+    else:
+        scheme, address = host_and_port(view.endpoint) or ("", "")
+        found = {HTTPS_HEADER if scheme == "https" else HTTP_HEADER: address}
+    return [(name.lower().encode(), value.encode()) for name, value in found.items()]
 
 
 class _NotFound(Exception):

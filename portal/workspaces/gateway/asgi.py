@@ -78,8 +78,8 @@ def _find_client(scope: Scope) -> None:
                 found[name] = f"{before}, {value.decode('latin-1')}" if before else value.decode("latin-1")
     scope["headers"] = kept
     token = found.get(_TOKEN, "")
-    asked_by_traefik = _AUTH_PATH % settings.BERTH_GATEWAY_SECRET
-    if scope["path"] == asked_by_traefik:
+    asked_by_front_door = _AUTH_PATH % settings.BERTH_GATEWAY_SECRET
+    if scope["path"] == asked_by_front_door:
         # Forward-auth names the client too, and proves itself by its path.
         token = front_door.token_of(settings.BERTH_GATEWAY_SECRET)
     peer, port = scope.get("client") or ("", 0)

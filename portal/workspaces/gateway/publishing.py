@@ -1,15 +1,13 @@
 """Publishes workspaces to the gateway: where they answer, who may enter, with which upstream secret.
 
-Redis may lose all of it: `sync` puts everything back from the database.
+Redis may lose all of it: what is missing there is resolved from the database.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
 
 import redis
-from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 
@@ -27,23 +25,18 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.workspaces import policies
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
-from portal.workspaces.gateway import routes, tickets, workspace_views
+from portal.workspaces.gateway import tickets, workspace_views
 from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.gateway.hosts import workspace_uuid
 from portal.workspaces.gateway.workspace_views import WorkspaceView
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import app_token
-from provisioning.endpoints import socket_endpoint, socket_name
+from provisioning.endpoints import host_and_port, socket_endpoint, socket_name
 from provisioning.types import WorkspaceRef
 
 log = logging.getLogger(__name__)
-ROUTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
-
-
-@lru_cache(maxsize=1)
-def routes_connection() -> redis.Redis:
-    return routes.connect(settings.BERTH_REDIS_URL)
+STARTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 
 
 def upstream_headers(workspace: Workspace) -> dict[str, str]:
@@ -59,6 +52,7 @@ def upstream_headers(workspace: Workspace) -> dict[str, str]:
 
 
 def view_of(workspace: Workspace) -> WorkspaceView:
+    socket = socket_of(workspace)
     return WorkspaceView(
         external_name=workspace.external_name,
         name=workspace.name,
@@ -67,25 +61,15 @@ def view_of(workspace: Workspace) -> WorkspaceView:
         user_ids=frozenset({str(workspace.owner_id)} if workspace.owner.is_active else ()),
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,
-        socket=socket_of(workspace),
+        socket=socket,
+        endpoint="" if socket or host_and_port(workspace.endpoint) is None else workspace.endpoint,
         service_workers=workspace.template.service_workers,
         revision=int(workspace.state_since.timestamp() * 1000),
     )
 
 
-def route_of(workspace: Workspace) -> routes.Route | None:
-    if workspace.state not in ROUTED:
-        return None
-    if socket_of(workspace):
-        url = settings.BERTH_NODE_GATEWAY_URL
-        return routes.Route(workspace.external_name, url, settings.BERTH_DOMAIN, by_node=True)
-    if not routes.is_endpoint(workspace.endpoint):
-        return None
-    return routes.Route(workspace.external_name, workspace.endpoint, settings.BERTH_DOMAIN)
-
-
 def socket_of(workspace: Workspace) -> str:
-    """The name by which the gateway of its node knows this start of the workspace, or the empty string."""
+    """The name of the socket of this start of the workspace, or the empty string."""
     ref = WorkspaceRef(str(workspace.pk), workspace.generation)
     return socket_name(workspace.endpoint) if workspace.endpoint == socket_endpoint(ref) else ""
 
@@ -101,28 +85,13 @@ def endpoint_changed(event: EndpointChanged) -> None:
 
 
 def publish(workspace: Workspace) -> None:
-    """Publish or withdraw the route, and publish the present state. Without Redis the next sync does it."""
+    """Publish the present state. Without Redis, what it has is out of date for at most a view's time."""
     try:
-        route = route_of(workspace)
-        if route is None:
-            routes.withdraw(routes_connection(), workspace.external_name)
-        else:
-            routes.publish(routes_connection(), route)
         workspace_views.put(live.connection(), view_of(workspace))
         if workspace.state == State.TERMINATED:
             tickets.revoke_workspace(live.connection(), workspace.external_name)
     except redis.RedisError as error:
         log.warning("gateway not updated about %s: %s", workspace.external_name, error)
-
-
-def sync() -> None:
-    """Make the routes in Redis exactly those of the database."""
-    routes.sync(routes_connection(), _all_routes)
-
-
-def _all_routes() -> list[routes.Route]:
-    routed = Workspace.objects.filter(state__in=ROUTED).exclude(endpoint="")
-    return [route for workspace in routed if (route := route_of(workspace)) is not None]
 
 
 def issue_ticket(*, actor: User, workspace: Workspace) -> str:
@@ -164,7 +133,7 @@ def end_access(event: UserDeactivated) -> None:
         tickets.revoke_user(live.connection(), str(event.user.pk))
     except redis.RedisError as error:
         log.warning("workspace sessions of %s not ended: %s", event.user.pk, error)
-    for workspace in _shown().filter(owner=event.user, state__in=ROUTED):
+    for workspace in _shown().filter(owner=event.user, state__in=STARTED):
         publish(workspace)
 
 

@@ -23,7 +23,7 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a client asked of a workspace's host, of us or of Traefik. `address` is the client's own."""
+    """What a client asked of a workspace's host, here or at the front door. `address` is the client's."""
 
     host: str
     method: str
@@ -119,7 +119,7 @@ def direct(scope: Scope) -> ClientRequest:
 
 
 def forwarded(scope: Scope) -> ClientRequest:
-    """The request that Traefik asks about. Raises `Malformed`."""
+    """The request that the front door asks about. Raises `Malformed`."""
     headers = _by_name(scope)
     method = _once(headers, "x-forwarded-method").upper()
     target = _once(headers, "x-forwarded-uri")

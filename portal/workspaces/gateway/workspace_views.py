@@ -17,11 +17,12 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from portal.workspaces.gateway.hosts import check_external_name
-from provisioning.endpoints import SOCKET_NAME
+from provisioning.endpoints import SOCKET_NAME, host_and_port, is_address
 
 VIEW_TTL_S = 60
 UPSTREAM_HEADERS = ("Authorization", "Cookie")
 KEY_PREFIX = "berth:gw:ws:"
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,118}[A-Za-z0-9])?", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 # A late writer must not put an older revision over a newer one.
@@ -43,10 +44,13 @@ class WorkspaceView:
     """A workspace as forward-auth sees it.
 
     `state` is the lifecycle's state, in lower case. `user_ids` may enter. `upstream_headers` are set on
-    each request on its way to the app: `Authorization` and `Cookie`, nothing else. `socket` is the name by
-    which the gateway of its node knows where it answers, empty where it answers at an address of its own.
-    `service_workers`: whether its pages may install them. `revision` grows with every change of the row; a
-    lower one never replaces a higher one.
+    each request on its way to the app: `Authorization` and `Cookie`, nothing else. `service_workers`: whether
+    its pages may install them. `revision` grows with every change of the row; a lower one never replaces a
+    higher one.
+
+    Where it answers: `socket` is the name of its Unix socket, on this machine or, with `gateway`
+    (`host:port`) and `node` (its name), behind the gateway of another one. Without a socket it is `endpoint`,
+    an http(s) URL of host and port. All are empty while it answers nowhere.
     """
 
     external_name: str
@@ -56,6 +60,9 @@ class WorkspaceView:
     upstream_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     simulated: bool = False
     socket: str = ""
+    gateway: str = ""
+    node: str = ""
+    endpoint: str = ""
     service_workers: bool = False
     revision: int = 0
 
@@ -63,6 +70,10 @@ class WorkspaceView:
         check_external_name(self.external_name)
         if self.socket and not SOCKET_NAME.fullmatch(self.socket):
             raise ValueError(f"{self.socket!r} is not the name of a workspace's socket")
+        if self.gateway and not (self.socket and _NODE.fullmatch(self.node) and is_address(self.gateway)):
+            raise ValueError(f"{self.gateway!r} of {self.node!r} is not the gateway of a node")
+        if self.endpoint and host_and_port(self.endpoint) is None:
+            raise ValueError(f"{self.endpoint!r} is not an http or https URL of a host and port")
         for header, value in self.upstream_headers.items():
             if header not in UPSTREAM_HEADERS:
                 raise ValueError(f"upstream header {header!r} is not one of {', '.join(UPSTREAM_HEADERS)}")
@@ -72,7 +83,7 @@ class WorkspaceView:
     @property
     def reachable(self) -> bool:
         """Whether there is an app to be let through to."""
-        return self.state == "running" and not self.simulated
+        return self.state == "running" and not self.simulated and bool(self.socket or self.endpoint)
 
 
 def key(external_name: str) -> str:

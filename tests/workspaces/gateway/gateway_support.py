@@ -1,4 +1,4 @@
-"""Real servers for the gateway's tests: Valkey, Traefik, the gateway's own app and an upstream."""
+"""Real servers for the gateway's tests: Valkey, the front door, the gateway's own app and an upstream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import uvicorn
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from portal.embedded import authority, traefik
+from portal.embedded import authority, proxy
 from portal.workspaces.gateway.app import Gateway, GatewaySettings, build_app
 from portal.workspaces.gateway.entries import Entry
 from portal.workspaces.gateway.workspace_views import WorkspaceView
@@ -53,11 +53,13 @@ def eventually(attempt: Callable[[], T | None], *, timeout_s: float = 20.0) -> T
 
 
 @contextlib.contextmanager
-def running(argv: list[str], *, ready: str | None = None, log: Path) -> Iterator[subprocess.Popen[str]]:
+def running(
+    argv: list[str], *, ready: str | None = None, log: Path, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A child process; with `ready`, once a line with that text has been printed."""
     with log.open("w") as errors:
         process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE if ready else errors, stderr=errors, text=True
+            argv, stdout=subprocess.PIPE if ready else errors, stderr=errors, text=True, cwd=cwd
         )
         drain = None
         try:
@@ -122,6 +124,7 @@ def view(name: str = WS_A, **changes: Any) -> WorkspaceView:
         "state": "running",
         "user_ids": frozenset({"7"}),
         "upstream_headers": {"Authorization": "token upstream-secret"},
+        "endpoint": "http://127.0.0.1:5000",
     }
     return WorkspaceView(**{**fields, **changes})
 
@@ -189,10 +192,18 @@ class ThreadedServer(uvicorn.Server):
             await self.config.app.close()
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[int]:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.port = int(listener.getsockname()[1])
+    def serving(self, at: Path | None = None) -> Iterator[int]:
+        """On a port, or on the Unix socket `at`."""
+        with contextlib.ExitStack() as held:
+            listener = held.enter_context(socket.socket(socket.AF_UNIX if at else socket.AF_INET))
+            if at is None:
+                listener.bind(("127.0.0.1", 0))
+                self.port = int(listener.getsockname()[1])
+            else:
+                # The path of a socket may have 107 bytes.
+                folder = os.open(at.parent, os.O_RDONLY | os.O_DIRECTORY)
+                held.callback(os.close, folder)
+                listener.bind(f"/proc/self/fd/{folder}/{at.name}")
             thread = threading.Thread(target=self.run, kwargs={"sockets": [listener]})
             thread.start()
             try:
@@ -213,21 +224,57 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         while (message := await receive())["type"] == "websocket.receive":
             await send({"type": "websocket.send", "text": message["text"]})
         return
-    body = json.dumps({"path": scope["path"], "method": scope["method"], "headers": headers}).encode()
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"x-upstream", b"echo")]})
+    if scope["path"].startswith("/refuses/"):
+        await send({"type": "http.response.start", "status": int(scope["path"][9:]), "headers": []})
+        await send({"type": "http.response.body", "body": b"the app's own words"})
+        return
+    target = scope["raw_path"].decode()
+    if scope["query_string"]:
+        target += "?" + scope["query_string"].decode()
+    body = json.dumps({"path": target, "method": scope["method"], "headers": headers}).encode()
+    said = [(b"x-upstream", b"echo"), (b"strict-transport-security", b"max-age=1"), (b"server", b"app")]
+    said.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": 200, "headers": said})
     await send({"type": "http.response.body", "body": body})
 
 
-def traefik_binary() -> str:
-    beside = Path(sys.executable).with_name("traefik")
-    found = str(beside) if beside.exists() else shutil.which("traefik")
+PAGE = b"<!doctype html><title>portal</title>" + b"<p>many words</p>" * 200
+
+
+async def portal_page(scope: Any, receive: Any, send: Any) -> None:
+    """Stands in for the portal's web processes: `/told` tells what reached it, `/stream` never ends."""
+    size = 0
+    while (message := await receive())["type"] == "http.request":
+        size += len(message["body"])
+        if not message.get("more_body"):
+            break
+    kind, body = "text/html; charset=utf-8", PAGE
+    if scope["path"] == "/told":
+        headers = [[name.decode(), value.decode("latin-1")] for name, value in scope["headers"]]
+        kind, body = "application/json", json.dumps({"headers": headers, "body": size}).encode()
+    if "/events/" in scope["path"]:
+        kind, body = "text/event-stream", b"data: first\n\n"
+    headers = [(b"x-portal", b"1"), (b"content-type", kind.encode()), (b"server", b"web")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": kind.endswith("stream")})
+    if kind.endswith("stream"):
+        await receive()
+
+
+def caddy_binary() -> str:
+    beside = Path(sys.executable).with_name("caddy")
+    found = str(beside) if beside.exists() else shutil.which("caddy")
     if not found:
-        pytest.skip("Traefik is not installed")
+        pytest.skip("Caddy is not installed")
     return found
 
 
-def run_traefik(folder: Path) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-    return running([traefik_binary(), f"--configFile={folder / 'static.yml'}"], log=folder / "traefik.log")
+def run_caddy(
+    folder: Path, name: str = "front-door"
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    """Caddy with the configuration `folder/name.json`, in that folder."""
+    argv = [caddy_binary(), "run", "--config", str(folder / f"{name}.json")]
+    return running(argv, log=folder / f"{name}.log", cwd=folder)
 
 
 @dataclass
@@ -242,11 +289,26 @@ class Stack:
     portal: Portal
     folder: Path
     store: subprocess.Popen[str]
-    proxy: subprocess.Popen[str]
+    door: subprocess.Popen[str]
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.upstream_port}"
+
+    @contextlib.contextmanager
+    def app(self, serve: Any, generation: int = 1, *, name: str = WS_A, below: str = "") -> Iterator[str]:
+        """`serve` at the socket of one start of a workspace, as this machine has them; the socket's name.
+
+        `below` is the folder of another node.
+        """
+        home = self.folder / below / name
+        home.mkdir(parents=True, exist_ok=True)
+        path = home / f"app.{generation}.sock"
+        try:
+            with ThreadedServer(serve).serving(path):
+                yield f"{name}.{generation}"
+        finally:
+            path.unlink(missing_ok=True)
 
     @property
     def public_url(self) -> str:
@@ -254,6 +316,10 @@ class Stack:
 
     def host(self, name: str = WS_A) -> str:
         return f"{name}.{DOMAIN}:{self.proxy_port}"
+
+    def view(self, name: str = WS_A, **changes: Any) -> WorkspaceView:
+        """A view of a workspace that answers at the upstream."""
+        return view(name, **{"endpoint": self.endpoint, **changes})
 
     def origin(self, name: str = WS_A) -> str:
         return f"http://{self.host(name)}"
@@ -282,8 +348,7 @@ class LateGateway:
         if app.handles(scope):
             await app(scope, receive, send)
             return
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"x-portal", b"1")]})
-        await send({"type": "http.response.body", "body": b"portal"})
+        await portal_page(scope, receive, send)
 
     async def close(self) -> None:
         if self._app is not None:
@@ -299,8 +364,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[Stack]:
-    """A stack of its own, for tests that break it."""
+def started(folder: Path, **changes: Any) -> Iterator[Stack]:
+    """A stack of its own, for tests that break it; `changes` are the front door's."""
     redis_port, proxy_port = free_port(), free_port()
     portal = Portal()
     url = f"redis://127.0.0.1:{redis_port}/0"
@@ -317,33 +382,23 @@ def started(folder: Path) -> Iterator[Stack]:
     with contextlib.ExitStack() as up:
         store = up.enter_context(valkey(folder, redis_port))
         upstream_port = up.enter_context(ThreadedServer(echo).serving())
+        issued = authority.ensure(folder / "tls")
         web_port = up.enter_context(ThreadedServer(LateGateway(url, build)).serving())
-        dynamic, static = folder / "dynamic.yml", folder / "static.yml"
-        dynamic.write_text(
-            json.dumps(
-                traefik.dynamic_config(
-                    web_url=f"http://127.0.0.1:{web_port}",
-                    gateway_url=f"http://127.0.0.1:{web_port}",
-                    domain=DOMAIN,
-                    secret=SECRET,
-                    certificates=authority.ensure(folder / "tls").front,
-                )
+        web = f"127.0.0.1:{web_port}"
+        (folder / ".gateway").mkdir()
+        (folder / "front-door.json").write_text(
+            proxy.config(
+                listen=f"127.0.0.1:{proxy_port}",
+                places=proxy.Places(web=web, gateway=web, agents_url=f"http://{web}"),
+                domain=DOMAIN,
+                secret=SECRET,
+                storage=folder / "caddy",
+                **{"certificates": issued.front, **changes},
             )
         )
-        static.write_text(
-            json.dumps(
-                traefik.static_config(
-                    listen=f"127.0.0.1:{proxy_port}",
-                    gateway_url=f"http://127.0.0.1:{web_port}",
-                    secret=SECRET,
-                    dynamic_file=str(dynamic),
-                )
-            )
-        )
-        os.environ.pop("TRAEFIK_CONFIG", None)
-        proxy = up.enter_context(run_traefik(folder))
+        door = up.enter_context(run_caddy(folder))
         redis = up.enter_context(Redis.from_url(url))
-        found = Stack(proxy_port, web_port, upstream_port, redis_port, redis, portal, folder, store, proxy)
+        found = Stack(proxy_port, web_port, upstream_port, redis_port, redis, portal, folder, store, door)
 
         def answers() -> bool | None:
             with contextlib.suppress(httpx.HTTPError):

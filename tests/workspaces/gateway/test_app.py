@@ -30,7 +30,7 @@ async def ask(
     uri: str = "/lab",
     secret: str = SECRET,
 ) -> httpx.Response:
-    """Forward-auth, as Traefik asks."""
+    """Forward-auth, as the front door asks."""
     sent = [("x-forwarded-host", host), ("x-forwarded-method", method), ("x-forwarded-uri", uri), *headers]
     plain = [(name, value) for name, value in http.headers.items() if name not in ("accept", "user-agent")]
     http.headers = httpx.Headers(plain)
@@ -319,7 +319,42 @@ class TestStates:
         assert answer.status_code == 200
         assert "This is a simulated workspace: nothing runs behind it." in answer.text
 
-    async def test_while_the_route_is_on_its_way_the_page_waits(
+    async def test_forward_auth_answers_for_what_is_nowhere(
+        self, http: Http, cookie: tuple[str, str], redis: Redis
+    ) -> None:
+        """Its page is the client's, whatever its status: no answer without a way lets anybody through."""
+        workspace_views.put(redis, view(simulated=True))
+        answer = await ask(http, cookie)
+        assert (answer.status_code, code(answer)[1]) == (200, "workspace_simulated")
+        assert not [name for name in answer.headers if name.startswith("x-berth-")]
+        workspace_views.put(redis, view(endpoint="", revision=1))
+        assert code(await ask(http, cookie)) == (503, "workspace_connecting")
+
+    @pytest.mark.parametrize(
+        ("place", "said"),
+        [
+            ({"endpoint": "http://127.0.0.1:5000"}, {"x-berth-http": "127.0.0.1:5000"}),
+            ({"endpoint": "https://app.example.org"}, {"x-berth-https": "app.example.org:443"}),
+            ({"endpoint": "", "socket": f"{WS_A}.3"}, {"x-berth-socket": f"{WS_A}.3"}),
+            (
+                {"endpoint": "", "socket": f"{WS_A}.3", "gateway": "10.0.0.5:8646", "node": "gpu-07"},
+                {
+                    "x-berth-gateway": "10.0.0.5:8646",
+                    "x-berth-node": "gpu-07",
+                    "x-berth-socket": f"{WS_A}.3",
+                },
+            ),
+        ],
+    )
+    async def test_forward_auth_says_where_to_go(
+        self, http: Http, cookie: tuple[str, str], redis: Redis, place: dict[str, str], said: dict[str, str]
+    ) -> None:
+        workspace_views.put(redis, view(**place))
+        answer = await ask(http, cookie)
+        assert answer.status_code == 200
+        assert {name: value for name, value in answer.headers.items() if name.startswith("x-berth-")} == said
+
+    async def test_past_the_front_door_there_is_a_page_alone(
         self, http: Http, cookie: tuple[str, str]
     ) -> None:
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST, cookie[0]: cookie[1]})
@@ -332,7 +367,7 @@ class TestStates:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/css")
 
-    async def test_a_fallback_page_needs_a_session_as_well(self, http: Http) -> None:
+    async def test_that_page_needs_a_session_as_well(self, http: Http) -> None:
         answer = await http.get("/lab", headers={**BROWSER, "host": HOST})
         assert answer.status_code == 302
         assert (await http.get("/lab", headers={"host": HOST})).status_code == 401
@@ -414,7 +449,7 @@ class TestEnterAndLeave:
         answer = await http.get(path, headers={"host": HOST})
         assert code(answer) in {(401, "not_signed_in"), (404, "not_found")}
 
-    async def test_below_traefiks_prefix_nothing_is_a_page(self, http: Http) -> None:
+    async def test_below_the_front_doors_prefix_nothing_is_a_page(self, http: Http) -> None:
         for path in (f"/gateway/{SECRET}/x", "/gateway/", "/gateway/x/auth", "/gateway/x/routes"):
             assert code(await http.get(path, headers={"host": HOST, **BROWSER})) == (404, "not_found")
 
@@ -507,7 +542,7 @@ class TestDispatch:
             scope |= {"path": path, "headers": [(b"host", host.encode())]}
         assert gateway.handles(scope) is ours
 
-    async def test_a_websocket_without_a_route_is_closed(self, gateway: Gateway) -> None:
+    async def test_a_websocket_that_nobody_takes_is_closed(self, gateway: Gateway) -> None:
         sent: list[Any] = []
 
         async def receive() -> Any:

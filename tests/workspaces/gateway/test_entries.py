@@ -152,8 +152,8 @@ async def test_a_process_killed_while_it_records_leaves_a_claim_that_ends(
 
 
 def test_no_client_says_itself_where_it_comes_from(stack: Stack) -> None:
-    """Through Traefik: what a client writes into forwarding headers is not what is recorded."""
-    stack.portal.views = {WS_A: view(WS_A)}
+    """Through the front door: what a client writes into forwarding headers is not what is recorded."""
+    stack.portal.views = {WS_A: stack.view()}
     stack.portal.tokens = {"good": "7"}
     stack.portal.entries.clear()
     stack.redis.flushall()

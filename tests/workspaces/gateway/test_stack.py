@@ -1,35 +1,30 @@
-"""The gateway behind the real Traefik: what a browser and a program get, and what the app sees."""
+"""The gateway behind the real front door: what a browser and a program get, and what the app sees."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-import time
 
 import httpx
 import pytest
 from gateway_support import SECRET, WS_A, WS_B, Stack, eventually, view
-from redis import Redis
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from portal.cli.loopback import Connection
-from portal.workspaces.gateway import routes, tickets, workspace_views
-from portal.workspaces.gateway.routes import Route
+from portal.workspaces.gateway import tickets, workspace_views
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
 def routed(stack: Stack) -> Stack:
-    """A clean store, two running workspaces, and a route to the first."""
+    """A clean store, and two running workspaces, the second of somebody else."""
     stack.redis.flushall()
-    stack.portal.views = {WS_A: view(WS_A), WS_B: view(WS_B, user_ids=frozenset({"8"}))}
+    stack.portal.views = {WS_A: stack.view(), WS_B: stack.view(WS_B, user_ids=frozenset({"8"}))}
     stack.portal.tokens = {"good": "7", "other": "8"}
     stack.portal.broken = False
-    with routes.connect(f"redis://127.0.0.1:{stack.redis_port}") as client:
-        routes.publish(client, Route(WS_A, stack.endpoint, "localhost"))
     arrived(stack)
     return stack
 
@@ -73,7 +68,7 @@ def test_a_browser_enters_by_a_ticket_and_the_app_sees_only_its_own_secret(route
 
 
 def test_a_bearer_token_never_reaches_the_app(routed: Stack) -> None:
-    routed.portal.views[WS_A] = view(WS_A, upstream_headers={"Cookie": "app=1"}, revision=2)
+    routed.portal.views[WS_A] = routed.view(upstream_headers={"Cookie": "app=1"}, revision=2)
     workspace_views.drop(routed.redis, WS_A)
     headers = seen(routed.get("/api", authorization="Bearer good"))
     assert "authorization" not in headers
@@ -94,8 +89,6 @@ def test_without_cookie_a_browser_goes_to_the_portal_and_a_program_is_told(route
 
 def test_spoofed_forwarding_headers_change_nothing(routed: Stack) -> None:
     cookie = enter(routed)
-    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
-        routes.publish(client, Route(WS_B, routed.endpoint, "localhost"))
     spoof = {
         "x_forwarded_host": routed.host(WS_A),
         "x_forwarded_uri": "/",
@@ -146,7 +139,7 @@ def test_a_service_worker_is_planted_only_where_the_template_allows_it(routed: S
     answer = routed.get("/files/evil.js", **asked)
     assert (answer.status_code, answer.json()["code"]) == (403, "service_worker_refused")
     assert routed.get("/files/evil.js", cookie=cookie).status_code == 200
-    workspace_views.put(routed.redis, view(WS_A, service_workers=True, revision=1))
+    workspace_views.put(routed.redis, routed.view(service_workers=True, revision=1))
     assert routed.get("/sw.js", **asked).status_code == 200
 
 
@@ -174,20 +167,17 @@ async def test_websockets_pass_with_own_origin_and_without_and_not_with_another(
 
 
 async def test_a_websocket_to_a_stopped_workspace_is_refused(routed: Stack) -> None:
-    routes.withdraw(routes.connect(f"redis://127.0.0.1:{routed.redis_port}"), WS_A)
-    await asyncio.to_thread(fallen_back, routed)
-    with pytest.raises(InvalidStatus) as caught:
-        async with connect(f"ws://{routed.host()}/x", host="127.0.0.1", port=routed.proxy_port):
-            pass
-    assert caught.value.response.status_code == 403
-
-
-def fallen_back(stack: Stack) -> httpx.Response:
-    def attempt() -> httpx.Response | None:
-        answer = stack.get("/lab", authorization="Bearer good", accept="text/html")
-        return None if answer.headers.get("x-upstream") else answer
-
-    return eventually(attempt)
+    workspace_views.put(routed.redis, routed.view(state="stopped", revision=3))
+    for headers, status in (({"Authorization": "Bearer good"}, 503), ({}, 401)):
+        with pytest.raises(InvalidStatus) as caught:
+            async with connect(
+                f"ws://{routed.host()}/x",
+                host="127.0.0.1",
+                port=routed.proxy_port,
+                additional_headers=headers,
+            ):
+                pass
+        assert caught.value.response.status_code == status
 
 
 async def test_programs_connect_by_the_client(routed: Stack) -> None:
@@ -224,7 +214,7 @@ def test_revoking_ends_a_session_at_once(routed: Stack) -> None:
 def test_taking_a_user_off_the_view_shuts_them_out_at_once(routed: Stack) -> None:
     cookie = enter(routed)
     assert routed.get("/", cookie=cookie).status_code == 200
-    workspace_views.put(routed.redis, view(WS_A, user_ids=frozenset({"9"}), revision=5))
+    workspace_views.put(routed.redis, routed.view(user_ids=frozenset({"9"}), revision=5))
     assert routed.get("/", cookie=cookie).status_code == 403
 
 
@@ -251,32 +241,35 @@ def test_losing_the_store_heals(routed: Stack) -> None:
     eventually(lambda: routed.get("/", cookie=cookie).status_code == 401 or None)
     again = enter(routed)
     eventually(lambda: routed.get("/", cookie=again).status_code == 200 or None)
-    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
-        result = routes.sync(client, [Route(WS_A, routed.endpoint, "localhost")])
-    assert result.added == 1
+
+
+def test_what_does_not_run_has_a_page_and_comes_back(routed: Stack) -> None:
+    def page() -> httpx.Response:
+        answer = routed.get("/lab", authorization="Bearer good", accept="text/html")
+        assert "x-upstream" not in answer.headers
+        assert not [name for name in answer.headers if name.startswith("x-berth-")]
+        return answer
+
+    workspace_views.put(routed.redis, view(endpoint="", revision=2))
+    found = page()
+    assert found.status_code == 503
+    assert "is almost ready" in found.text
+    for state in ("stopping", "stopped", "terminating", "failed"):
+        # Where it answered is still known: nobody is sent to an app that is ending.
+        workspace_views.put(routed.redis, routed.view(state=state, revision=3))
+        assert page().status_code == 503
+    workspace_views.put(routed.redis, routed.view(state="stopped", revision=3))
+    found = page()
+    assert "Ada’s &lt;notebook&gt; is stopped" in found.text
+    assert "refresh" not in found.text
+    workspace_views.put(routed.redis, view(simulated=True, revision=4))
+    assert "nothing runs behind it" in page().text
+    workspace_views.put(routed.redis, routed.view(revision=5))
     arrived(routed)
 
 
-def test_withdrawn_routes_fall_to_a_page_and_come_back(routed: Stack) -> None:
-    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
-        routes.withdraw(client, WS_A)
-        page = fallen_back(routed)
-        assert page.status_code == 503
-        assert "is almost ready" in page.text
-        workspace_views.put(routed.redis, view(WS_A, state="stopped", revision=3))
-        page = fallen_back(routed)
-        assert "Ada’s &lt;notebook&gt; is stopped" in page.text
-        assert "refresh" not in page.text
-        routes.publish(client, Route(WS_A, routed.endpoint, "localhost"))
-        # The route alone opens nothing: the state decides.
-        page = fallen_back(routed)
-        assert page.status_code == 503
-        workspace_views.put(routed.redis, view(WS_A, revision=4))
-        arrived(routed)
-
-
-def test_a_route_is_never_seen_without_its_guard(routed: Stack) -> None:
-    """While routes come and go, no request without credentials gets through."""
+def test_nobody_gets_in_unasked_while_workspaces_come_and_go(routed: Stack) -> None:
+    """While views come and go, no request without credentials gets through."""
     names = [f"ws-{number:032x}" for number in range(40)]
     through: list[str] = []
     done = threading.Event()
@@ -294,54 +287,12 @@ def test_a_route_is_never_seen_without_its_guard(routed: Stack) -> None:
     knocking = threading.Thread(target=knock)
     knocking.start()
     try:
-        with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client:
-            for _ in range(3):
-                for name in names:
-                    routes.publish(client, Route(name, routed.endpoint, "localhost"))
-                for name in names:
-                    routes.withdraw(client, name)
+        for _ in range(3):
+            for name in names:
+                workspace_views.put(routed.redis, routed.view(name))
+            for name in names:
+                workspace_views.drop(routed.redis, name)
     finally:
         done.set()
         knocking.join()
     assert through == []
-
-
-def test_latency_is_told(routed: Stack, capsys: pytest.CaptureFixture[str]) -> None:
-    """How long from `publish` to the app, and from `withdraw` to the page; printed, not judged."""
-
-    def cycle(client: Redis, http: httpx.Client) -> tuple[float, float]:
-        def upstream() -> bool:
-            url = f"http://127.0.0.1:{routed.proxy_port}/"
-            return "x-upstream" in http.get(url, headers=headers).headers
-
-        headers = {"host": routed.host(WS_B), "authorization": "Bearer other"}
-        started = time.perf_counter()
-        routes.publish(client, Route(WS_B, routed.endpoint, "localhost"))
-        eventually(lambda: upstream() or None)
-        on = time.perf_counter()
-        routes.withdraw(client, WS_B)
-        eventually(lambda: not upstream() or None)
-        return on - started, time.perf_counter() - on
-
-    lines = []
-    with routes.connect(f"redis://127.0.0.1:{routed.redis_port}") as client, httpx.Client() as http:
-        for others in (1, 100, 1000):
-            routes.sync(
-                client, [Route(f"ws-{number:032x}", routed.endpoint, "localhost") for number in range(others)]
-            )
-            eventually(
-                lambda last=others: (
-                    "x-upstream"
-                    in http.get(
-                        f"http://127.0.0.1:{routed.proxy_port}/",
-                        headers={"host": routed.host(WS_B), "authorization": "Bearer other"},
-                    ).headers
-                    or True
-                )
-            )
-            times = [cycle(client, http) for _ in range(5)]
-            publish_ms, withdraw_ms = (sorted(column)[2] * 1000 for column in zip(*times, strict=True))
-            lines.append(f"{others:>5} routes: publish {publish_ms:.0f} ms, withdraw {withdraw_ms:.0f} ms")
-    with capsys.disabled():
-        print("\n" + "\n".join(lines))
-    assert len(lines) == 3

@@ -1,0 +1,342 @@
+"""The front door: the configuration of the Caddy before the portal and all workspaces of every machine.
+
+Requests for a workspace's host go to forward-auth first, each of them. Its answer says where the workspace
+is: behind a Unix socket of this machine, behind the gateway of another node, or at an address. An answer that
+does not is the client's, as it is. What is missing here is a hole: change it with its tests.
+
+The same process joins the workspaces of this machine with the portal, as `provisioning.node.gateway` does on
+another one, so it runs in the folder of the local driver's state.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from portal.common import front_door
+from portal.embedded import outage
+from provisioning.endpoints import (
+    GATEWAY_HEADER,
+    HTTP_HEADER,
+    HTTPS_HEADER,
+    NODE_HEADER,
+    SOCKET_HEADER,
+    SOCKET_NAME,
+)
+from provisioning.node import gateway
+from provisioning.node.gateway import SECOND_NS, Certificates
+
+HEALTH_HOST = "health.berth.internal"
+"""The front door itself answers this host with 200: no other port is needed to see that it lives."""
+
+YEAR_S = 31_536_000
+READ_TIMEOUT_S = 3600
+MAX_BODY_BYTES = 4 * 1024 * 1024
+"""More than the portal takes of anybody; the body of a workspace's request is not bounded."""
+MAX_HEADER_BYTES = 64 * 1024
+IDLE_NS = 180 * SECOND_NS
+# web and the gateway keep a connection for 120 s: whoever closes first must not be they.
+PORTAL_IDLE_NS = 60 * SECOND_NS
+OWN_HEADERS = "X-Berth-*"
+
+_UUID = "[0-9a-fA-F-]{36}"
+STREAMS: tuple[tuple[str, str], ...] = (
+    (f"^/(workspaces/{_UUID}/)?events/$", ""),
+    (f"^/api/v1/workspaces/{_UUID}/events/stream/?$", ""),
+    (f"^/api/v1/gpu-checks/{_UUID}/stream/?$", ""),
+    (f"^/api/v1/workspaces/{_UUID}/events/?$", "text/event-stream"),
+)
+"""The portal's event streams, which go to the gateway process: a pattern of the path, and of the Accept
+header. `portal.stream_urls` has the same."""
+
+# Agents come by loopback, as the front door's own questions do, never through it. No path of the portal has a
+# slash, a backslash, a dot segment or a parameter in it that is written in another way, so that what is
+# compared here is what the portal reads. It is compared as it will be sent on.
+INSIDE = r"(?i)^/+(gateway|agent|nodes)(/|$)"
+STRANGE = r"(?i)^[^?]*(%2f|%5c|%25|%2e|%3b|%00|;|\\|//|/\.\.?(/|\?|$))"
+COMPRESSED = (
+    "text/html*", "text/css*", "text/plain*", "text/csv*", "text/javascript*", "application/json*",
+    "application/problem+json*", "application/scim+json*", "application/javascript*", "application/x-ndjson*",
+    "application/vnd.oai.openapi*", "image/svg+xml*",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the front door leads to: web and the gateway process as `host:port`, and the agents' URL."""
+
+    web: str
+    gateway: str
+    agents_url: str
+
+
+def config(
+    *,
+    listen: str,
+    places: Places,
+    domain: str,
+    secret: str,
+    certificates: Certificates,
+    storage: Path,
+    https: bool = False,
+    trusted_proxies: Sequence[str] = (),
+    read_timeout_s: int = READ_TIMEOUT_S,
+) -> str:
+    """Caddy's JSON.
+
+    `listen` is `host:port`, `secret` the path secret of forward-auth, `certificates` what is shown to other
+    nodes' gateways, `storage` a folder of Caddy's own. `https`: TLS ends in front of the front door.
+    """
+    server: dict[str, Any] = {
+        **gateway.SERVER,
+        "listen": [listen],
+        "max_header_bytes": MAX_HEADER_BYTES,
+        # Within it a request has come, its body too: a large upload is slow on purpose. WebSockets and event
+        # streams, once begun, last as long as they last.
+        "read_timeout": read_timeout_s * SECOND_NS,
+        "idle_timeout": IDLE_NS,
+        "routes": [
+            {"handle": _answers(https=https)},
+            _forged(trusted_proxies),
+            {
+                "match": [{"host": [HEALTH_HOST]}],
+                "handle": [{"handler": "static_response", "status_code": 200, "body": "ok\n"}],
+                "terminal": True,
+            },
+            {
+                "match": [{"header_regexp": {"Host": {"pattern": _hosts(domain)}}}],
+                "handle": [
+                    {"handler": "subroute", "routes": _workspace(places.gateway, secret, certificates)}
+                ],
+                "terminal": True,
+            },
+            {
+                "match": [
+                    {"path_regexp": {"pattern": INSIDE}},
+                    {"vars_regexp": {"{http.request.uri}": {"pattern": STRANGE}}},
+                ],
+                "handle": [outage.NOT_FOUND],
+                "terminal": True,
+            },
+            {
+                "match": [_stream(path, accept) for path, accept in STREAMS],
+                "handle": [_door("portal"), _to_portal(places.gateway, secret)],
+                "terminal": True,
+            },
+            {
+                # Before anybody is asked; of one that comes in chunks the length is seen as it comes.
+                "match": [{"header_regexp": {"Content-Length": {"pattern": more_than(MAX_BODY_BYTES)}}}],
+                "handle": [_door("portal"), {"handler": "error", "status_code": 413}],
+                "terminal": True,
+            },
+            {
+                "handle": [
+                    _door("portal"),
+                    _COMPRESS,
+                    {"handler": "request_body", "max_size": MAX_BODY_BYTES},
+                    # A thread of the portal never waits for a body: it gets whole ones. One that is too large
+                    # is one byte short of filling this.
+                    {**_to_portal(places.web, secret), "request_buffers": MAX_BODY_BYTES + 1},
+                ]
+            },
+        ],
+        "errors": {"routes": outage.routes()},
+    }
+    if trusted_proxies:
+        server["trusted_proxies"] = {"source": "static", "ranges": list(trusted_proxies)}
+    servers = {"front-door": server, "agents": gateway.agents_server(places.agents_url, tls={})}
+    return gateway.caddy(servers, storage=storage)
+
+
+def more_than(number: int) -> str:
+    """A pattern of the decimal numbers above `number`."""
+    digits = str(number)
+    found = [rf"[1-9][0-9]{{{len(digits)},}}"]
+    for place, digit in enumerate(digits):
+        if digit != "9":
+            left = len(digits) - place - 1
+            found.append(f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{left}}}")
+    return f"^0*({'|'.join(found)})$"
+
+
+def _hosts(domain: str) -> str:
+    return rf"(?i)^ws-[0-9a-f]{{32}}\.{re.escape(domain)}\.?(:[0-9]+)?$"
+
+
+def _answers(*, https: bool) -> list[dict[str, Any]]:
+    """What every answer says, and does not: which server this is is nobody's business."""
+    said = {"Strict-Transport-Security": [f"max-age={YEAR_S}; includeSubDomains"]} if https else {}
+    return [
+        {"handler": "headers", "response": {"set": said, "delete": ["Server"]}},
+        {"handler": "headers", "response": {"deferred": True, "delete": ["Via"]}},
+    ]
+
+
+# The front door's answers carry it, and no upstream's beside it.
+_ONCE = ["Strict-Transport-Security"]
+
+
+def _forged(trusted_proxies: Sequence[str]) -> dict[str, Any]:
+    """What only proxies in front may say is dropped from everybody else, whatever else it is called."""
+    route: dict[str, Any] = {
+        "handle": [
+            {
+                "handler": "headers",
+                "request": {"delete": ["X-Forwarded-*", OWN_HEADERS, "X-Real-Ip", "Forwarded"]},
+            }
+        ]
+    }
+    if trusted_proxies:
+        route["match"] = [{"not": [{"remote_ip": {"ranges": list(trusted_proxies)}}]}]
+    return route
+
+
+def _stream(path: str, accept: str) -> dict[str, Any]:
+    match: dict[str, Any] = {"path_regexp": {"pattern": path}}
+    if accept:
+        match["header_regexp"] = {"Accept": {"pattern": re.escape(accept)}}
+    return match
+
+
+def _door(name: str) -> dict[str, Any]:
+    """Notes what lies behind, for `outage.routes`."""
+    return {"handler": "vars", "door": name}
+
+
+_COMPRESS = {
+    "handler": "encode",
+    "encodings": {"gzip": {}, "zstd": {}},
+    "prefer": ["zstd", "gzip"],
+    "minimum_length": 1024,
+    # Not event streams, each of whose lines has to come at once.
+    "match": {"headers": {"Content-Type": list(COMPRESSED)}},
+}
+
+
+def _to_portal(address: str, secret: str) -> dict[str, Any]:
+    """To web or the gateway process, with what proves the front door: whatever a client calls hop-by-hop."""
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": address}],
+        "transport": gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=64),
+        "headers": {
+            "request": {
+                "set": {front_door.TOKEN_HEADER: [front_door.token_of(secret)]},
+                "delete": [SOCKET_HEADER],
+            },
+            "response": {"delete": _ONCE},
+        },
+    }
+
+
+def _workspace(auth: str, secret: str, certificates: Certificates) -> list[dict[str, Any]]:
+    """A workspace's host: the gateway's own paths, and the app behind forward-auth."""
+    return [
+        {
+            "match": [{"path_regexp": {"pattern": r"^/\.berth/"}}],
+            "handle": [_door("portal"), _to_portal(auth, secret)],
+            "terminal": True,
+        },
+        {"handle": [_door("portal"), _guard(auth, secret, certificates)]},
+    ]
+
+
+def _guard(auth: str, secret: str, certificates: Certificates) -> dict[str, Any]:
+    """Asks forward-auth about a request, whose body it does not touch, and goes where the answer says."""
+    node = "{http.vars.node}"
+    ways: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        # The first that the answer has.
+        (
+            GATEWAY_HEADER,
+            {"handler": "vars", "node": _answered(NODE_HEADER)},
+            _to_app(
+                _answered(GATEWAY_HEADER),
+                tls=gateway.client_tls(certificates, server_name=gateway.node_name(node)),
+                add={SOCKET_HEADER: [_answered(SOCKET_HEADER)]},
+            ),
+        ),
+        (SOCKET_HEADER, _door("workspace"), _to_socket()),
+        (HTTP_HEADER, _door("workspace"), _to_app(_answered(HTTP_HEADER))),
+        (HTTPS_HEADER, _door("workspace"), _to_app(_answered(HTTPS_HEADER), tls={})),
+    ]
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": auth}],
+        "transport": gateway.transport(idle_ns=PORTAL_IDLE_NS, idle=256),
+        "rewrite": {"method": "GET", "uri": f"/gateway/{secret}/auth?"},
+        "headers": {
+            "request": {
+                "set": {
+                    "X-Forwarded-Method": ["{http.request.method}"],
+                    "X-Forwarded-Uri": ["{http.request.uri}"],
+                    "X-Forwarded-Host": ["{http.request.hostport}"],
+                },
+                # It is asked about a handshake, not shaken hands with. Its path proves the front door.
+                "delete": ["Connection", "Upgrade", front_door.TOKEN_HEADER, SOCKET_HEADER],
+            },
+            "response": {"delete": _ONCE},
+        },
+        "handle_response": [
+            {
+                "match": {"status_code": [200], "headers": {header: ["*"]}},
+                "routes": [*_credentials(), {"handle": [noted, _door("workspace"), way]}],
+            }
+            for header, noted, way in ways
+        ],
+    }
+
+
+def _answered(header: str) -> str:
+    """A header of forward-auth's answer."""
+    return f"{{http.reverse_proxy.header.{header}}}"
+
+
+def _credentials() -> list[dict[str, Any]]:
+    """The app gets forward-auth's credentials in place of the client's, and nothing that is Berth's own."""
+    routes: list[dict[str, Any]] = [
+        {"handle": [{"handler": "headers", "request": {"delete": ["Authorization", "Cookie", OWN_HEADERS]}}]}
+    ]
+    for name in ("Authorization", "Cookie"):
+        routes.append(
+            {
+                "match": [{"vars_regexp": {_answered(name): {"pattern": "."}}}],
+                "handle": [{"handler": "headers", "request": {"set": {name: [_answered(name)]}}}],
+            }
+        )
+    return routes
+
+
+def _to_socket() -> dict[str, Any]:
+    """To a workspace of this machine. A name that is none leads nowhere."""
+    handler = gateway.to_socket()
+    handler["headers"] = {"response": {"delete": _ONCE}}
+    pattern = {"name": "socket", "pattern": f"^{SOCKET_NAME.pattern}$"}
+    return {
+        "handler": "subroute",
+        "routes": [
+            {
+                "match": [{"vars_regexp": {_answered(SOCKET_HEADER): pattern}}],
+                "handle": [handler],
+                "terminal": True,
+            },
+            {"handle": [{"handler": "error", "status_code": 502}]},
+        ],
+    }
+
+
+def _to_app(
+    address: str, *, tls: dict[str, Any] | None = None, add: dict[str, list[str]] | None = None
+) -> dict[str, Any]:
+    more = {} if tls is None else {"tls": tls}
+    # Over TLS Caddy would put the address there.
+    said = {"Host": ["{http.request.hostport}"], **(add or {})}
+    return {
+        "handler": "reverse_proxy",
+        "upstreams": [{"dial": address}],
+        "transport": gateway.transport(idle_ns=gateway.APP_IDLE_NS, idle=64, **more),
+        "headers": {"request": {"set": said}, "response": {"delete": _ONCE}},
+        "flush_interval": gateway.FLUSH_NS,
+    }
