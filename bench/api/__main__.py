@@ -2,7 +2,7 @@
 
 Berth as `make up` starts it, with its default settings in a folder of its own; JupyterHub with
 configurable-http-proxy and SQLite; and, for the gateway, a bare Traefik and a configurable-http-proxy in
-front of the very JupyterLab that runs in Berth's workspace, which gets the same credentials from all
+front of a JupyterLab of the same environment, on a port: a workspace has none. It gets its token from all
 three. Loads take turns, so that a machine that grows slower meets all of them alike: the figure of each is
 the median of its rounds, and each ratio is the median of the rounds' ratios. Eight connections of wrk.
 """
@@ -23,10 +23,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
-
 from bench.api.load import CONNECTIONS, Load, find_wrk, run
-from bench.api.proxies import Proxy, bare_traefik, http_proxy
+from bench.api.proxies import Proxy, bare_traefik, http_proxy, plain_lab
 from bench.start_latency.__main__ import find_notebook_env, hub_environment, proxy_program
 from bench.start_latency.contestants import PATIENCE_S, ROOT, Berth, Hub
 
@@ -61,28 +59,6 @@ class ApiBerth(Berth):
                 return
             time.sleep(0.2)
         raise TimeoutError("no workspace runs")
-
-    def _gateway(self, path: str, headers: dict[str, str]) -> httpx.Response:
-        """What the gateway answers Traefik."""
-        path_secret = (self.folder / "var" / "secrets" / "gateway_secret").read_text().strip()
-        url = f"http://127.0.0.1:{self.port + 5}/gateway/{path_secret}/{path}"
-        return self.client.get(url, headers=headers).raise_for_status()
-
-    def upstream_headers(self) -> dict[str, str]:
-        """What JupyterLab is sent in place of the client's own credentials: it takes time to check."""
-        asked = {
-            "X-Forwarded-Method": "GET",
-            "X-Forwarded-Uri": "/api",
-            "X-Forwarded-Host": f"ws-{self.running}.localhost:{self.port}",
-        }
-        answer = self._gateway("auth", {**asked, **self.authorization})
-        return {"Authorization": answer.headers["authorization"]}
-
-    def upstream(self) -> str:
-        """Where the running workspace's JupyterLab answers, as Traefik is told."""
-        services = self._gateway("routes", {}).json()["http"]["services"]
-        url: str = services[f"ws-{self.running}"]["loadBalancer"]["servers"][0]["url"]
-        return url
 
     def add_rows(self, count: int) -> None:
         subprocess.run(
@@ -122,8 +98,10 @@ def main() -> int:
             hub.fill()
             berth.open()
             berth.fill()
-            upstream, credentials = berth.upstream(), berth.upstream_headers()
-            proxies += [bare_traefik(folder, upstream), http_proxy(program, folder, upstream)]
+            lab, credentials = plain_lab(folder, notebook_env)
+            proxies.append(lab)
+            lab.wait("/api")
+            proxies += [bare_traefik(folder, lab.url), http_proxy(program, folder, lab.url)]
             for proxy in proxies:
                 proxy.wait("/api")
             seconds = arguments.seconds
@@ -135,8 +113,8 @@ def main() -> int:
                     "list of 20": berth.probe(listed, seconds),
                     "JupyterHub: list of 20 users": hub.probe(f"/hub/api/users?limit={ROWS}", seconds),
                     "gateway": berth.probe("/api", seconds, f"ws-{berth.running}.localhost:{berth.port}"),
-                    "bare Traefik": lambda: run(proxies[0].url + "/api", credentials, seconds),
-                    "configurable-http-proxy": lambda: run(proxies[1].url + "/api", credentials, seconds),
+                    "bare Traefik": lambda: run(proxies[1].url + "/api", credentials, seconds),
+                    "configurable-http-proxy": lambda: run(proxies[2].url + "/api", credentials, seconds),
                 },
                 arguments.rounds,
             )

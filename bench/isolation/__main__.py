@@ -4,8 +4,8 @@
 
 `start`: from `ensure_started` until it runs, one after the other, in alternating rounds. `memory`:
 proportional set size of each part. `idle`: CPU of what isolation adds, while nobody asks. `way`: an answer
-of two bytes, and a gigabyte, through a bare Traefik to the app's port, and through Traefik and the node's
-gateway to its socket.
+of two bytes, and a gigabyte, through a bare Traefik to the app's port, through the front door to its socket,
+and through the front door with forward-auth before it, which a small server answers from a constant.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.api.proxies import traefik_program
 from bench.start_latency.contestants import free_port
-from portal.embedded import authority
+from portal.embedded import authority, proxy
 from portal.embedded.preflight import find_binaries
 from provisioning.drivers.local import driver as local
 from provisioning.drivers.local import network, processes
 from provisioning.drivers.local.driver import LocalDriver
 from provisioning.drivers.local.isolation import SandboxProbe, probe
-from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
-from provisioning.node.gateway import NODE_NAME, caddy_config
+from provisioning.endpoints import PORTAL_SOCKET, socket_name
+from provisioning.node import gateway
 from provisioning.types import (
     AgentSpec,
     AppSpec,
@@ -71,6 +72,24 @@ async def main():
     await server.serve_forever()
 asyncio.run(main())
 """
+AUTH = """
+import asyncio, sys
+SOCKET = f"X-Berth-Socket: {sys.argv[2]}"
+HEADERS = ("HTTP/1.1 200 OK", "Content-Length: 0", "Authorization: x", SOCKET, "", "")
+SAID = "\\r\\n".join(HEADERS)
+async def serve(reader, writer):
+    try:
+        while True:
+            await reader.readuntil(b"\\r\\n\\r\\n")
+            writer.write(SAID.encode())
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", int(sys.argv[1]))
+    await server.serve_forever()
+asyncio.run(main())
+"""
+HOST = "ws-" + "0" * 32 + ".localhost"
 TOLD = Callable[[str], None]
 
 
@@ -173,28 +192,49 @@ def server(argv: list[str], folder: Path, port: int) -> Iterator[int]:
         process.wait(20)
 
 
-def traefik(
-    folder: Path, name: str, upstream: dict[str, Any], transports: dict[str, Any]
-) -> tuple[list[str], int]:
-    """Its command and port, in front of one upstream."""
+def traefik(folder: Path, upstream: str) -> tuple[list[str], int]:
+    """The command and port of a bare Traefik in front of one upstream."""
     port = free_port()
-    middlewares = {"name": {"headers": {"customRequestHeaders": upstream.pop("headers", {"X-Bench": "1"})}}}
-    service = {"loadBalancer": upstream}
-    router = {"rule": "PathPrefix(`/`)", "service": "app", "middlewares": ["name"]}
-    http_part = {
-        "routers": {"all": router},
-        "services": {"app": service},
-        "middlewares": middlewares,
-        **transports,
-    }
-    (folder / f"{name}-routes.yml").write_text(json.dumps({"http": http_part}))
-    static = {
-        "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
-        "entryPoints": {"web": {"address": f"127.0.0.1:{port}"}},
-        "providers": {"file": {"filename": str(folder / f"{name}-routes.yml")}},
-    }
-    (folder / f"{name}.yml").write_text(json.dumps(static))
-    return [str(find_binaries().traefik), f"--configFile={folder / f'{name}.yml'}"], port
+    routes, static = folder / "bare-routes.yml", folder / "bare.yml"
+    services = {"app": {"loadBalancer": {"servers": [{"url": upstream}]}}}
+    routers = {"all": {"rule": "PathPrefix(`/`)", "service": "app"}}
+    routes.write_text(json.dumps({"http": {"routers": routers, "services": services}}))
+    static.write_text(
+        json.dumps(
+            {
+                "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
+                "entryPoints": {"web": {"address": f"127.0.0.1:{port}"}},
+                "providers": {"file": {"filename": str(routes)}},
+            }
+        )
+    )
+    return [str(traefik_program()), f"--configFile={static}"], port
+
+
+def front_door(folder: Path, base: Path, auth_port: int, name: str) -> tuple[list[str], int]:
+    """The command and port of the front door of an instance; without `auth_port`, past forward-auth."""
+    port = free_port()
+    (base / PORTAL_SOCKET).parent.mkdir(parents=True, exist_ok=True)
+    nowhere = "127.0.0.1:9"
+    config = json.loads(
+        proxy.config(
+            listen=f"127.0.0.1:{port}",
+            places=proxy.Places(nowhere, f"127.0.0.1:{auth_port or 9}", f"http://{nowhere}"),
+            domain="localhost",
+            secret="bench" * 4,
+            certificates=authority.ensure(folder / "tls").front,
+            storage=folder / f"caddy-{port}",
+        )
+    )
+    servers = config["apps"]["http"]["servers"]
+    del servers["agents"]
+    if not auth_port:
+        workspace, _, generation = name.partition(".")
+        upstreams = [{"dial": f"unix/{workspace}/app.{generation}.sock"}]
+        servers["front-door"]["routes"] = [{"handle": [{**gateway.to_socket(), "upstreams": upstreams}]}]
+    path = folder / f"front-door-{port}.json"
+    path.write_text(json.dumps(config))
+    return [str(find_binaries().caddy), "run", "--config", str(path)], port
 
 
 def small_ms(port: int, count: int) -> list[float]:
@@ -202,7 +242,7 @@ def small_ms(port: int, count: int) -> list[float]:
     taken = []
     for _ in range(count):
         begun = time.perf_counter()
-        connection.request("GET", "/")
+        connection.request("GET", "/", headers={"Host": HOST})
         connection.getresponse().read()
         taken.append((time.perf_counter() - begun) * 1000)
     connection.close()
@@ -212,7 +252,7 @@ def small_ms(port: int, count: int) -> list[float]:
 def large_mib_s(port: int) -> float:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     begun = time.perf_counter()
-    connection.request("GET", "/large")
+    connection.request("GET", "/large", headers={"Host": HOST})
     answer = connection.getresponse()
     while answer.readinto(bytearray(1 << 20)):  # type: ignore[arg-type]
         pass
@@ -226,53 +266,33 @@ def ways(folder: Path, shared: Node, own: Node, rounds: int) -> dict[str, Any]:
     apart, _ = own.start()
     state = shared.driver._dir(plain.ref).agent_state()
     assert state is not None
-    issued = authority.ensure(folder / "tls")
-    gateway_port = free_port()
     base = own.home / "local"
-    (base / PORTAL_SOCKET).parent.mkdir(parents=True, exist_ok=True)
-    config = caddy_config(
-        listen=f"127.0.0.1:{gateway_port}",
-        certificates=issued.node,
-        portal_url="http://127.0.0.1:9",
-        storage=folder / "caddy",
-    )
-    (folder / "gateway.json").write_text(config)
-    gateway = [str(find_binaries().caddy), "run", "--config", str(folder / "gateway.json")]
-    bare = traefik(folder, "bare", {"servers": [{"url": f"http://127.0.0.1:{state.port}"}]}, {})
-    transport = {
-        "serverName": NODE_NAME,
-        "rootCAs": [str(issued.front.authority)],
-        "certificates": [{"certFile": str(issued.front.certificate), "keyFile": str(issued.front.key)}],
-        "disableHTTP2": True,
+    name = socket_name(apart.endpoint)
+    auth_port = free_port()
+    ways: dict[str, tuple[list[str], int]] = {
+        "bare Traefik": traefik(folder, f"http://127.0.0.1:{state.port}"),
+        "socket": front_door(folder, base, 0, name),
+        "front door": front_door(folder, base, auth_port, name),
     }
-    whole = traefik(
-        folder,
-        "whole",
-        {
-            "servers": [{"url": f"https://127.0.0.1:{gateway_port}"}],
-            "serversTransport": "nodes",
-            "headers": {SOCKET_HEADER: socket_name(apart.endpoint)},
-        },
-        {"serversTransports": {"nodes": transport}},
-    )
-    small: dict[str, list[float]] = {"bare": [], "whole": []}
-    large: dict[str, list[float]] = {"bare": [], "whole": []}
+    small: dict[str, list[float]] = {way: [] for way in ways}
+    large: dict[str, list[float]] = {way: [] for way in ways}
+    pids: dict[str, int] = {}
     with contextlib.ExitStack() as up:
-        caddy_pid = up.enter_context(server(gateway, base, gateway_port))
-        for command, port in (bare, whole):
-            up.enter_context(server(command, folder, port))
+        up.enter_context(server([sys.executable, "-c", AUTH, str(auth_port), name], folder, auth_port))
+        for way, (command, port) in ways.items():
+            pids[way] = up.enter_context(server(command, folder if way == "bare Traefik" else base, port))
         for _ in range(rounds):
-            for name, (_, port) in (("bare", bare), ("whole", whole)):
+            for way, (_, port) in ways.items():
                 small_ms(port, 200)
-                small[name] += small_ms(port, 2000)
-                large[name].append(large_mib_s(port))
+                small[way] += small_ms(port, 2000)
+                large[way].append(large_mib_s(port))
         return {
-            "small_median_ms": {name: round(statistics.median(taken), 3) for name, taken in small.items()},
+            "small_median_ms": {way: round(statistics.median(taken), 3) for way, taken in small.items()},
             "small_p99_ms": {
-                name: round(sorted(taken)[len(taken) * 99 // 100], 3) for name, taken in small.items()
+                way: round(sorted(taken)[len(taken) * 99 // 100], 3) for way, taken in small.items()
             },
-            "large_mib_s": {name: round(statistics.median(taken)) for name, taken in large.items()},
-            "gateway_mib": round(pss_mib([caddy_pid]), 1),
+            "large_mib_s": {way: round(statistics.median(taken)) for way, taken in large.items()},
+            "memory_mib": {way: round(pss_mib([pid]), 1) for way, pid in pids.items()},
         }
 
 
