@@ -29,6 +29,7 @@ from portal.inventory.domain_events import (
     CapacityFreed,
     DeviceUncordoned,
     InventoryApplied,
+    NodeForgotten,
     NodesChanged,
     NodeUncordoned,
 )
@@ -40,7 +41,7 @@ from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.scim import services as scim
-from portal.workspaces import homes, notices
+from portal.workspaces import home_places, homes, notices
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
     AllocationsReleased,
@@ -84,6 +85,7 @@ def connect() -> None:
     on_commit(InventoryApplied, lost_devices.end_all, results.inventory_applied)
     on_commit(NodeUncordoned, drains.node_uncordoned)
     on_commit(DeviceUncordoned, drains.device_uncordoned)
+    in_transaction(NodeForgotten, home_places.node_forgotten)
     in_transaction(CapacityFreed, request_cycle)
     in_transaction(CapacityChanged, snapshot_feed.capacity_changed)
     on_commit(CapacityChanged, pushing.capacity_changed)

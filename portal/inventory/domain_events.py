@@ -41,6 +41,13 @@ class NodeUncordoned(DomainEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeForgotten(DomainEvent):
+    """What is left of a machine that has gone is removed."""
+
+    node_id: UUID
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceUncordoned(DomainEvent):
     """A device is back in placement."""
 

@@ -31,6 +31,7 @@ from portal.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
     InventoryApplied,
+    NodeForgotten,
     NodesChanged,
     NodeUncordoned,
 )
@@ -297,6 +298,7 @@ def forget_node(*, actor: User | SystemActor, pool: Pool, name: str) -> None:
     node = Node.objects.filter(pool=pool, name=name, retired=True).first()
     if node is None:
         return
+    emit(NodeForgotten(node.pk))
     with suppress(ProtectedError):
         node.delete()
     emit(CapacityChanged())

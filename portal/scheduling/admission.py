@@ -34,7 +34,9 @@ from portal.scheduling.snapshot import (
     PendingWorkload,
     choose_variant,
 )
+from portal.workspaces import home_places
 from portal.workspaces.domain_events import WorkspaceRequested
+from portal.workspaces.home_places import NOWHERE, Homes
 from provisioning.types import Placement
 
 REQUEST = "request"
@@ -113,7 +115,7 @@ def assess(
     Without a team only the pools are looked at, as an operator does. `resources` is what a workspace
     keeps of its flavor as it was.
     """
-    wanted = Wanted(template, flavor, team, actor, resources, priority, expected_s)
+    wanted = Wanted(template, flavor, team, actor, resources, priority, expected_s, _homes(actor, team))
     with snapshot_cache.previews.use() as snapshot:
         return assess_on(snapshot, wanted)
 
@@ -130,10 +132,15 @@ def assess_many(
     with snapshot_cache.previews.use() as snapshot:
         if team is not None:
             decision.foresee(snapshot)
+        homes = _homes(actor, team)
         return [
-            assess_on(snapshot, Wanted(template, flavor, team, actor, expected_s=expected_s))
+            assess_on(snapshot, Wanted(template, flavor, team, actor, expected_s=expected_s, homes=homes))
             for flavor in flavors
         ]
+
+
+def _homes(actor: User | None, team: Team | None) -> Homes:
+    return home_places.of_user(actor.pk, team.pk) if actor is not None and team is not None else NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,7 @@ class Wanted:
     resources: Mapping[str, Any] | None = None
     priority: int = 0
     expected_s: int | None = None
+    homes: Homes = field(default_factory=dict)
 
     def workload(self, team: Team, now: datetime, placement_request: PlacementRequest) -> model.Workload:
         """The workload of the workspace that is made of it, but for its id and amounts."""
@@ -211,7 +219,9 @@ def _placement_request(snapshot: ClusterSnapshot, wanted: Wanted) -> PlacementRe
     candidates = candidate_pools(wanted.flavor, snapshot.pools)
     if not candidates:
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_ENABLED_POOL))
-    found = snapshot.placement_requests.of(wanted.template, wanted.flavor, wanted.resources)
+    found = snapshot.placement_requests.of(
+        wanted.template, wanted.flavor, wanted.resources, homes=wanted.homes
+    )  # fmt: skip
     if not found.possible:
         return _impossible(found, candidates)
     return found
@@ -335,7 +345,12 @@ def admit(event: WorkspaceRequested) -> None:
     """
     workspace = event.workspace
     wanted = Wanted(
-        workspace.template, workspace.flavor, workspace.team, workspace.owner, workspace.resources
+        workspace.template,
+        workspace.flavor,
+        workspace.team,
+        workspace.owner,
+        workspace.resources,
+        homes=_homes(workspace.owner, workspace.team),
     )
     with snapshot_cache.previews.use() as snapshot:
         verdict = _refusal(snapshot, wanted)

@@ -27,6 +27,7 @@ from portal.scheduling.engine.placement.engine import DEFAULT_MIX, Cluster, Requ
 from portal.scheduling.engine.placement.mig import layout_of
 from portal.scheduling.engine.placement.mig_layouts import Geometry, told
 from portal.scheduling.engine.placement.types import (
+    HOME_LABEL,
     DeviceCapacity,
     NodeCapacity,
     NodeReason,
@@ -35,6 +36,7 @@ from portal.scheduling.engine.placement.types import (
     TemplateRequest,
     Version,
 )
+from portal.workspaces import home_places
 from provisioning.types import (
     WHOLE_DEVICE_MILLI,
     DeviceGrant,
@@ -311,12 +313,19 @@ def _node(
         free_disk_mib=node.disk_mib - used[2],
         devices=tuple(devices),
         unusable=Reason(code) if code is not None else None,
-        labels=tuple(sorted(node.labels.items())),
+        labels=_labels(node, pool),
         provides=tuple(node.provides),
         software=software,
         rack=node.rack,
         block=node.block,
     )
+
+
+def _labels(node: Node, pool: Pool) -> tuple[tuple[str, str], ...]:
+    """What the node says of itself, and by our word that homes lie there; nobody else's homes are drawn."""
+    said = [(name, value) for name, value in node.labels.items() if name != HOME_LABEL]
+    own = [(HOME_LABEL, node.name)] if home_places.are_apart(pool) else []
+    return tuple(sorted([*said, *own]))
 
 
 def totals(pools: Iterable[PoolNodes]) -> dict[str, int]:

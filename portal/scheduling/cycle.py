@@ -31,6 +31,7 @@ from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import Outlook
 from portal.scheduling.models import QueueState
 from portal.scheduling.snapshot import ClusterSnapshot
+from portal.workspaces import home_places
 from portal.workspaces.domain_events import WorkspaceQueued
 from portal.workspaces.lifecycle import DesiredState, PreemptionCause, State
 from portal.workspaces.models import Preemption, QueueEntry, Workspace
@@ -210,8 +211,23 @@ def _start(snapshot: ClusterSnapshot, names: Sequence[str]) -> list[str]:
             pool, placement = snapshot.placer.place_of(name)
             amounts = snapshot.scheduler.pending.items[name].amounts
             starts.append(launches.Start(rows[name], pool.pool, placement, amounts))
+    starts = _with_their_homes(starts)
     launches.begin(starts, snapshot.now)
     return [str(each.workspace.pk) for each in starts]
+
+
+def _with_their_homes(starts: list[launches.Start]) -> list[launches.Start]:
+    """Those that go to where their user's home is, which is noted where it is the first.
+
+    What waits of the same users is looked at anew: until now it could go anywhere.
+    """
+    one_node = [each for each in starts if len(each.placement.nodes) == 1]
+    elsewhere = home_places.settle(
+        [(each.workspace, each.pool, each.placement.nodes[0].node) for each in one_node]
+    )
+    if elsewhere:
+        snapshot_feed.workloads(elsewhere)
+    return [each for each in starts if each.workspace.pk not in elsewhere]
 
 
 def _preempt(snapshot: ClusterSnapshot, victims: Sequence[model.Victim]) -> list[UUID]:

@@ -18,8 +18,9 @@ from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.quotas import resources
 from portal.scheduling.capacity import PoolNodes
-from portal.scheduling.engine.placement.types import NodeReason, SoftwareRequirements
+from portal.scheduling.engine.placement.types import HOME_LABEL, NodeReason, SoftwareRequirements
 from portal.scheduling.software_requirements import requirements_of
+from portal.workspaces.home_places import NOWHERE, Homes, are_apart
 from provisioning import messages
 from provisioning.errors import ProvisioningError
 from provisioning.registry import driver_for
@@ -79,20 +80,39 @@ class PlacementRequests:
     def __init__(self, pools: Mapping[UUID, PoolNodes]) -> None:
         self._pools = pools
         self._refusals: dict[tuple[UUID, UUID, ResourceRequest], str] = {}
-        self._known: dict[tuple[UUID, UUID, ResourceRequest], PlacementRequest] = {}
+        self._known: dict[tuple[UUID, UUID, ResourceRequest, str], PlacementRequest] = {}
 
     def of(
-        self, template: Template, flavor: Flavor, data: Mapping[str, Any] | None = None
+        self,
+        template: Template,
+        flavor: Flavor,
+        data: Mapping[str, Any] | None = None,
+        *,
+        homes: Homes = NOWHERE,
     ) -> PlacementRequest:
-        """The request of a flavor, or the one that is kept with a workspace (`data`)."""
+        """The request of a flavor, or the one that is kept with a workspace (`data`).
+
+        `homes` says where the home of its user lies: it goes there and nowhere else.
+        """
         request = request_of(flavor.as_request() if data is None else data)
-        key = (template.pk, flavor.pk, request)
+        home = self._home(flavor, homes) if homes and request.nodes == 1 else ""
+        key = (template.pk, flavor.pk, request, home)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._new(template, flavor, request)
+            found = self._known[key] = self._new(template, flavor, request, home)
         return found
 
-    def _new(self, template: Template, flavor: Flavor, request: ResourceRequest) -> PlacementRequest:
+    def _home(self, flavor: Flavor, homes: Homes) -> str:
+        """The node that has the home, of those on which the flavor may start; empty where none has."""
+        for each in candidate_pools(flavor, self._pools):
+            node = homes.get(each.pool.pk, "")
+            if node and are_apart(each.pool):
+                return node
+        return ""
+
+    def _new(
+        self, template: Template, flavor: Flavor, request: ResourceRequest, home: str
+    ) -> PlacementRequest:
         pools, refusals = [], []
         for each in candidate_pools(flavor, self._pools):
             refusal = self._refused(each.pool, template, request)
@@ -101,6 +121,8 @@ class PlacementRequests:
                 refusals.append((each.pool.name, reason))
             else:
                 pools.append(each)
+        if home:
+            request = replace(request, labels=(*request.labels, (HOME_LABEL, home)))
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))
         software = requirements_of(template, request.accelerators)
         return PlacementRequest(template, request, tuple(pools), variants, software, tuple(refusals))

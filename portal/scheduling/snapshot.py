@@ -35,6 +35,7 @@ from portal.scheduling.engine.scheduler import Scheduler
 from portal.scheduling.models import SnapshotChange
 from portal.scheduling.placement_request import PlacementRequest, PlacementRequests, Variant, request_of
 from portal.scheduling.placer import PoolPlacer
+from portal.workspaces import home_places
 from portal.workspaces.lifecycle import DesiredState, State
 from portal.workspaces.models import Workspace
 
@@ -273,7 +274,7 @@ def pending_workloads(
     waiting = Workspace.objects.filter(which or Q(), state=State.PENDING, desired_state=DesiredState.RUNNING)
     for next_reconcile_at, *row in waiting.values_list(
         "next_reconcile_at", "pk", "team__slug", "owner_id", "template_id", "flavor_id", "resources",
-        "priority", "requested_at", "expected_s", "preemptible", "queue_entry__nominated",
+        "team_id", "priority", "requested_at", "expected_s", "preemptible", "queue_entry__nominated",
         "queue_entry__reservation_seq", "queue_entry__preemption_count", "loses_work",
     ):  # fmt: skip
         if next_reconcile_at is not None and next_reconcile_at > now:
@@ -282,10 +283,13 @@ def pending_workloads(
             rows.append(row)
     templates = Template.objects.in_bulk({row[3] for row in rows})
     flavors = Flavor.objects.select_related("pool").in_bulk({row[4] for row in rows})
-    for pk, team, owner, template, flavor, data, priority, requested, expected, *rest in rows:
+    homes = home_places.of_users([(row[2], row[6]) for row in rows])
+    for pk, team, owner, template, flavor, data, team_id, priority, requested, expected, *rest in rows:
         preemptible, nominated, reservation_seq, preempted, loses_work = rest
         try:
-            placement_request = placement_requests.of(templates[template], flavors[flavor], data)
+            placement_request = placement_requests.of(
+                templates[template], flavors[flavor], data, homes=homes.get((owner, team_id), {})
+            )
         except ValueError:
             # One broken row must not keep the others waiting; it backs off on its own.
             log.exception("the request of workspace %s cannot be read", pk)

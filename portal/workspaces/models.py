@@ -258,6 +258,24 @@ class HomeDeletion(models.Model):
         return f"deletion of the home of {self.user_id} in {self.team_id} on {self.node_id}"
 
 
+class HomePlace(models.Model):
+    """The node of a pool on which the home of a user in a team lies, where its nodes keep homes apart."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    team = models.ForeignKey("accounts.Team", on_delete=models.CASCADE, related_name="+")
+    pool = models.ForeignKey("inventory.Pool", on_delete=models.CASCADE, related_name="+")
+    node = models.ForeignKey("inventory.Node", on_delete=models.CASCADE, related_name="+")
+    since = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "team", "pool"], name="home_place_unique"),
+        ]
+
+    def __str__(self) -> str:
+        return f"home of {self.user_id} in {self.team_id} on {self.node_id}"
+
+
 class HomeUsage(models.Model):
     """What the home of a user in a team takes on a node's disk, as the node has measured it.
 

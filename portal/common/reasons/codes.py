@@ -33,6 +33,7 @@ class PlacementCode(StrEnum):
     DEVICE_CHECKING = "device_checking"
     PARENT_UNUSABLE = "parent_unusable"
     LABEL_MISSING = "label_missing"
+    HOME_ELSEWHERE = "home_elsewhere"
     FEATURE_MISSING = "feature_missing"
     CUDA_TOO_OLD = "cuda_too_old"
     COMPUTE_CAPABILITY_TOO_LOW = "compute_capability_too_low"
@@ -59,6 +60,7 @@ MAY_PASS = frozenset(
 NOT_SUITED = frozenset(
     {
         PlacementCode.LABEL_MISSING,
+        PlacementCode.HOME_ELSEWHERE,
         PlacementCode.FEATURE_MISSING,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,

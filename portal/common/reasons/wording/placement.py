@@ -110,6 +110,9 @@ TEXTS: dict[StrEnum, Text] = {
     PlacementCode.DEVICE_CHECKING: Text(_("is being checked")),
     PlacementCode.PARENT_UNUSABLE: Text(_("its GPU is out: %(parent)s"), prepare=_parent),
     PlacementCode.LABEL_MISSING: Text(_("lacks the label %(name)s=%(value)s")),
+    PlacementCode.HOME_ELSEWHERE: Text(
+        _("is not where your home folder is"), _("Choose a size that %(node)s has, or wait until it is free.")
+    ),
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
     PlacementCode.CUDA_TOO_OLD: Text(_("lacks CUDA %(version)s or newer"), prepare=_version),
     PlacementCode.COMPUTE_CAPABILITY_TOO_LOW: Text(
@@ -156,6 +159,7 @@ _PREDICATES = frozenset(
         PlacementCode.POOL_UNREACHABLE,
         PlacementCode.POOL_DISABLED,
         PlacementCode.LABEL_MISSING,
+        PlacementCode.HOME_ELSEWHERE,
         PlacementCode.FEATURE_MISSING,
         PlacementCode.CUDA_TOO_OLD,
         PlacementCode.COMPUTE_CAPABILITY_TOO_LOW,

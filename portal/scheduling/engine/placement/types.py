@@ -59,6 +59,10 @@ class NodeSoftware:
         )
 
 
+HOME_LABEL = "berth:home"
+"""A label that a node has with its own name, where its pool keeps homes apart; no inventory gives it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TemplateRequest(ResourceRequest):
     """A request with the software that its template needs of each node."""

@@ -1,0 +1,161 @@
+"""A workspace goes to the node that has its user's home; the preview and the queue say the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.catalog import selectors
+from portal.common.actors import SYSTEM
+from portal.inventory import services as inventory
+from portal.inventory.models import Allocation, Node, Pool
+from portal.scheduling import admission, cycle, snapshot_cache
+from portal.workspaces import home_places
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import HomePlace, Workspace
+from tests.factories import MembershipFactory, TeamFactory, local_pool_with, node_info
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def pool(catalog: None) -> Pool:
+    """Two machines of the same size, of which none has a home yet."""
+    return local_pool_with(node_info("gpu-a"), node_info("gpu-b"))
+
+
+def place_of(workspace: Workspace) -> str:
+    return (
+        Allocation.objects.filter(workspace=workspace).order_by("-pk").values_list("node__name", flat=True)[0]
+    )
+
+
+def fill(pool: Pool, name: str) -> None:
+    """Nothing else fits there."""
+    Node.objects.filter(pool=pool, name=name).update(cpu_milli=0)
+    inventory.emit(inventory.CapacityChanged())
+
+
+def preview(team, user):
+    return admission.assess(
+        template=selectors.template_by_slug("jupyterlab"),
+        flavor=selectors.flavor_by_slug("cpu-small"),
+        team=team,
+        actor=user,
+    )
+
+
+def test_the_first_start_says_where_the_home_is_and_later_ones_go_there(pool, make, alice, team, sent):
+    first = make(alice)
+    home = HomePlace.objects.get()
+    assert (home.user, home.team, home.node.name) == (alice, team, place_of(first))
+    for _ in range(3):
+        assert place_of(make(alice)) == home.node.name
+    assert HomePlace.objects.count() == 1
+
+
+def test_other_people_and_other_teams_have_homes_of_their_own(pool, make, alice, bob, team, sent):
+    first = place_of(make(alice))
+    other = ({"gpu-a", "gpu-b"} - {first}).pop()
+    fill(pool, first)
+    assert place_of(make(bob)) == other
+    second_team = TeamFactory()
+    MembershipFactory(team=second_team, user=alice)
+    snapshot_cache.forget()
+    assert place_of(make(alice, team=second_team)) == other
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code"),
+    [
+        ({"online": False}, "node_offline"),
+        ({"cordoned": True}, "node_cordoned"),
+        ({"online": False, "cordoned": True, "retired": True}, "node_offline"),
+    ],
+)
+def test_where_the_home_cannot_take_it_it_waits_and_the_reason_says_so(
+    pool, make, alice, team, sent, trouble, code
+):
+    home = place_of(make(alice))
+    Node.objects.filter(pool=pool, name=home).update(**trouble)
+    inventory.emit(inventory.CapacityChanged())
+    snapshot_cache.forget()
+    verdict = preview(team, alice)
+    assert verdict.outcome.value != "fits_now"
+    reasons = {node: reason.code.value for node, reason in verdict.reasons}
+    assert reasons[home] == code
+    assert set(reasons.values()) == {code, "home_elsewhere"}
+    assert verdict.reason.params["node"] == home, "the reason that is shown is that of the home's node"
+    waiting = make(alice)
+    waiting.refresh_from_db()
+    assert waiting.state == State.PENDING
+    Node.objects.filter(pool=pool, name=home).update(online=True, cordoned=False, retired=False)
+    inventory.emit(inventory.CapacityChanged())
+    snapshot_cache.forget()
+    cycle.run()
+    assert place_of(waiting) == home
+
+
+def test_a_full_node_is_waited_for(pool, make, alice, bob, team, sent):
+    home = place_of(make(alice))
+    used = Allocation.objects.get()
+    Allocation.objects.filter(pk=used.pk).update(cpu_milli=8000)
+    inventory.emit(inventory.CapacityChanged())
+    snapshot_cache.forget()
+    verdict = preview(team, alice)
+    assert verdict.outcome.value == "queued"
+    assert dict(verdict.reasons)[home].code.value == "cpu_short"
+    assert preview(team, bob).outcome.value == "fits_now"
+
+
+def test_machines_that_share_homes_take_everybody(pool, make, alice, team, sent):
+    Pool.objects.filter(pk=pool.pk).update(config={**pool.config, "homes_shared": True})
+    first = place_of(make(alice))
+    assert not HomePlace.objects.exists()
+    fill(pool, first)
+    snapshot_cache.forget()
+    assert place_of(make(alice)) != first
+
+
+def test_two_first_starts_decided_together_do_not_part_a_home(pool, make, alice, sent, monkeypatch):
+    """Both wait without a home, each for a machine of its own; one decision places them."""
+    Node.objects.filter(pool=pool).update(cordoned=True)
+    inventory.emit(inventory.CapacityChanged())
+    pair = [make(alice), make(alice)]
+    need = Workspace.objects.get(pk=pair[0].pk).request.cpu_milli
+    Node.objects.filter(pool=pool).update(cordoned=False, cpu_milli=need)
+    inventory.emit(inventory.CapacityChanged())
+    cycle.run()
+    assert Allocation.objects.count() == 1 and HomePlace.objects.count() == 1
+    Node.objects.filter(pool=pool).update(cpu_milli=2 * need)
+    inventory.emit(inventory.CapacityChanged())
+    cycle.run()
+    assert {place_of(each) for each in pair} == {HomePlace.objects.get().node.name}
+
+
+def test_a_node_that_claims_homes_draws_nobody(pool, make, alice, team, sent):
+    home = place_of(make(alice))
+    evil = ({"gpu-a", "gpu-b"} - {home}).pop()
+    Node.objects.filter(pool=pool, name=evil).update(labels={"berth:home": home})
+    Node.objects.filter(pool=pool, name=home).update(cordoned=True)
+    inventory.emit(inventory.CapacityChanged())
+    snapshot_cache.forget()
+    waiting = make(alice)
+    waiting.refresh_from_db()
+    assert waiting.state == State.PENDING
+
+
+def test_when_what_is_left_of_a_machine_is_removed_its_homes_are_free(pool, make, alice, sent):
+    home = place_of(make(alice))
+    inventory.retire_node(actor=SYSTEM, pool=pool, name=home, reason="gone")
+    inventory.forget_node(actor=SYSTEM, pool=pool, name=home)
+    assert not HomePlace.objects.exists()
+    snapshot_cache.forget()
+    assert place_of(make(alice)) != home
+
+
+def test_many_are_looked_up_at_once(pool, make, alice, bob, team, sent, django_assert_num_queries):
+    make(alice)
+    make(bob)
+    with django_assert_num_queries(1):
+        found = home_places.of_users([(alice.pk, team.pk), (bob.pk, team.pk)])
+    assert len(found) == 2
