@@ -35,6 +35,7 @@ from portal.inventory.domain_events import (
 )
 from portal.join_requests import services as join_requests
 from portal.machines import keys as machines
+from portal.machines.domain_events import MachineEnded
 from portal.quota_requests.services import requests
 from portal.quotas.domain_events import LimitsChanged
 from portal.reservations import services as reservations
@@ -91,6 +92,7 @@ def connect() -> None:
     on_commit(CapacityChanged, pushing.capacity_changed)
     in_transaction(NodesChanged, snapshot_feed.nodes_changed)
     on_commit(NodesChanged, pushing.capacity_changed)
+    on_commit(MachineEnded, publishing.machine_ended)
     # workspaces
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)

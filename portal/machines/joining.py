@@ -17,6 +17,7 @@ from django.utils import timezone
 from msgspec import Meta
 
 from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, NotAllowed, PortalError, StateConflict, Unavailable
 from portal.common.reasons.codes import MachineCode
 from portal.common.reasons.reason import Reason
@@ -28,6 +29,7 @@ from portal.inventory import services as inventory
 from portal.inventory.models import Node, PlacementLock
 from portal.machines import redis_rules, redis_users, tokens
 from portal.machines.certificates import FRONT_NAME, PORTAL_NAME, Authority, BadRequest, NoAuthority, Signed
+from portal.machines.domain_events import MachineEnded
 from portal.machines.models import JoinToken, Machine, MachineState
 from provisioning import signing
 from provisioning.version import VERSION, agrees
@@ -35,7 +37,7 @@ from provisioning.version import VERSION, agrees
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 CLOCK_MAX_OFF_S = 60.0
 OVERLAP = timedelta(minutes=10)
-HEX = r"^[0-9a-f]*$"
+ADDRESS = r"^([0-9A-Za-z]([0-9A-Za-z.-]*[0-9A-Za-z])?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)?$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Join:
     clock: Annotated[float, Meta(ge=0, le=1e11)]
     machine_id: Annotated[str, Meta(min_length=16, max_length=128, pattern=r"^[0-9A-Za-z-]+$")]
     instance: Annotated[str, Meta(min_length=16, max_length=128, pattern=r"^[0-9A-Za-z-]+$")]
-    address: Annotated[str, Meta(max_length=255, pattern=r"^[0-9A-Za-z.:-]*$")] = ""
+    address: Annotated[str, Meta(max_length=253, pattern=ADDRESS)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,7 @@ def end(machine: Machine, state: MachineState, *, reason: str) -> None:
     machine.save()
     inventory.retire_node(actor=SYSTEM, pool=machine.pool, name=machine.name, reason=reason)
     transaction.on_commit(partial(redis_users.sync, [machine.name]))
+    emit(MachineEnded(machine.pool_id, machine.name))
 
 
 def _token(text: str) -> JoinToken:

@@ -65,6 +65,12 @@ def of_nodes(pool: Pool, names: Iterable[str]) -> dict[str, Machine]:
     return {each.name: each for each in with_nodes().filter(pool=pool, name__in=names)}
 
 
+def behind(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
+    """The machine on which a workspace of the pool is placed; None for the control plane's own."""
+    placed = Allocation.objects.filter(workspace=workspace_id, released_at=None).values("node__name")
+    return Machine.objects.filter(pool=pool_id, name__in=placed).first()
+
+
 def comes_from_revoked(request: HttpRequest) -> bool:
     """Whether a request came through the nodes' door from a machine that is not believed any more."""
     if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):

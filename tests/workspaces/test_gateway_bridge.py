@@ -254,7 +254,8 @@ def test_an_auditors_token_opens_nothing(running, alice):
 
 
 def test_what_is_missing_in_redis_is_found_in_the_database(running, alice, django_assert_num_queries):
-    with django_assert_num_queries(1):
+    # The workspace, and the machine behind it.
+    with django_assert_num_queries(2):
         view = publishing.resolve(running.external_name)
     assert view == publishing.view_of(running)
     assert publishing.resolve("ws-" + "0" * 32) is None

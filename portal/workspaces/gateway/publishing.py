@@ -9,7 +9,7 @@ import logging
 
 import redis
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from portal.accounts.domain_events import SignedOut, UserDeactivated
 from portal.accounts.models import ApiToken, User
@@ -23,6 +23,9 @@ from portal.common.scopes import Scope
 from portal.events import live
 from portal.events import services as events
 from portal.events.kinds import AuditKind
+from portal.machines import selectors as machines
+from portal.machines.domain_events import MachineEnded
+from portal.machines.models import MachineState
 from portal.workspaces import policies
 from portal.workspaces.domain_events import EndpointChanged, StateChanged
 from portal.workspaces.gateway import tickets, workspace_views
@@ -53,6 +56,13 @@ def upstream_headers(workspace: Workspace) -> dict[str, str]:
 
 def view_of(workspace: Workspace) -> WorkspaceView:
     socket = socket_of(workspace)
+    machine = machines.behind(workspace.pk, workspace.pool_id) if workspace.state in STARTED else None
+    if machine is not None and machine.state != MachineState.ACTIVE:
+        # Nobody is sent to a machine that is not believed any more.
+        socket = ""
+    elsewhere = machine if socket else None
+    # An address of another machine's choosing may be one of this machine's own services.
+    named = "" if socket or machine is not None else workspace.endpoint
     return WorkspaceView(
         external_name=workspace.external_name,
         name=workspace.name,
@@ -62,7 +72,9 @@ def view_of(workspace: Workspace) -> WorkspaceView:
         upstream_headers=upstream_headers(workspace),
         simulated=workspace.simulated,
         socket=socket,
-        endpoint="" if socket or host_and_port(workspace.endpoint) is None else workspace.endpoint,
+        gateway=elsewhere.gateway if elsewhere else "",
+        node=elsewhere.name if elsewhere else "",
+        endpoint="" if host_and_port(named) is None else named,
         service_workers=workspace.template.service_workers,
         revision=int(workspace.state_since.timestamp() * 1000),
     )
@@ -77,6 +89,13 @@ def socket_of(workspace: Workspace) -> str:
 def state_changed(event: StateChanged) -> None:
     """Every change of state is published, so that nobody is sent to an app that is ending."""
     for workspace in event.workspaces:
+        publish(workspace)
+
+
+def machine_ended(event: MachineEnded) -> None:
+    """What is placed on a machine that is not believed any more is entered no more, at once."""
+    there = Q(allocations__node__name=event.name, allocations__released_at=None)
+    for workspace in _shown().filter(there, pool=event.pool_id, state__in=STARTED).distinct():
         publish(workspace)
 
 

@@ -1,0 +1,74 @@
+"""Where a workspace on another machine is entered, and that nobody is sent to one that was revoked."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from portal.inventory.models import Allocation, Node
+from portal.machines import services
+from portal.machines.models import Machine
+from portal.workspaces.gateway import publishing
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.endpoints import socket_endpoint
+from provisioning.types import WorkspaceRef
+from tests.factories import MachineFactory, WorkspaceFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def workspace(local_pool, alice, team) -> Workspace:
+    """Runs on gpu-07, which is another machine."""
+    MachineFactory(pool=local_pool, name="gpu-07", gateway_host="10.0.0.7", gateway_port=8646)
+    node = Node.objects.create(pool=local_pool, name="gpu-07", online=True)
+    return running_on(node, alice, team)
+
+
+def running_on(node, owner, team) -> Workspace:
+    found = WorkspaceFactory(owner=owner, team=team, pool=node.pool, state=State.RUNNING, generation=3)
+    found.endpoint = socket_endpoint(WorkspaceRef(str(found.pk), 3))
+    found.save(update_fields=["endpoint"])
+    Allocation.objects.create(
+        workspace=found, node=node, generation=3, cpu_milli=1, memory_mib=1, granted_at=timezone.now()
+    )
+    return found
+
+
+def test_it_is_entered_at_the_gateway_of_its_machine(workspace):
+    view = publishing.view_of(workspace)
+    assert view.socket == f"{workspace.external_name}.3"
+    assert (view.gateway, view.node, view.endpoint) == ("10.0.0.7:8646", "gpu-07", "")
+    Machine.objects.update(gateway_host="fd00::7")
+    assert publishing.view_of(workspace).gateway == "[fd00::7]:8646"
+
+
+def test_on_this_machine_there_is_no_gateway(workspace, local_pool, alice, team):
+    own = running_on(Node.objects.get(pool=local_pool, name="node-1"), alice, team)
+    view = publishing.view_of(own)
+    assert view.socket and (view.gateway, view.node) == ("", "")
+
+
+def test_nobody_is_sent_to_a_machine_that_was_revoked(workspace, olga, monkeypatch):
+    put = []
+    monkeypatch.setattr(publishing.workspace_views, "put", lambda _redis, view: put.append(view))
+    services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
+    assert [(view.external_name, view.socket, view.gateway) for view in put] == [
+        (workspace.external_name, "", "")
+    ]
+    assert publishing.view_of(workspace).endpoint == ""
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:8001", "http://10.0.0.9:80", "node:ws-x.1"])
+def test_another_machine_names_no_address_that_the_front_door_asks(workspace, endpoint):
+    """Its services could be the portal's own, on loopback."""
+    workspace.endpoint = endpoint
+    view = publishing.view_of(workspace)
+    assert (view.socket, view.gateway, view.endpoint) == ("", "", "")
+
+
+def test_one_question_to_the_database_more(workspace, django_assert_num_queries):
+    found = publishing._by_external_name(workspace.external_name)
+    with django_assert_num_queries(1):
+        publishing.view_of(found)
