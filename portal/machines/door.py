@@ -55,17 +55,16 @@ def caddy_config(
     processes, `storage` a folder of Caddy's own.
     """
     subject = "{http.request.tls.client.subject}"
-    own = {
-        DOOR_HEADER: [token_of(gateway_secret)],
-        # By this the portal believes the address that the door adds to X-Forwarded-For.
-        front_door.TOKEN_HEADER: [front_door.token_of(gateway_secret)],
-    }
+    own = {DOOR_HEADER: [token_of(gateway_secret)]}
+    # By this the portal believes the address that the door adds to X-Forwarded-For, and answers no agent.
+    believed = {front_door.TOKEN_HEADER: [front_door.token_of(gateway_secret)]}
     node = {NODE_HEADER: ["{http.regexp.node.1}"], SERIAL_HEADER: ["{http.request.tls.client.serial}"]}
 
-    def to_portal(max_body: int, *, of_node: bool) -> list[dict[str, Any]]:
+    def to_portal(max_body: int, *, of_node: bool, of_agent: bool = False) -> list[dict[str, Any]]:
+        said = {**own, **({} if of_agent else believed), **(node if of_node else {})}
         request = {
-            "set": {**own, **(node if of_node else {}), "Host": ["{http.reverse_proxy.upstream.hostport}"]},
-            "delete": [front_door.PROXY_HEADER, *(() if of_node else node)],
+            "set": {**said, "Host": ["{http.reverse_proxy.upstream.hostport}"]},
+            "delete": [front_door.PROXY_HEADER, *(each for each in (*believed, *node) if each not in said)],
         }
         return [
             {"handler": "request_body", "max_size": max_body},
@@ -88,7 +87,8 @@ def caddy_config(
     for pattern, max_body in ((OWN_PATHS, MAX_NODE_BODY), (AGENT_PATHS, MAX_AGENT_BODY)):
         is_node = {subject: {"name": "node", "pattern": "^CN=node:([a-z0-9-]{1,63})$"}}
         match = {"method": ["POST"], "path_regexp": {"pattern": pattern}, "vars_regexp": is_node}
-        routes.append({"match": [match], "handle": to_portal(max_body, of_node=True), "terminal": True})
+        handle = to_portal(max_body, of_node=True, of_agent=pattern == AGENT_PATHS)
+        routes.append({"match": [match], "handle": handle, "terminal": True})
     return json.dumps(_config(routes, listen, authority, certificate, key, storage), indent=2) + "\n"
 
 

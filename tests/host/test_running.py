@@ -282,8 +282,8 @@ def test_only_the_front_door_enters_workspaces(
 
     try:
         assert ask(authority) == (200, b"the app")
-        assert ask(authority, "node:a", "a.node.berth.internal") == (502, b"")
-        assert ask(authority, "node:b", "b.node.berth.internal") == (502, b"")
+        assert ask(authority, "node:a", "a.node.berth.internal") == (403, b"")
+        assert ask(authority, "node:b", "b.node.berth.internal") == (403, b"")
         for signer in (None, Authority()):
             with pytest.raises(OSError):
                 ask(signer)
