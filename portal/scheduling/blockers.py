@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, Rule
+from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, PlacementCode, Rule
 from portal.common.reasons.reason import Reason
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
 from portal.scheduling.engine.placement.types import NodeReason
@@ -65,10 +65,11 @@ def node_reasons(placement_request: PlacementRequest) -> NodeReasons:
 
 
 def first_node(reasons: Sequence[NodeReason]) -> dict[str, Any]:
-    """The params that name one node's reason: if possible of one that has what is asked for."""
+    """The params that name one node's reason: if possible of one that has what is asked for, or the home."""
     if not reasons:
         return {"node": "", "node_reason": None, "more_nodes": 0}
-    node, reason = next((each for each in reasons if each[1].code not in NOT_SUITED), reasons[0])
+    at_home = next((each for each in reasons if each[1].code != PlacementCode.HOME_ELSEWHERE), reasons[0])
+    node, reason = next((each for each in reasons if each[1].code not in NOT_SUITED), at_home)
     return {"node": node, "node_reason": reason.as_json(), "more_nodes": len(reasons) - 1}
 
 

@@ -288,6 +288,8 @@ def _node(
     code: PlacementCode | None = None
     if not pool.enabled:
         code = PlacementCode.POOL_DISABLED
+    elif node.retired:
+        code = PlacementCode.NODE_RETIRED
     elif not node.online:
         code = PlacementCode.NODE_OFFLINE
     elif node.cordoned:

@@ -26,6 +26,7 @@ class PlacementCode(StrEnum):
     NODE_OFFLINE = "node_offline"
     NODE_CORDONED = "node_cordoned"
     NODE_OVERCOMMITTED = "node_overcommitted"
+    NODE_RETIRED = "node_retired"
     POOL_UNREACHABLE = "pool_unreachable"
     POOL_DISABLED = "pool_disabled"
     DEVICE_CORDONED = "device_cordoned"
@@ -59,6 +60,7 @@ MAY_PASS = frozenset(
 """Why a node takes nothing now though it may later, by itself or by an operator."""
 NOT_SUITED = frozenset(
     {
+        PlacementCode.NODE_RETIRED,
         PlacementCode.LABEL_MISSING,
         PlacementCode.HOME_ELSEWHERE,
         PlacementCode.FEATURE_MISSING,

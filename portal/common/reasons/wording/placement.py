@@ -102,6 +102,9 @@ def _parent(params: Params) -> Params:
 TEXTS: dict[StrEnum, Text] = {
     PlacementCode.NODE_OFFLINE: Text(_("is offline")),
     PlacementCode.NODE_CORDONED: Text(_("is cordoned by an operator")),
+    PlacementCode.NODE_RETIRED: Text(
+        _("has left, or was revoked"), _("Ask an operator what becomes of what it has.")
+    ),
     PlacementCode.NODE_OVERCOMMITTED: Text(_("has given away more than it has")),
     PlacementCode.POOL_UNREACHABLE: Text(_("cannot be reached: its pool does not answer")),
     PlacementCode.POOL_DISABLED: Text(_("is in a pool that is switched off")),
@@ -156,6 +159,7 @@ _PREDICATES = frozenset(
         PlacementCode.NODE_OFFLINE,
         PlacementCode.NODE_CORDONED,
         PlacementCode.NODE_OVERCOMMITTED,
+        PlacementCode.NODE_RETIRED,
         PlacementCode.POOL_UNREACHABLE,
         PlacementCode.POOL_DISABLED,
         PlacementCode.LABEL_MISSING,

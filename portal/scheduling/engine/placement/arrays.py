@@ -235,9 +235,10 @@ class NodeArrays:
         mask = [(not allowed or model in allowed) and memory >= memory_mib for memory, model in self.classes]
         return np.array(mask or [False], np.bool_)
 
-    def labels_mask(self, request: ResourceRequest) -> Bools:
-        """Which combinations of traits carry the request's labels."""
-        return np.array([set(request.labels) <= set(labels) for labels, _, _ in self.traits], np.bool_)
+    def labels_mask(self, wanted: Iterable[tuple[str, str]]) -> Bools:
+        """Which combinations of traits carry all these labels."""
+        named = set(wanted)
+        return np.array([named <= set(labels) for labels, _, _ in self.traits], np.bool_)
 
     def needs_mask(self, request: ResourceRequest) -> Bools:
         """Which combinations of traits provide what the request needs."""

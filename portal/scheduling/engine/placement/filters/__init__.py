@@ -17,6 +17,7 @@ from portal.scheduling.engine.placement.filters import (
     cpu,
     devices,
     disk,
+    homes,
     labels,
     memory,
     mig,
@@ -38,7 +39,7 @@ class Filter(Protocol):
 
 
 MIG: Filter = mig
-FILTERS: tuple[Filter, ...] = (usable, labels, needs, cpu, memory, disk, devices, bonds, MIG)
+FILTERS: tuple[Filter, ...] = (homes, usable, labels, needs, cpu, memory, disk, devices, bonds, MIG)
 
 
 def applying(request: ResourceRequest) -> tuple[Filter, ...]:

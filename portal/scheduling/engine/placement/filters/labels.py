@@ -10,19 +10,21 @@ from provisioning.types import ResourceRequest
 
 
 def applies(request: ResourceRequest) -> bool:
-    return bool(request.labels)
+    return bool(_named(request))
 
 
 def mask(nodes: NodeArrays, rows: Ints, request: ResourceRequest) -> Bools:
-    return nodes.labels_mask(request)[nodes.trait[rows]]
+    return nodes.labels_mask(_named(request))[nodes.trait[rows]]
 
 
 def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
-    missing = sorted(set(request.labels) - set(node.labels))
+    missing = sorted(_named(request) - set(node.labels))
     if not missing:
         return None
-    home = next((value for name, value in missing if name == HOME_LABEL), None)
-    if home is not None:
-        return Reason(PlacementCode.HOME_ELSEWHERE, {"node": home})
     name, value = missing[0]
     return Reason(PlacementCode.LABEL_MISSING, {"name": name, "value": value})
+
+
+def _named(request: ResourceRequest) -> set[tuple[str, str]]:
+    """Its labels but for that of its home, which is a filter of its own (`homes`)."""
+    return {label for label in request.labels if label[0] != HOME_LABEL}
