@@ -1,0 +1,141 @@
+"""A second machine for tests: a network namespace beside this one, with a node of its own in it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portal.embedded.environment import ROOT
+from provisioning.drivers.local import processes as workspace_processes
+from provisioning.drivers.local.state import claimed
+from provisioning.host import membership
+from provisioning.host.folder import NodeFolder
+from provisioning.host.membership import Membership
+from provisioning.service import instance_lock, processes
+from tests import mounts
+from tests.instance import eventually
+
+GATEWAY_PORT = 8646
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Two addresses on a wire: `here` is this machine's, `there` that of the namespace `name`."""
+
+    name: str
+    here: str
+    there: str
+
+    def inside(self, *argv: str) -> list[str]:
+        """The command, run in the namespace. The rest of the machine stays as it is, control groups too."""
+        return ["nsenter", f"--net=/run/netns/{self.name}", "--", *argv]
+
+
+@contextmanager
+def network() -> Iterator[Network]:
+    """A namespace with a wire to here. Skips where that cannot be made."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("nsenter"):
+        pytest.skip("network namespaces need root and the programs ip and nsenter")
+    tag, subnet = f"{random.randrange(16**6):06x}", f"10.231.{random.randrange(256)}"
+    found = Network(f"berth-{tag}", f"{subnet}.1", f"{subnet}.2")
+    try:
+        _ip("netns", "add", found.name)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
+    try:
+        _ip("link", "add", f"bh{tag}", "type", "veth", "peer", "name", f"bn{tag}", "netns", found.name)
+        _ip("address", "add", f"{found.here}/30", "dev", f"bh{tag}")
+        _ip("link", "set", f"bh{tag}", "up")
+        there = ("-n", found.name)
+        _ip(*there, "address", "add", f"{found.there}/30", "dev", f"bn{tag}")
+        _ip(*there, "link", "set", f"bn{tag}", "up")
+        _ip(*there, "link", "set", "lo", "up")
+        _ip(*there, "route", "add", "default", "via", found.here)
+        yield found
+    finally:
+        _ip("netns", "delete", found.name)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=30)
+
+
+class SecondMachine:
+    """A machine with a folder of its own, in a network of its own: join, run, ask, hurt, end."""
+
+    def __init__(self, folder: Path, wire: Network, *, environment: Path) -> None:
+        self.wire = wire
+        self.folder = NodeFolder(folder.resolve())
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("BERTH_", "PYTEST_"))}
+        self.environ = {**kept, "BERTH_HOME": str(folder), "BERTH_NOTEBOOK_ENV": str(environment)}
+        self.log = folder.parent / "node-run.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def berth(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`berth node …`, there."""
+        return subprocess.run(
+            self._argv(*arguments), cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=120
+        )
+
+    def _argv(self, *arguments: str) -> list[str]:
+        return self.wire.inside(sys.executable, "-m", "portal.cli.main", "node", *arguments)
+
+    def run(self) -> None:
+        """`berth node run`, until its services answer."""
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._argv("run"),
+                cwd=ROOT,
+                env=self.environ,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.until_running()
+
+    def until_running(self) -> None:
+        def look() -> bool:
+            found = self.services()
+            return bool(found) and {row["state"] for row in found.values()} == {"running"}
+
+        eventually(look, limit_s=90, what=lambda: f"{self.services()} {self.log.read_text()}")
+
+    def services(self) -> dict[str, dict[str, Any]]:
+        rows = instance_lock.read_state(self.folder.run).get("services", [])
+        return {row["name"]: row for row in rows}
+
+    def known(self) -> Membership:
+        return membership.load(self.folder)
+
+    def owned(self, name: str = "") -> tuple[workspace_processes.Owned, ...]:
+        """The live processes of its workspaces, or of one by its name."""
+        return workspace_processes.scan(self.folder.driver_instance, name, spares=claimed(self.folder.local))
+
+    def end(self) -> None:
+        """End whatever is left."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(30)
+        processes.end(processes.leftovers(self.folder.id), self.folder.id, grace_s=2)
+        workspace_processes.kill(self.owned(), self._marked())
+        mounts.detach(self.folder.home)
+
+    def _marked(self) -> list[int]:
+        marker, found = f"BERTH_INSTANCE={self.folder.driver_instance}".encode(), []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if marker in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+            except OSError:
+                continue
+        return found

@@ -1,0 +1,370 @@
+"""Two machines, one front door: node A is the portal's own, node B joins from a network of its own.
+
+In order, as on one day: B joins, a notebook runs on each, B's worker dies, B is attacked with, drained, and
+revoked.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import ConnectionError as RedisGone
+from redis.exceptions import NoPermissionError
+
+from provisioning import redis_client
+from provisioning.celery_config import CONTROL_QUEUE, KEY_PREFIX, configure, node_queue
+from provisioning.endpoints import SOCKET_HEADER
+from provisioning.host.door import Door, Proof
+from provisioning.node.gateway import node_name
+from provisioning.service.console import Problem
+from provisioning.signed_celery import Identity, SignedCelery
+from tests import instance
+from tests.e2e.conftest import Curl
+from tests.e2e.kernels import channels, execute
+from tests.e2e.second_machine import GATEWAY_PORT, Network, SecondMachine, network
+from tests.instance import Api, Berth, consecutive_ports, eventually
+
+pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("two-machines")]
+LIMIT_S = 60
+TOKEN = """
+import django; django.setup()
+from portal.common.actors import SYSTEM
+from portal.inventory.models import Pool
+from portal.machines import services
+print(services.make_join_token(actor=SYSTEM, pool=Pool.objects.get(simulated=False)).text)
+"""
+REVOKE = """
+import django; django.setup()
+from portal.common.actors import SYSTEM
+from portal.machines import services
+from portal.machines.models import Machine
+services.revoke(actor=SYSTEM, machine_id=Machine.objects.get(name="node-b").pk)
+"""
+OPERATOR = """
+import django; django.setup()
+from portal.accounts import tokens
+from portal.accounts.models import User
+from portal.common.actors import SYSTEM
+print(tokens.create_token(actor=SYSTEM, user=User.objects.get(username="admin"), name="tests").secret)
+"""
+
+
+@dataclass
+class Pair:
+    """The portal's machine, the second one, and what is where: ada's workspaces on B, ben's on A.
+
+    Each has a home on the machine of the first workspace, and is placed there from then on.
+    """
+
+    berth: Berth
+    b: SecondMachine
+    door: str
+    ada: Api
+    ben: Api
+    operator: Api
+    workspaces: dict[str, str] = field(default_factory=dict)
+
+    def snippet(self, code: str) -> str:
+        return self.berth.run("-c", code, DJANGO_SETTINGS_MODULE="portal.settings").strip()
+
+    def node(self, name: str) -> dict[str, Any]:
+        rows = self.operator.json("GET", "nodes")["results"]
+        return next((row for row in rows if row["name"] == name), {})
+
+    def act(self, name: str, verb: str) -> None:
+        self.operator.json("POST", f"nodes/{self.node(name)['id']}/{verb}", {})
+
+    def start_on(self, name: str, other: str, *, template: str = "jupyterlab") -> str:
+        """A workspace that has this node alone to go to; its id."""
+        api = self.of(name)
+        self.act(other, "cordon")
+        try:
+            flavor = "cpu-small" if template == "jupyterlab" else "tiny"
+            made = api.create(template, flavor, name=f"on-{name}-{uuid.uuid4().hex[:6]}")
+            api.wait(made["id"], "running", limit_s=LIMIT_S)
+        finally:
+            self.act(other, "uncordon")
+        self.workspaces[name] = made["id"]
+        return str(made["id"])
+
+    def of(self, name: str) -> Api:
+        """The API of whoever works on this node."""
+        return self.ada if name == "node-b" else self.ben
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[Network]:
+    with network() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, wire: Network) -> Iterator[Pair]:
+    environment = instance.need_notebook_environment()
+    folder = tmp_path_factory.mktemp("two")
+    door_port = consecutive_ports(2)
+    variables = {
+        "BERTH_NODES_ADDRESS": wire.here,
+        "BERTH_NODES_PORT": str(door_port),
+        "BERTH_HEARTBEAT_S": "4",
+        "BERTH_PREEMPTION_GRACE_S": "3",
+        "BERTH_NODE_LEASE_S": "8",
+    }
+    b = SecondMachine(folder / "b", wire, environment=environment)
+    try:
+        with instance.running(folder, environment=environment, **variables) as berth:
+            found = Pair(
+                berth,
+                b,
+                f"https://{wire.here}:{door_port}",
+                berth.api("ada"),
+                berth.api("ben"),
+                berth.api("ada"),
+            )
+            berth.tokens["admin"] = found.snippet(OPERATOR)
+            found.operator = berth.api("admin")
+            yield found
+            for api in (found.ada, found.ben):
+                for row in api.json("GET", "workspaces")["results"]:
+                    api.act(row["id"], "delete")
+            b.end()
+            for api in (found.ada, found.ben, found.operator):
+                api.close()
+    finally:
+        b.end()
+
+
+def test_one_command_makes_it_a_node(pair: Pair) -> None:
+    token = pair.snippet(TOKEN)
+    done = pair.b.berth("join", pair.door, "--token", token, "--name", "node-b", "--no-service")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "node run --home" in done.stdout
+    again = pair.b.berth("join", pair.door, "--token", token, "--name", "node-c", "--home", "/tmp/nowhere")
+    assert again.returncode == 1 and "used" in again.stderr
+    began = time.monotonic()
+    pair.b.run()
+    eventually(
+        lambda: pair.node("node-b").get("online"),
+        limit_s=LIMIT_S,
+        what=lambda: f"{pair.node('node-b')} {pair.b.log.read_text()}",
+    )
+    print(f"from `berth node run` to a node that takes work: {time.monotonic() - began:.1f} s")
+    assert pair.b.berth("status").returncode == 0, pair.b.berth("status").stdout
+
+
+def cell(pair: Pair, node: str, code: str) -> str:
+    """What a cell prints in the notebook on this node, run through the one front door."""
+    workspace_id, token = pair.workspaces[node], pair.of(node).token
+    curl = Curl(pair.berth, token)
+    host = pair.berth.host(workspace_id)
+    eventually(
+        lambda: curl("GET", "/api", host=host).status == 200,
+        limit_s=LIMIT_S,
+        what=lambda: f"it opens: {curl('GET', '/api', host=host)}",
+    )
+    kernel = curl("POST", "/api/kernels", {"name": "python3"}, host=host)
+    assert kernel.status == 201, kernel
+    with channels(pair.berth.origin(workspace_id), token, kernel.json["id"]) as channel:
+        return execute(channel, code)
+
+
+def test_a_notebook_on_each_through_the_one_front_door(pair: Pair) -> None:
+    on_b = pair.start_on("node-b", "node-a")
+    on_a = pair.start_on("node-a", "node-b")
+    assert pair.b.owned("ws-" + on_b.replace("-", "")) and not pair.b.owned("ws-" + on_a.replace("-", ""))
+    assert pair.berth.owned("ws-" + on_a.replace("-", "")) and not pair.berth.owned(
+        "ws-" + on_b.replace("-", "")
+    )
+    homes = {
+        "node-a": pair.berth.home / "homes" / "lab" / "ben",
+        "node-b": pair.b.folder.home / "homes" / "lab" / "ada",
+    }
+    for name, home in homes.items():
+        assert cell(pair, name, "print(6 * 7)") == "42\n"
+        cell(pair, name, f"open('where.txt', 'w').write('on {name}')")
+        assert (home / "where.txt").read_text() == f"on {name}"
+    for name in homes:
+        heard(pair, name)
+
+
+def heard(pair: Pair, name: str) -> None:
+    """Until the agent of the workspace on this node has been heard once more."""
+    api, workspace_id = pair.of(name), pair.workspaces[name]
+    before = api.workspace(workspace_id)["heartbeat_at"]
+    eventually(
+        lambda: api.workspace(workspace_id)["heartbeat_at"] != before,
+        limit_s=LIMIT_S,
+        what="its agent is heard",
+    )
+
+
+def test_its_worker_dies_and_comes_back(pair: Pair) -> None:
+    """The workspace goes on, is entered meanwhile, and its node takes orders again."""
+    before = pair.b.services()["node"]["pid"]
+    os.kill(before, signal.SIGKILL)
+    assert cell(pair, "node-b", "print('still here')") == "still here\n"
+    eventually(
+        lambda: pair.b.services()["node"]["pid"] not in {None, before} or None,
+        limit_s=LIMIT_S,
+        what="another",
+    )
+    pair.b.until_running()
+    pair.ada.act(pair.workspaces["node-b"], "stop")
+    pair.ada.wait(pair.workspaces["node-b"], "stopped", limit_s=LIMIT_S)
+    assert not pair.b.owned("ws-" + pair.workspaces["node-b"].replace("-", ""))
+    pair.start_on("node-b", "node-a")
+
+
+def test_the_portals_machine_is_away_for_a_while(pair: Pair) -> None:
+    """Its services are stopped and started; B connects again by itself, and what runs there went on."""
+    pair.berth.down_keeping_workspaces()
+    assert pair.b.owned()
+    pair.berth.start()
+    assert cell(pair, "node-b", "print('went on')") == "went on\n"
+    pair.b.until_running()
+    eventually(
+        lambda: pair.b.berth("status").returncode == 0 or None,
+        limit_s=LIMIT_S,
+        what=lambda: pair.b.berth("status").stdout,
+    )
+
+
+# --- with B's keys in other hands --------------------------------------------------------------------
+
+
+def test_its_user_of_redis_reaches_nothing_of_others(pair: Pair) -> None:
+    own = node_queue("node-a")
+    with redis_client.client(pair.b.known().redis_url(pair.b.folder), socket_timeout=10) as client:
+        for attempt in (
+            lambda: client.lrange(KEY_PREFIX + own, 0, -1),
+            lambda: client.lpush(KEY_PREFIX + own, "{}"),
+            lambda: client.rpop(KEY_PREFIX + CONTROL_QUEUE),
+            lambda: client.lrange(KEY_PREFIX + CONTROL_QUEUE, 0, -1),
+            lambda: client.keys("*"),
+            lambda: client.hgetall("berth:gw:routes"),
+        ):
+            with pytest.raises(NoPermissionError):
+                attempt()
+
+
+def test_it_cannot_speak_for_the_other_node(pair: Pair) -> None:
+    """With its own key, its own name or A's: A's inventory stays as it is."""
+    before = pair.node("node-a")
+    known = pair.b.known()
+    slug = known.answer.pool
+    lie = {"pool": slug, "node": "node-a", "owned": []}
+    for name in ("node.node-b", "node.node-a", "control"):
+        app = SignedCelery(
+            name, identity=Identity(name, lambda: known.signing_key, dict, tuple), set_as_current=False
+        )
+        configure(app, broker_url=known.redis_url(pair.b.folder), default_queue=CONTROL_QUEUE)
+        app.send_task("control.apply_owned", kwargs=lie, queue=CONTROL_QUEUE)
+    log = pair.berth.home / "logs" / "control.log"
+    eventually(lambda: "dropped" in log.read_text() or None, limit_s=LIMIT_S, what="it was refused")
+    assert pair.ben.workspace(pair.workspaces["node-a"])["state"] == "running"
+    assert pair.node("node-a")["online"] and before["online"]
+
+
+def test_its_certificate_opens_no_gateway_and_no_more_than_agents_paths(pair: Pair) -> None:
+    """A node's gateway takes the front door alone; this machine's listens at no port at all."""
+    workspace = pair.workspaces["node-b"].replace("-", "")
+    context = ssl.create_default_context(cafile=str(pair.b.folder.authority))
+    context.load_cert_chain(pair.b.folder.certificate, pair.b.folder.key)
+    connection = http.client.HTTPConnection(pair.b.wire.there, GATEWAY_PORT, timeout=10)
+    plain = socket.create_connection((pair.b.wire.there, GATEWAY_PORT), timeout=10)
+    connection.sock = context.wrap_socket(plain, server_hostname=node_name("node-b"))
+    connection.request("GET", "/api", headers={SOCKET_HEADER: f"ws-{workspace}.1"})
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (403, b"")
+    connection.close()
+
+    door = http.client.HTTPSConnection(
+        pair.b.wire.here, int(pair.door.rpartition(":")[2]), timeout=10, context=_portal(context)
+    )
+    for path in ("/", "/api/v1/workspaces", "/nodes/v1/other", "/agent/v1/../../healthz", "/healthz"):
+        door.request("GET", path)
+        found = door.getresponse()
+        assert found.status == 404, path
+        found.read()
+    door.close()
+
+
+def _portal(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The same without a look at the name: the door is asked by its address here."""
+    context.check_hostname = False
+    return context
+
+
+def test_from_its_network_only_the_two_doors_are_open(pair: Pair) -> None:
+    """The portal's machine shows the other one nothing else of Berth's."""
+    first = int(pair.door.rpartition(":")[2])
+    known = pair.berth.instance
+    inner = [pair.berth.port, known.web_port, known.redis_port, known.gateway_port]
+    code = "import json, socket, sys\nfound = []\nfor port in json.loads(sys.argv[2]):\n"
+    code += " s = socket.socket(); s.settimeout(5)\n"
+    code += " if s.connect_ex((sys.argv[1], port)) == 0: found.append(port)\n s.close()\n"
+    code += "print(json.dumps(found))"
+    argv = [sys.executable, "-I", "-c", code, pair.b.wire.here, json.dumps([first, first + 1, *inner])]
+    done = subprocess.run(pair.b.wire.inside(*argv), capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [first, first + 1]
+
+
+# --- it goes -----------------------------------------------------------------------------------------
+
+
+def test_it_is_drained(pair: Pair) -> None:
+    """What ran there waits for the machine with its home, and is there again when that takes work."""
+    waits = pair.workspaces["node-b"]
+    refused = pair.b.berth("leave")
+    assert refused.returncode == 1 and "placed on node-b" in refused.stderr, refused.stderr
+    pair.act("node-b", "drain")
+    pair.ada.wait(waits, "pending", limit_s=LIMIT_S)
+    eventually(lambda: not pair.b.owned(), limit_s=LIMIT_S, what="nothing runs on node-b")
+    assert pair.ben.workspace(pair.workspaces["node-a"])["state"] == "running"
+    pair.act("node-b", "uncordon")
+    pair.ada.wait(waits, "running", limit_s=LIMIT_S)
+    assert pair.b.owned()
+
+
+def test_it_is_revoked(pair: Pair) -> None:
+    """Its connection is cut, nobody enters what runs there, and both sides say so in words."""
+    lost = pair.workspaces["node-b"]
+    assert pair.berth.enter(lost, pair.ada.token, "/api") == 200
+    client = redis_client.client(pair.b.known().redis_url(pair.b.folder), socket_timeout=30)
+    assert client.ping()
+    pair.snippet(REVOKE)
+    with pytest.raises((RedisGone, NoPermissionError)), client:
+        for _ in range(300):
+            client.ping()
+            time.sleep(0.1)
+    found = pair.b.berth("status")
+    assert found.returncode == 1 and "it was revoked" in found.stdout, found.stdout
+    b = pair.b.known()
+    door = Door(b.answer.portal_url, b.answer.authority, Proof(pair.b.folder.certificate, pair.b.folder.key))
+    with pytest.raises(Problem, match="no node of the portal"):
+        door.rotate({"csr": "x", "signing_key": "x"})
+
+    eventually(
+        lambda: pair.berth.enter(lost, pair.ada.token, "/api") == 503, limit_s=LIMIT_S, what="nobody enters"
+    )
+    eventually(
+        lambda: not (pair.node("node-b") or {"online": False})["online"], limit_s=LIMIT_S, what="it is away"
+    )
+    assert cell(pair, "node-a", "print('A goes on')") == "A goes on\n"
+    left = pair.b.berth("leave")
+    assert left.returncode == 0, left.stderr
+    assert not Path(pair.b.folder.state).exists()
