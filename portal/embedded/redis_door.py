@@ -65,6 +65,7 @@ class Door:
             log.debug("a connection of %s ended: %s", address, error)
         finally:
             self._open -= 1
+            writer.close()
             writer.transport.abort()
 
     async def _shake_hands(self, writer: asyncio.StreamWriter) -> str:
