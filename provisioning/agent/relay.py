@@ -7,6 +7,7 @@ gateway of the node reaches it; the port is where the app listens, in the worksp
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import resource
 import select
@@ -16,7 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CHUNK_BYTES = 256 * 1024
+# What a Unix socket takes at once; a larger one would be written in two goes.
+CHUNK_BYTES = 128 * 1024
+# How much one connection is served before the others are looked at.
+ROUNDS = 4
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 BROKEN = select.EPOLLERR | select.EPOLLHUP
 
@@ -30,24 +34,35 @@ class Flow:
         self.pending = memoryview(b"")
         self.ended = False
 
-    def pump(self) -> None:
-        """Write what is pending, else read and write. Raises `OSError` when the connection is broken."""
-        if not self.pending:
+    def pump(self, room: memoryview) -> None:
+        """Write what is pending, else read into `room` and write.
+
+        Raises `OSError` when the connection is broken.
+        """
+        if self.pending:
+            with contextlib.suppress(BlockingIOError, InterruptedError):
+                self.pending = self.pending[self.target.send(self.pending) :]
+            return
+        for _ in range(ROUNDS):
             if self.ended:
                 return
             try:
-                data = self.source.recv(CHUNK_BYTES)
+                size = self.source.recv_into(room)
             except (BlockingIOError, InterruptedError):
                 return
-            if not data:
+            if not size:
                 self.ended = True
                 self.target.shutdown(socket.SHUT_WR)
                 return
-            self.pending = memoryview(data)
-        try:
-            self.pending = self.pending[self.target.send(self.pending) :]
-        except (BlockingIOError, InterruptedError):
-            return
+            try:
+                sent = self.target.send(room[:size])
+            except (BlockingIOError, InterruptedError):
+                sent = 0
+            if sent < size:
+                self.pending = memoryview(bytes(room[sent:size]))
+                return
+            if size < len(room):
+                return
 
 
 class Pair:
@@ -82,6 +97,7 @@ class Relay:
         self.pairs: dict[int, Pair] = {}
         self.masks: dict[int, int] = {}
         self.accepting = False
+        self.room = memoryview(bytearray(CHUNK_BYTES))
 
     def run(self) -> None:
         """Until the other end of the lifeline has closed."""
@@ -134,7 +150,7 @@ class Relay:
     def advance(self, pair: Pair, events: int) -> None:
         try:
             for flow in pair.flows:
-                flow.pump()
+                flow.pump(self.room)
         except OSError:
             self.drop(pair)
             return

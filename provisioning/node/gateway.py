@@ -141,6 +141,8 @@ def transport(*, idle_ns: int, idle: int, **more: Any) -> dict[str, Any]:
         "protocol": "http",
         "versions": ["1.1"],
         "dial_timeout": 5 * SECOND_NS,
+        # Fewer, larger reads: a gigabyte comes some percent faster than with Caddy's 4 KiB.
+        "read_buffer_size": 65_536,
         "keep_alive": {"max_idle_conns_per_host": idle, "idle_timeout": idle_ns},
         # What a client does not ask for is not compressed either, to be unpacked here.
         "compression": False,
