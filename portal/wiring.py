@@ -42,7 +42,7 @@ from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.scim import services as scim
-from portal.workspaces import home_places, homes, notices
+from portal.workspaces import home_places, homes, machine_losses, notices
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
     AllocationsReleased,
@@ -93,6 +93,7 @@ def connect() -> None:
     in_transaction(NodesChanged, snapshot_feed.nodes_changed)
     on_commit(NodesChanged, pushing.capacity_changed)
     on_commit(MachineEnded, publishing.machine_ended)
+    on_commit(MachineEnded, machine_losses.machine_ended)
     # workspaces
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)

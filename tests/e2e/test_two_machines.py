@@ -364,6 +364,8 @@ def test_it_is_revoked(pair: Pair) -> None:
     eventually(
         lambda: not (pair.node("node-b") or {"online": False})["online"], limit_s=LIMIT_S, what="it is away"
     )
+    error = pair.ada.workspace(lost)["error"]
+    assert error["code"] == "machine_gone" and "node-b, was revoked" in error["message"]
     assert cell(pair, "node-a", "print('A goes on')") == "A goes on\n"
     left = pair.b.berth("leave")
     assert left.returncode == 0, left.stderr

@@ -453,6 +453,7 @@ class WorkspaceCode(StrEnum):
     REPARTITION_FAILED = "repartition_failed"
     DEVICE_LOST = "device_lost"
     LOST = "lost"
+    MACHINE_GONE = "machine_gone"
     NOT_STARTED_IN_TIME = "not_started_in_time"
     START_TIMEOUT = "start_timeout"
     REPORTED = "reported"

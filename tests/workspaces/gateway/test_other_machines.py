@@ -11,6 +11,7 @@ from portal.machines.models import Machine
 from portal.workspaces.gateway import publishing
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
+from portal.workspaces.troubles import trouble_of
 from provisioning.endpoints import socket_endpoint
 from provisioning.types import WorkspaceRef
 from tests.factories import MachineFactory, WorkspaceFactory
@@ -58,6 +59,19 @@ def test_nobody_is_sent_to_a_machine_that_was_revoked(workspace, olga, monkeypat
         (workspace.external_name, "", "")
     ]
     assert publishing.view_of(workspace).endpoint == ""
+
+
+def test_what_runs_there_says_that_it_is_lost_and_nothing_else_does(
+    workspace, olga, local_pool, alice, team, monkeypatch, django_capture_on_commit_callbacks
+):
+    monkeypatch.setattr(publishing.workspace_views, "put", lambda *_: None)
+    other = running_on(Node.objects.get(pool=local_pool, name="node-1"), alice, team)
+    with django_capture_on_commit_callbacks(execute=True):
+        services.revoke(actor=olga, machine_id=Machine.objects.get().pk)
+    for found in (workspace, other):
+        found.status.refresh_from_db()
+    assert trouble_of(workspace).startswith("Its machine, gpu-07, was revoked: nobody can enter it")
+    assert trouble_of(other) == ""
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:8001", "http://10.0.0.9:80", "node:ws-x.1"])

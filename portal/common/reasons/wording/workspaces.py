@@ -154,6 +154,10 @@ TEXTS: dict[StrEnum, Text] = {
         _("Its processes have disappeared, as after a restart of the machine."),
         _("Try it again: your files are still there."),
     ),
+    WorkspaceCode.MACHINE_GONE: Text(
+        _("Its machine, %(node)s, was revoked: nobody can enter it, or see whether it goes on."),
+        _("Ask an operator about its files, which are on that machine."),
+    ),
     # What a driver says of itself: `code` is its code, `text` its sentence (`provisioning.errors`).
     WorkspaceCode.REPORTED: Text("%(text)s"),
     WorkspaceCode.NOT_STARTED_IN_TIME: Text(
