@@ -27,9 +27,13 @@ async def door(tls: Path) -> AsyncIterator[tuple[int, redis_door.Door]]:
     """The door's port, in front of what gives back what it gets."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1000):
-            writer.write(data)
-        writer.close()
+        try:
+            while data := await reader.read(1000):
+                writer.write(data)
+        except OSError:
+            pass  # the door cuts connections off
+        finally:
+            await _close(writer)
 
     redis = await asyncio.start_server(echo, "127.0.0.1", 0)
     made = redis_door.Door(redis_door.context_of(tls), redis.sockets[0].getsockname()[1])
@@ -39,6 +43,12 @@ async def door(tls: Path) -> AsyncIterator[tuple[int, redis_door.Door]]:
     finally:
         server.close()
         redis.close()
+        # Whatever serves a connection ends with it; its socket is closed in the loop's next rounds.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 20)
+        await asyncio.wait_for(server.wait_closed(), 20)
+        for _ in range(10):
+            await asyncio.sleep(0)
 
 
 def node_context(tls: Path, name: str) -> ssl.SSLContext:
