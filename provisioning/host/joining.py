@@ -156,7 +156,7 @@ class Join:
             if lost_before and refused.code in TAKEN_IN:
                 raise Problem(
                     f"The portal has taken this machine in as {name} before, and its answer was lost.",
-                    f"Remove the machine {name} on its pool's page, then join with a new token.",
+                    f"Revoke and remove {name} on its pool's page, then join with a new token.",
                 ) from refused
             folder.pending.unlink(missing_ok=True)
             raise
@@ -168,7 +168,7 @@ class Join:
         except ValueError as error:
             raise Problem(
                 f"The portal's answer does not fit: {error}.",
-                f"Remove the machine {name} on its pool's page, then join with a new token.",
+                f"Revoke and remove {name} on its pool's page, then join with a new token.",
             ) from error
         except Problem:
             folder.pending.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ class Join:
             problem = _cannot_keep(self._folder, error)
             raise Problem(
                 f"{problem.message} The portal has taken this machine in as {answer.node} already.",
-                f"{problem.fix} Remove {answer.node} on its pool's page, then join with a new token.",
+                f"{problem.fix} Revoke and remove {answer.node} on its pool's page, then join anew.",
             ) from error
         self._folder.pending.unlink(missing_ok=True)
 

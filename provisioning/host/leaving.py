@@ -51,7 +51,7 @@ def leave(folder: NodeFolder, environ: Mapping[str, str], console: Console, *, f
         ) from error
     console.say(f"  ✓ Keys are removed. Homes and environments stay in {folder.home}.")
     if forget:
-        console.say("  · The portal was not told: remove the machine on its pool's page.")
+        console.say("  · The portal was not told: revoke and remove the machine on its pool's page.")
 
 
 def _check_nothing_runs(folder: NodeFolder) -> None:

@@ -96,7 +96,7 @@ def load(folder: NodeFolder) -> Membership:
     except msgspec.MsgspecError as error:
         raise Problem(
             f"{folder.state} is damaged ({error}).",
-            "Remove the machine on its pool's page, run `berth node leave --forget`, and join again.",
+            "Revoke and remove the machine on its pool's page, run `berth node leave --forget`, join again.",
         ) from error
     try:
         _write_copies(folder, found)

@@ -27,7 +27,7 @@ def door_of(folder: NodeFolder, known: Membership) -> Door:
     except (OSError, ValueError) as error:
         raise Problem(
             f"The node's certificate cannot be used ({error}).",
-            "Remove the machine on its pool's page, run `berth node leave --forget`, and join again.",
+            "Revoke and remove the machine on its pool's page, run `berth node leave --forget`, join again.",
         ) from error
 
 

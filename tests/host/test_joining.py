@@ -182,7 +182,7 @@ def test_a_lost_answer_is_told_and_what_comes_of_it(join: Berth, doors: Doors, f
     doors.answer_join = lambda _: (409, problem("join_token_used", "It was used."))
     again = join()
     assert again.code == 1 and "its answer was lost" in again.err
-    assert "Remove the machine b on its pool's page, then join with a new token." in again.err
+    assert "Revoke and remove b on its pool's page, then join with a new token." in again.err
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_a_full_disk_after_the_token_was_used_says_so(
     done = join()
     assert done.code == 1
     assert "disk under" in done.err and "has taken this machine in as b already" in done.err
-    assert "Remove b on its pool's page" in done.err
+    assert "Revoke and remove b on its pool's page" in done.err
 
 
 def test_without_the_right_to_write_nothing_is_asked(

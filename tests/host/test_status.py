@@ -72,7 +72,7 @@ def test_forgetting_asks_nobody(join: Berth, berth: Berth, folder: NodeFolder, d
     assert join().code == 0
     asked = len(doors.asked)
     done = berth("leave", "--forget")
-    assert done.code == 0 and "remove the machine on its pool's page" in done.out
+    assert done.code == 0 and "revoke and remove the machine on its pool's page" in done.out
     assert len(doors.asked) == asked and not folder.state.exists()
 
 
