@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from portal.embedded.environment import ROOT
+from provisioning.drivers.local import network as local_network
 from provisioning.drivers.local import processes as workspace_processes
 from provisioning.drivers.local.state import claimed
 from provisioning.host import membership
@@ -128,6 +129,9 @@ class SecondMachine:
             self._process.wait(30)
         processes.end(processes.leftovers(self.folder.id), self.folder.id, grace_s=2)
         workspace_processes.kill(self.owned(), self._marked())
+        for each in self.folder.local.glob("ws-*"):
+            # Nobody is there any more to end what its network went through.
+            local_network.end(each)
         mounts.detach(self.folder.home)
 
     def _marked(self) -> list[int]:
