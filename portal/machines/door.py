@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from portal.common import front_door
+from provisioning.node.gateway import SERVER
 
 DOOR_HEADER = "X-Berth-Nodes-Door"
 NODE_HEADER = "X-Berth-From-Node"
@@ -96,9 +97,8 @@ def _config(
     routes: list[dict[str, Any]], listen: str, authority: Path, certificate: Path, key: Path, storage: Path
 ) -> dict[str, Any]:
     server = {
+        **SERVER,
         "listen": [listen],
-        "automatic_https": {"disable": True},
-        "protocols": ["h1"],
         "read_timeout": 30 * NANOSECOND,
         "read_header_timeout": 10 * NANOSECOND,
         "write_timeout": 60 * NANOSECOND,
