@@ -20,7 +20,7 @@ MIDDLEWARE = [
     "csp.middleware.CSPMiddleware",
     "portal.common.middleware.NoStoreMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
+    "portal.accounts.session_cookie.SessionCookieMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "portal.common.middleware.PlainErrorMiddleware",

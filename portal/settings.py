@@ -144,7 +144,7 @@ MIDDLEWARE = [
     "portal.common.middleware.NoStoreMiddleware",
     "portal.common.middleware.StorableMiddleware",
     "portal.common.middleware.RefusalLogMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
+    "portal.accounts.session_cookie.SessionCookieMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

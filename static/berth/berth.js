@@ -247,6 +247,14 @@
   }
   window.addEventListener("pageshow", () => unsay(document.body));
 
+  /* An answer that leads elsewhere, as to signing in, while the page is being left would end what was just sent. */
+  let leavingUntil = 0;
+  window.addEventListener("beforeunload", () => { leavingUntil = performance.now() + 10000; });
+  window.addEventListener("pageshow", () => { leavingUntil = 0; });
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
+    if (performance.now() < leavingUntil && event.detail.xhr.getResponseHeader("HX-Redirect")) event.preventDefault();
+  });
+
   /* Logs read from the end; one that the reader has scrolled up stays where it is. */
   function settleLogs(root) {
     for (const log of root.querySelectorAll("[data-tail]")) log.scrollTop = log.scrollHeight;

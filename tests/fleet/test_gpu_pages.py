@@ -81,6 +81,8 @@ def test_each_device_has_the_worst_that_can_be_said_of_it(lab, make, alice, olga
 
 def test_of_equal_devices_one_with_a_warning_is_taken_last(lab, make, alice):
     Device.objects.filter(uuid__in=["GPU-gpu-01-0", "GPU-gpu-02-0"]).update(warning="slow")
+    # Else all of hers would go to the machine that has her home.
+    Pool.objects.filter(pk=lab.pk).update(config={**lab.config, "homes_shared": True})
     taken = []
     for _ in range(10):
         make(alice, "gpu-1")

@@ -130,7 +130,9 @@ def test_those_who_ask_for_the_same_get_the_same(catalog, sent):
 def test_the_last_check_of_a_place_and_its_stop_at_the_same_moment(alice, make, catalog, sent):
     """Whoever comes first: it is stopped, or it is started and then stopped; nothing is left in between."""
     for number in range(3):
-        checked_pool(node_info(f"node-{number}", gpus=1), slug=f"pool-{number}")
+        pool = checked_pool(node_info(f"node-{number}", gpus=1), slug=f"pool-{number}")
+        # Else all of hers would wait for the machine that has her home.
+        Pool.objects.filter(pk=pool.pk).update(config={**pool.config, "homes_shared": True})
         workspace = make(alice, Flavor.objects.filter(accelerator_count=1).first().slug, name=f"w{number}")
         assert GpuCheckRun.objects.filter(cause=CheckCause.HAND_OUT, workspace=workspace).exists()
         command = only(sent)
