@@ -204,9 +204,16 @@ class WorkspaceDir:
             return 0
 
     def reserve_closing(self) -> None:
-        """Make room for `close_generation`, so that it needs none when the disk is full."""
-        if not self._closed.exists():
-            write_atomically(self._closed, _padded(0))
+        """Make room for `close_generation`, so that it needs none when the disk is full.
+
+        Not waited for: a start is in a hurry, and what a crash of the machine takes of it costs nothing else.
+        """
+        if self._closed.exists():
+            return
+        self._closed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self._closed, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(_padded(0))
 
     def close_generation(self, generation: int) -> None:
         """Close `generation` and all below. Closed ones stay closed."""
