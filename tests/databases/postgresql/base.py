@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.creation import DatabaseCreation
 
@@ -9,10 +11,15 @@ from tests.databases.commits import CommitsInTests
 
 
 class Creation(DatabaseCreation):
-    """Django's, which drops the database also where a thread of a test is about to close its connection."""
+    """Django's, which says who still uses the database at the end, and drops it all the same."""
 
     def _destroy_test_db(self, test_database_name: str, verbosity: int) -> None:
         with self._nodb_cursor() as cursor:
+            cursor.execute(
+                "SELECT state, query FROM pg_stat_activity WHERE datname = %s", [test_database_name]
+            )
+            for state, query in cursor.fetchall():
+                print(f"a connection to {test_database_name} was left, {state}: {query}", file=sys.stderr)
             cursor.execute(f"DROP DATABASE {self.connection.ops.quote_name(test_database_name)} WITH (FORCE)")
 
 
