@@ -25,7 +25,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.views import APIView
 
 from portal.common import storage
-from portal.common.errors import InvalidInput, NotFound, PortalError
+from portal.common.errors import InvalidInput, NotFound
 from portal.common.pagination import Pages
 from portal.common.problems import CONTENT_TYPE, document, plain_response
 from portal.common.reasons.codes import CommonCode
@@ -52,14 +52,6 @@ if TYPE_CHECKING:
 
 else:
     UserRequest = Request
-
-
-class PreconditionFailed(PortalError):
-    """The client's `If-Match` names another version than the present one."""
-
-    code = "precondition_failed"
-    status = 412
-    title = "Changed meanwhile"
 
 
 class ReasonSerializer(serializers.Serializer[Any]):

@@ -99,6 +99,14 @@ class StateConflict(PortalError):
     title = "Not possible in the present state"
 
 
+class PreconditionFailed(PortalError):
+    """The client's `If-Match` names another version than the present one."""
+
+    code = "precondition_failed"
+    status = 412
+    title = "Changed meanwhile"
+
+
 class NotPossible(PortalError):
     """No pool can ever run this as it was asked for."""
 

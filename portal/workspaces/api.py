@@ -26,7 +26,6 @@ from portal.catalog import selectors as catalog
 from portal.common.api import (
     ListViewSet,
     PlainTextRenderer,
-    PreconditionFailed,
     Router,
     UserRequest,
     body_of,
@@ -34,7 +33,7 @@ from portal.common.api import (
     filters,
     operation,
 )
-from portal.common.errors import InvalidInput, NotFound
+from portal.common.errors import InvalidInput, NotFound, PreconditionFailed
 from portal.common.pagination import whole_number
 from portal.common.reasons.codes import CommonCode
 from portal.common.reasons.reason import Reason
