@@ -25,6 +25,9 @@ Word = Annotated[str, Meta(max_length=40)]
 Name = Annotated[str, Meta(max_length=80)]
 Line = Annotated[str, Meta(max_length=2000)]
 Text = Annotated[str, Meta(max_length=65_536)]
+Program = Annotated[str, Meta(min_length=1, max_length=200)]
+EnvironmentDigest = Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")]
+"""As `provisioning.environments.content.digest_of` makes it; empty for none."""
 WHOLE_DEVICE_MILLI = 1000
 
 
@@ -228,7 +231,11 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceSpec:
-    """Everything a driver needs to start one workspace. `app_token` is the upstream secret."""
+    """Everything a driver needs to start one workspace. `app_token` is the upstream secret.
+
+    `environment` is the digest of the software environment that it runs in; empty for the node's own notebook
+    environment. With `reset_packages` what its user has installed into that environment is removed first.
+    """
 
     ref: WorkspaceRef
     name: str
@@ -239,6 +246,8 @@ class WorkspaceSpec:
     resources: ResourceRequest
     agent: AgentSpec
     app_token: str = field(repr=False)
+    environment: EnvironmentDigest = ""
+    reset_packages: bool = False
 
     @property
     def home_key(self) -> str:
@@ -246,9 +255,16 @@ class WorkspaceSpec:
         return home_key(self.team, self.owner)
 
     def digest(self) -> str:
-        """SHA-256 of the specification without its secrets; equal digests mean equal workspaces."""
+        """SHA-256 of the specification without its secrets; equal digests mean equal workspaces.
+
+        `reset_packages` is left out: it says what to do on the way, not what the workspace is.
+        """
         body = asdict(self)
         body.pop("app_token")
+        body.pop("reset_packages")
+        if not self.environment:
+            # As it was before there were environments: workspaces that run since then keep their digest.
+            body.pop("environment")
         body["agent"].pop("token")
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
@@ -349,6 +365,15 @@ class DeviceInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldEnvironment:
+    """A software environment that is whole on a node, with the programs that it brings along."""
+
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    size_mib: LargeMib
+    programs: Annotated[tuple[Program, ...], Meta(max_length=1024)] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeInfo:
     """One host as inventory saw it.
 
@@ -378,6 +403,7 @@ class NodeInfo:
     provides: Annotated[tuple[Line, ...], Meta(max_length=1024)] = ()
     labels: Annotated[Mapping[Line, Line], Meta(max_length=1024)] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    environments: Annotated[tuple[HeldEnvironment, ...], Meta(max_length=512)] = ()
 
 
 @dataclass(frozen=True, slots=True)

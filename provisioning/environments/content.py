@@ -1,0 +1,61 @@
+"""What an environment is called: a digest of what is in it, the same on both planes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+BUILD_RECIPE = 1
+"""Grows when the same lock comes to be built into something else."""
+DIGEST_LENGTH = 32
+_DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HASH = re.compile(r"\s--hash[= ](\S+)")
+_COMMENT = re.compile(r"(^|\s)#.*$")
+
+
+def digest_of(lock: str, python: str) -> str:
+    """The digest of the environment that `lock` makes for the Python `python` (such as `3.12`).
+
+    Comments, blank lines, the order of lines and of hashes, and the spelling of names make no difference.
+    """
+    canonical = {"recipe": BUILD_RECIPE, "python": python.strip(), "lock": sorted(requirements_of(lock))}
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def is_digest(text: str) -> bool:
+    """Whether `text` can name an environment, and so be part of a path."""
+    return bool(_DIGEST.fullmatch(text))
+
+
+def requirements_of(lock: str) -> list[str]:
+    """The logical lines of a lock in its order, without comments, each with its hashes sorted behind it."""
+    return [_normalised(line) for line in logical_lines(lock)]
+
+
+def logical_lines(text: str) -> list[str]:
+    """The lines of a requirements file, without comments and with continued ones joined."""
+    lines: list[str] = []
+    continued = ""
+    for physical in text.splitlines():
+        line = _COMMENT.sub("", physical).strip()
+        if line.endswith("\\"):
+            continued += line[:-1] + " "
+            continue
+        whole = (continued + line).strip()
+        continued = ""
+        if whole:
+            lines.append(whole)
+    if continued.strip():
+        lines.append(continued.strip())
+    return lines
+
+
+def _normalised(line: str) -> str:
+    hashes = sorted(set(_HASH.findall(line)))
+    words = " ".join(_HASH.sub(" ", line).split())
+    if match := _NAME.match(words):
+        words = re.sub(r"[-_.]+", "-", match[0]).lower() + words[match.end() :]
+    return " ".join((words, *(f"--hash={each}" for each in hashes)))
