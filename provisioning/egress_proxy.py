@@ -1,0 +1,475 @@
+"""A forward proxy that leads to hosts on a list and nowhere else. Standard library only.
+
+For what has a network of its own and may reach some names: a client asks it by HTTP (`CONNECT host:443`, or
+`GET http://host/…`). It runs outside of that network, on a listening socket that it is handed, of any family:
+a TCP socket that was made in the client's network namespace, or a Unix socket.
+
+A name counts where the list has it, before anything is resolved. Its addresses are looked up here, once, and
+checked; what is connected to is one of those very addresses. Private networks, this machine and the
+metadata service are closed unless `networks` opens them; this machine stays closed in any case. Addresses
+in place of names are taken only from `networks`.
+
+Of a request without TLS its head is understood, written anew and sent with its body, and nothing after it:
+what one server would take for a second request never leaves. What is inside of a tunnel is not looked at.
+
+Run as `python -I -S egress_proxy.py` with a plan as JSON on standard input: `listener` (an inherited
+descriptor), `hosts`, `networks`, `closed` (texts, see `Rules`) and `watched`, a pidfd: the proxy ends with
+that process. Refusals are written to standard error, each host once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+DEFAULT_PORTS = (80, 443)
+CLOSED = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
+    "::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2001::/32", "2002::/16", "fc00::/7", "fe80::/10", "ff00::/8",
+)  # fmt: skip
+"""Closed unless a network opens it: private networks, this machine, link-local (the metadata service),
+multicast, and IPv6 addresses that stand for addresses of IPv4."""
+
+HEAD_MAX_BYTES = 32 * 1024
+HEAD_TIMEOUT_S = 15.0
+RESOLVE_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
+IDLE_TIMEOUT_S = 600.0
+MAX_CONNECTIONS = 128
+MAX_ADDRESSES = 6
+CHUNK_BYTES = 256 * 1024
+LOGGED_HOSTS = 500
+RESOLVERS = 4
+
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})+")
+_PATTERN = re.compile(rf"(?P<any>\*\.)?(?P<name>{_LABEL}(?:\.{_LABEL})+)(?::(?P<port>[0-9]{{1,5}}))?")
+_AUTHORITY = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?")
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HOP_BY_HOP = frozenset(
+    (b"connection", b"host", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostRule:
+    """One entry of a list: a name, or everything below it (`below`), on `ports`."""
+
+    name: str
+    below: bool
+    ports: tuple[int, ...] = DEFAULT_PORTS
+
+    def __str__(self) -> str:
+        port = "" if self.ports == DEFAULT_PORTS else f":{self.ports[0]}"
+        return f"{'*.' if self.below else ''}{self.name}{port}"
+
+    def covers(self, host: str, port: int) -> bool:
+        """Whether a connection to this host and port is allowed."""
+        named = host.endswith(f".{self.name}") if self.below else host == self.name
+        return named and port in self.ports
+
+
+def host_rule(text: str) -> HostRule:
+    """`pypi.org`, `*.example.org` or `git.example.org:22`, in any case. Raises `ValueError`.
+
+    Without a port it is 80 and 443. A name has a dot in it; `*.example.org` is not `example.org`.
+    """
+    found = _PATTERN.fullmatch(text.strip().lower())
+    if found is None or len(found["name"]) > 253 or found["name"].rsplit(".", 1)[1].isdigit():
+        raise ValueError(f"{text!r} is no host name")
+    if found["port"] is None:
+        return HostRule(found["name"], found["any"] is not None)
+    port = int(found["port"])
+    if not 1 <= port <= 65535:
+        raise ValueError(f"{text!r} has no such port")
+    return HostRule(found["name"], found["any"] is not None, (port,))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may be reached: `hosts` by name, `networks` by address and port of any kind.
+
+    `closed` are networks that names may not lead to unless `networks` has them, and `here` this machine's
+    own addresses, which stay closed.
+    """
+
+    hosts: tuple[HostRule, ...]
+    networks: tuple[Network, ...] = ()
+    closed: tuple[Network, ...] = tuple(map(ipaddress.ip_network, CLOSED))
+    here: frozenset[str] = frozenset()
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether the list has this name."""
+        return any(rule.covers(host, port) for rule in self.hosts)
+
+    def opens(self, address: Address) -> bool:
+        """Whether a network of the list has this address."""
+        return _in(address, self.networks)
+
+    def permits(self, text: str) -> bool:
+        """Whether a name of the list may lead to this address."""
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            return False  # with a zone, too
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        address = mapped or address
+        if address.is_loopback or address.is_unspecified or str(address) in self.here or _is_here(address):
+            return False
+        return self.opens(address) or not (_in(address, self.closed) or address.is_multicast)
+
+
+def _in(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address.version == one.version and address in one for one in networks)
+
+
+def _is_here(address: Address) -> bool:
+    """Whether this machine has the address now: nobody can bind another one."""
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
+
+
+class Refused(Exception):
+    """What a client asked for is not done: an HTTP status and the reason, for people."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that was understood.
+
+    `head` is what is sent on, empty for a tunnel; `body` the length of what follows it, in bytes.
+    """
+
+    host: str
+    port: int
+    head: bytes = b""
+    body: int = 0
+
+    @property
+    def tunnel(self) -> bool:
+        return not self.head
+
+
+def request_of(head: bytes) -> Request:
+    """The request of a head without its empty line. Raises `Refused` for what could be read in two ways."""
+    lines = head.split(b"\r\n")
+    if any(byte in (0, 10, 13) for line in lines for byte in line):
+        raise Refused("400 Bad Request", "The head of the request holds a control character.")
+    words = lines[0].split(b" ")
+    if len(words) != 3 or not _TOKEN.fullmatch(words[0]) or words[2] not in (b"HTTP/1.0", b"HTTP/1.1"):
+        raise Refused("400 Bad Request", "This is no request of HTTP/1.1.")
+    method, target, _ = words
+    if any(not 0x21 <= byte <= 0x7E for byte in target):
+        raise Refused("400 Bad Request", "The target of the request is not written as it has to be.")
+    fields = _fields(lines[1:])
+    if method == b"CONNECT":
+        host, port = _authority(target.decode(), default=0)
+        return Request(host, port)
+    if not target.lower().startswith(b"http://"):
+        raise Refused(
+            "400 Bad Request", "Ask this proxy by CONNECT, or for an address that begins with http://."
+        )
+    end = min(
+        (at for at in (target.find(mark, 7) for mark in (b"/", b"?", b"#")) if at >= 0), default=len(target)
+    )
+    authority, path = target[7:end], target[end:].split(b"#")[0]
+    host, port = _authority(authority.decode(), default=80)
+    dropped = _HOP_BY_HOP | {
+        word.strip().lower() for name, value in fields if name == b"connection" for word in value.split(b",")
+    }
+    kept = [
+        b"%s: %s" % (name, value)
+        for name, value in fields
+        if name not in dropped and not name.startswith(b"proxy-") and name != b"content-length"
+    ]
+    length = _length(fields)
+    if length is not None:
+        kept.append(b"content-length: %d" % length)
+    path = path if path.startswith(b"/") else b"/" + path
+    first = b"%s %s HTTP/1.1" % (method, path)
+    lines = [first, b"host: " + authority, *kept, b"connection: close", b"", b""]
+    return Request(host, port, b"\r\n".join(lines), length or 0)
+
+
+def _fields(lines: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    found = []
+    for line in lines:
+        name, colon, value = line.partition(b":")
+        if not colon or not _TOKEN.fullmatch(name):  # a continued line begins with a space
+            raise Refused("400 Bad Request", "A header of the request is not written as it has to be.")
+        found.append((name.lower(), value.strip(b" \t")))
+    return found
+
+
+def _length(fields: Iterable[tuple[bytes, bytes]]) -> int | None:
+    """The length of the body; None where the request names none. Raises `Refused` where it is not plain."""
+    named = [value for name, value in fields if name == b"content-length"]
+    if any(name == b"transfer-encoding" for name, _ in fields):
+        raise Refused("411 Length Required", "Send the body with its length, not in chunks.")
+    if not named:
+        return None
+    if len(named) > 1 or not re.fullmatch(rb"[0-9]{1,15}", named[0]):
+        raise Refused("400 Bad Request", "The length of the body is not plain.")
+    return int(named[0])
+
+
+def _authority(text: str, *, default: int) -> tuple[str, int]:
+    found = _AUTHORITY.fullmatch(text)
+    port = int(found["port"] or default) if found else 0
+    if found is None or not 1 <= port <= 65535:
+        raise Refused("400 Bad Request", "The host is not written as it has to be: name:port.")
+    host = found["v6"] or found["host"].lower()
+    return (host[:-1] if host.endswith(".") else host), port
+
+
+@dataclass(slots=True)
+class _Activity:
+    """When a connection last carried something, in seconds of the loop's clock."""
+
+    at: float
+
+
+@dataclass(slots=True)
+class EgressProxy:
+    """All connections of one client network."""
+
+    rules: Rules
+    max_connections: int = MAX_CONNECTIONS
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+    head_timeout_s: float = HEAD_TIMEOUT_S
+    _logged: set[str] = field(default_factory=set)
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until cancelled. `listener` is closed at the end, and every connection with it.
+
+        Beyond `max_connections` nobody is accepted until one has ended.
+        """
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(RESOLVERS))
+        listener.setblocking(False)
+        room = asyncio.Semaphore(self.max_connections)
+        running: set[asyncio.Task[None]] = set()
+
+        def over(task: asyncio.Task[None]) -> None:
+            running.discard(task)
+            room.release()
+
+        try:
+            while True:
+                await room.acquire()
+                try:
+                    client, _ = await loop.sock_accept(listener)
+                except OSError:
+                    room.release()
+                    await asyncio.sleep(0.1)  # no descriptors; a connection that ends gives some back
+                    continue
+                task = loop.create_task(self._one(client))
+                running.add(task)
+                task.add_done_callback(over)
+        finally:
+            listener.close()
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _one(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        try:
+            await self._answer(client)
+        except (OSError, TimeoutError):
+            pass  # either side has gone
+        finally:
+            client.close()
+
+    async def _answer(self, client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.head_timeout_s):
+                head, rest = await _head_of(client)
+            request = request_of(head)
+            server = await self._connected(request.host, request.port)
+        except Refused as refused:
+            text = f"{refused.reason}\n".encode()
+            answer = (
+                f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+            )
+            async with asyncio.timeout(self.head_timeout_s):
+                await loop.sock_sendall(client, answer.encode() + text)
+            return
+        with server:
+            async with self._watched() as activity:
+                if request.tunnel:
+                    await loop.sock_sendall(client, b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    await loop.sock_sendall(server, rest)
+                    await _both(_copy(client, server, activity), _copy(server, client, activity))
+                else:
+                    await loop.sock_sendall(server, request.head)
+                    answering = _copy(server, client, activity)
+                    await _both(_send_body(client, server, rest, request.body, activity), answering)
+
+    @contextlib.asynccontextmanager
+    async def _watched(self) -> AsyncIterator[_Activity]:
+        """Raise `TimeoutError` in what is done inside when it carries nothing for `idle_timeout_s`."""
+        loop = asyncio.get_running_loop()
+        activity = _Activity(loop.time())
+        again: asyncio.TimerHandle
+        async with asyncio.timeout(self.idle_timeout_s) as limit:
+
+            def look() -> None:
+                nonlocal again
+                limit.reschedule(activity.at + self.idle_timeout_s)
+                again = loop.call_later(self.idle_timeout_s / 4, look)
+
+            again = loop.call_later(self.idle_timeout_s / 4, look)
+            try:
+                yield activity
+            finally:
+                again.cancel()
+
+    async def _connected(self, host: str, port: int) -> socket.socket:
+        """A connection to the host at an address that is permitted. Raises `Refused`."""
+        for address in await self._addresses(host, port):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            server = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                server.setblocking(False)
+                server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await asyncio.get_running_loop().sock_connect(server, (address, port))
+            except (OSError, TimeoutError):
+                server.close()
+            except BaseException:
+                server.close()
+                raise
+            else:
+                return server
+        raise Refused("502 Bad Gateway", f"{host} does not answer.")
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        with contextlib.suppress(ValueError):
+            literal = ipaddress.ip_address(host)
+            mapped = literal.ipv4_mapped if isinstance(literal, ipaddress.IPv6Address) else None
+            if not self.rules.opens(mapped or literal) or not self.rules.permits(host):
+                raise self._refusal(host, port, "is not on the list")
+            return [str(mapped or literal)]
+        if not _NAME.fullmatch(host) or not self.rules.names(host, port):
+            raise self._refusal(host, port, "is not on the list")
+        try:
+            async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError, TimeoutError) as error:
+            raise Refused("502 Bad Gateway", f"The name {host} cannot be resolved.") from error
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        permitted = [address for address in addresses if self.rules.permits(address)]
+        if not permitted:
+            raise self._refusal(host, port, "leads to an address that is closed")
+        return permitted[:MAX_ADDRESSES]
+
+    def _refusal(self, host: str, port: int, why: str) -> Refused:
+        if len(self._logged) < LOGGED_HOSTS and f"{host}:{port}" not in self._logged:
+            self._logged.add(f"{host}:{port}")
+            print(f"refused: {host}:{port} {why}", file=sys.stderr, flush=True)
+        return Refused("403 Forbidden", f"{host}:{port} {why} of hosts that may be reached from here.")
+
+
+async def _head_of(client: socket.socket) -> tuple[bytes, bytes]:
+    """The head of a request, and what came after it. Raises `Refused` or `OSError`."""
+    loop = asyncio.get_running_loop()
+    data = b""
+    while True:
+        end = data.find(b"\r\n\r\n")
+        if end >= 0:
+            return data[:end], data[end + 4 :]
+        if len(data) > HEAD_MAX_BYTES:
+            raise Refused("431 Request Header Fields Too Large", "The head of the request is too long.")
+        more = await loop.sock_recv(client, 16 * 1024)
+        if not more:
+            raise OSError("the client has gone")
+        data += more
+
+
+async def _both(one: Coroutine[Any, Any, None], two: Coroutine[Any, Any, None]) -> None:
+    """Both to their ends. Raises `OSError` when one of them does, and the other has ended then."""
+    tasks = [asyncio.ensure_future(one), asyncio.ensure_future(two)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _copy(source: socket.socket, target: socket.socket, activity: _Activity) -> None:
+    loop = asyncio.get_running_loop()
+    room = memoryview(bytearray(CHUNK_BYTES))
+    while size := await loop.sock_recv_into(source, room):
+        await loop.sock_sendall(target, room[:size])
+        activity.at = loop.time()
+    target.shutdown(socket.SHUT_WR)
+
+
+async def _send_body(
+    client: socket.socket, server: socket.socket, rest: bytes, length: int, activity: _Activity
+) -> None:
+    """Exactly `length` bytes, of which `rest` has the first ones; what follows them is left unread."""
+    loop = asyncio.get_running_loop()
+    data = rest[:length]
+    while True:
+        try:
+            await loop.sock_sendall(server, data)
+        except OSError:
+            return  # it wants no more, and may have answered
+        activity.at = loop.time()
+        length -= len(data)
+        if not length:
+            return
+        data = await loop.sock_recv(client, min(CHUNK_BYTES, length))
+        if not data:
+            raise OSError("the client has gone")
+
+
+def rules_of(plan: dict[str, Any]) -> Rules:
+    """The rules in a plan. Raises `KeyError` or `ValueError`."""
+    return Rules(
+        hosts=tuple(map(host_rule, plan["hosts"])),
+        networks=tuple(map(ipaddress.ip_network, plan["networks"])),
+        closed=tuple(map(ipaddress.ip_network, (*CLOSED, *plan.get("closed", ())))),
+    )
+
+
+async def _run(plan: dict[str, Any]) -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(plan["watched"], ended.set)
+    serving = asyncio.create_task(EgressProxy(rules_of(plan)).serve(socket.socket(fileno=plan["listener"])))
+    await ended.wait()
+    serving.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(json.loads(sys.stdin.buffer.read())))

@@ -1,0 +1,109 @@
+"""Gives a network namespace a proxy (`egress_proxy.py`) on its loopback. Standard library only.
+
+The listening socket is made in the namespace, on a port below 1024, so nobody in there can have been
+first; the proxy that serves it stays outside, apart from whoever asked for it, and ends with the sandbox.
+
+Run as `python -I -S proxy_inside.py MARK` with a plan as JSON on standard input: `pid` and `start_ticks` of a
+process of the sandbox, `port`, `log` (a file), and what `egress_proxy.py` wants but for `listener` and
+`watched`. MARK is a path by which the proxy is found among processes. Exit code 0 once the socket listens,
+or another one with the reason on standard error.
+"""
+
+# ruff: noqa: PTH120, PTH123, S606 - pathlib would double the time that this program takes to start
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import socket
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` is slow to import
+    from typing import Any
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+NS_GET_USERNS = 0xB701
+BACKLOG = 128
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def setns(descriptor: int, kind: int, what: str) -> None:
+    if libc.setns(descriptor, kind) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns {what}: {os.strerror(number)}")
+
+
+def listener_in(network: int, port: int) -> int:
+    """A socket that listens on 127.0.0.1:`port` of the open network namespace. Raises `OSError`.
+
+    Made by a child that enters the namespace, with the rights of the user namespace that owns it.
+    """
+    owner = fcntl.ioctl(network, NS_GET_USERNS)
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            setns(owner, CLONE_NEWUSER, "user")
+            setns(network, CLONE_NEWNET, "net")
+            made = socket.socket()
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(("127.0.0.1", port))
+            made.listen(BACKLOG)
+            socket.send_fds(theirs, [b"x"], [made.fileno()])
+            os._exit(0)
+        except OSError as error:
+            print(error, file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+    theirs.close()
+    with ours:
+        _, found, _, _ = socket.recv_fds(ours, 1, 1)
+    os.waitpid(child, 0)
+    if not found:
+        raise OSError("the proxy's socket could not be made")
+    return found[0]
+
+
+def become_proxy(plan: dict[str, Any], mark: str) -> None:
+    """Never returns."""
+    try:
+        os.setsid()
+        log = os.open(plan["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        file = os.memfd_create("plan", 0)
+        os.write(file, json.dumps(plan).encode())
+        os.lseek(file, 0, os.SEEK_SET)
+        os.dup2(file, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        for name in ("listener", "watched"):
+            os.set_inheritable(plan[name], True)
+        program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "egress_proxy.py")  # noqa: PTH100, PTH118
+        os.execve(sys.executable, [sys.executable, "-I", "-S", program, mark], {})
+    finally:
+        os._exit(1)
+
+
+def main() -> None:
+    plan = json.loads(sys.stdin.buffer.read())
+    network = os.open(f"/proc/{plan['pid']}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    plan["watched"] = os.pidfd_open(plan["pid"])
+    with open(f"/proc/{plan['pid']}/stat", errors="replace") as handle:
+        text = handle.read()
+    if int(text[text.rfind(")") + 2 :].split()[19]) != plan["start_ticks"]:
+        raise ProcessLookupError("the sandbox has ended")
+    plan["listener"] = listener_in(network, plan["port"])
+    if os.fork() == 0:
+        become_proxy(plan, sys.argv[1])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, KeyError, ValueError) as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
