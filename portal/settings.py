@@ -113,6 +113,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "portal.common",
     "portal.events",
+    "portal.history",
     "portal.accounts",
     "portal.webhooks",
     "portal.identity",

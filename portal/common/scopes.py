@@ -14,6 +14,7 @@ class Scope(models.TextChoices):
     WORKSPACES_WRITE = "workspaces:write", _("Create, start, stop and delete workspaces")
     WORKSPACES_CONNECT = "workspaces:connect", _("Open workspaces from programs")
     CATALOG_READ = "catalog:read", _("See templates and flavors")
+    CATALOG_WRITE = "catalog:write", _("Change templates and flavors that you manage")
     TEAMS_READ = "teams:read", _("See teams")
     TEAMS_WRITE = "teams:write", _("Change teams")
     POOLS_READ = "pools:read", _("See pools, nodes and devices")

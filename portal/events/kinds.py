@@ -84,6 +84,14 @@ class AuditKind(StrEnum):
     WEBHOOK_DISABLED = "webhook.disabled"
     WEBHOOK_DELETED = "webhook.deleted"
 
+    # The catalog.
+    TEMPLATE_CREATED = "template.created"
+    TEMPLATE_CHANGED = "template.changed"
+    TEMPLATE_DELETED = "template.deleted"
+    FLAVOR_CREATED = "flavor.created"
+    FLAVOR_CHANGED = "flavor.changed"
+    FLAVOR_DELETED = "flavor.deleted"
+
     # Pools, nodes and devices.
     POOL_CREATED = "pool.created"
     POOL_CHECKS_SET = "pool.checks_set"

@@ -83,14 +83,36 @@ class TestJoinTokens(ListCase):
         JoinToken.objects.create(pool=pool, expires_at=timezone.now() + timedelta(hours=1))
 
 
-class TestTemplates(DetailCase):
-    path, read_scope, key, max_queries = "templates", "catalog:read", "slug", 4
-    reader, fixtures, lacks = "bob", ("catalog",), ("POST", "DELETE")
+class TestTemplates(DetailCase, CreateCase):
+    path, read_scope, write_scope, key = "templates", "catalog:read", "catalog:write", "slug"
+    fixtures, max_queries = ("catalog",), 4
+    filters = {
+        "q=jupyter": 1,
+        "q=nothing+like+it": 0,
+        "enabled=false": 0,
+        "team=vision": 0,
+        "deprecated=false": 3,
+    }
+    body = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}"]}
+    required = ("slug", "name", "program", "argv")
 
 
-class TestFlavors(DetailCase):
-    path, read_scope, key = "flavors", "catalog:read", "slug"
-    reader, fixtures, lacks = "bob", ("catalog",), ("POST", "DELETE")
+class TestTemplatesForMembers(DetailCase):
+    path, read_scope, key, max_queries = "templates", "catalog:read", "slug", 6
+    reader, fixtures = "bob", ("catalog",)
+
+
+class TestFlavors(DetailCase, CreateCase):
+    path, read_scope, write_scope, key = "flavors", "catalog:read", "catalog:write", "slug"
+    fixtures, max_queries = ("catalog",), 4
+    filters = {"q=small": 1, "enabled=false": 0, "pool=sim": 0, "deprecated=true": 0}
+    body = {"slug": "tiny", "name": "Tiny", "cpu_milli": 500, "memory_mib": 512}
+    required = ("slug", "name", "cpu_milli", "memory_mib")
+
+
+class TestFlavorsForMembers(DetailCase):
+    path, read_scope, key, max_queries = "flavors", "catalog:read", "slug", 5
+    reader, fixtures = "bob", ("catalog",)
 
 
 class TestTeams(DetailCase, CreateCase):

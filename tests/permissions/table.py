@@ -216,8 +216,18 @@ POST   api/v1/admission/preview                             401 400 403 200 200 
 # --- REST: catalog ---
 GET    api/v1/templates                                     401 200 200 200 200 200 200 200   catalog:read
 GET    api/v1/templates/<slug:slug>                         401 200 200 200 200 200 200 200   catalog:read
+POST   api/v1/templates                                     401 403 403 403 403 403 403 201   catalog:write
+PATCH  api/v1/templates/<slug:slug>                         401 403 403 403 403 403 403 200   catalog:write
+DELETE api/v1/templates/<slug:slug>                         401 403 403 403 403 403 403 409   catalog:write
+GET    api/v1/templates/<slug:slug>/versions                401 403 403 403 403 403 200 200   catalog:read
+POST   api/v1/templates/<slug:slug>/versions/<int:number>/restore 401 403 403 403 403 403 403 200 catalog:write
 GET    api/v1/flavors                                       401 200 200 200 200 200 200 200   catalog:read
+POST   api/v1/flavors                                       401 403 403 403 403 403 403 201   catalog:write
 GET    api/v1/flavors/<slug:slug>                           401 200 200 200 200 200 200 200   catalog:read
+PATCH  api/v1/flavors/<slug:slug>                           401 403 403 403 403 403 403 200   catalog:write
+DELETE api/v1/flavors/<slug:slug>                           401 403 403 403 403 403 403 409   catalog:write
+GET    api/v1/flavors/<slug:slug>/versions                  401 403 403 403 403 403 200 200   catalog:read
+POST   api/v1/flavors/<slug:slug>/versions/<int:number>/restore 401 403 403 403 403 403 403 200 catalog:write
 
 # --- REST: people ---
 GET    api/v1/me                                            401 200 200 200 200 200 200 200   any

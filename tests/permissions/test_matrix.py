@@ -17,6 +17,9 @@ from django.utils import timezone
 
 from portal.accounts import service_accounts
 from portal.accounts.models import Role, Team, User, UserSession
+from portal.catalog import entries
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
 from portal.events.models import Notification
 from portal.events.services import notify
@@ -197,6 +200,14 @@ MAKES_TOKENS = {
 }
 
 
+def versioned() -> dict[str, Any]:
+    """A template and a flavor that have been changed once."""
+    for model, slug in ((Template, "jupyterlab"), (Flavor, "cpu-small")):
+        entry = model.objects.get(slug=slug)
+        entries.change(actor=SYSTEM, entry=entry, given={"description": "As it is now."})
+    return {"<int:number>": 1}
+
+
 class Stage:
     """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
 
@@ -229,6 +240,7 @@ class Stage:
             **machines(pool),
             "<username:username>": "dan",
             "<slug:form>": "csv",
+            **versioned(),
             "<slug:idp>": linked(people["dan"]),
             "<uuid:scim_id>": people["dan"].pk,
             "<str:name>": "User",
@@ -332,6 +344,15 @@ class Stage:
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
             ("POST", "api/v1/member-caps"): cap,
             ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
+            ("POST", "api/v1/templates"): {
+                "slug": "shell",
+                "name": "Shell",
+                "program": "bash",
+                "argv": ["bash", "{port}"],
+            },
+            ("PATCH", "api/v1/templates/<slug:slug>"): {"description": "Another"},
+            ("POST", "api/v1/flavors"): {"slug": "t", "name": "T", "cpu_milli": 500, "memory_mib": 512},
+            ("PATCH", "api/v1/flavors/<slug:slug>"): {"description": "Another"},
             ("POST", "api/v1/cohorts"): {"slug": "new-cohort"},
             ("PUT", "api/v1/cohorts/<slug:slug>"): {"name": "Renamed"},
             ("PUT", "api/v1/site-limits/<resource:resource>"): {"amount": 1},
