@@ -132,6 +132,10 @@ class Template(Entry):
         choices=[(version, version) for version in COMPUTE_CAPABILITIES],
         help_text=_("The least that a device must have."),
     )
+    # The software that its workspaces get unless they name another; None is what each node has by itself.
+    environment = models.ForeignKey(
+        "environments.Environment", null=True, blank=True, on_delete=models.PROTECT, related_name="templates"
+    )
     argv = models.JSONField(default=list)
     env = models.JSONField(default=dict, blank=True)
     startup = models.TextField(

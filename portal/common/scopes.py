@@ -15,6 +15,8 @@ class Scope(models.TextChoices):
     WORKSPACES_CONNECT = "workspaces:connect", _("Open workspaces from programs")
     CATALOG_READ = "catalog:read", _("See templates and flavors")
     CATALOG_WRITE = "catalog:write", _("Change templates and flavors that you manage")
+    ENVIRONMENTS_READ = "environments:read", _("See software environments and their builds")
+    ENVIRONMENTS_WRITE = "environments:write", _("Make, build and change software environments")
     TEAMS_READ = "teams:read", _("See teams")
     TEAMS_WRITE = "teams:write", _("Change teams")
     POOLS_READ = "pools:read", _("See pools, nodes and devices")

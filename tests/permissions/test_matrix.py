@@ -145,6 +145,26 @@ def listening(user: Any) -> dict[str, Any]:
     return {"<uuid:channel_id>": made.pk}
 
 
+def environment() -> dict[str, Any]:
+    """The environment tools of vision's: version 1 is ready, version 2 is being built."""
+    from portal.common.actors import SYSTEM
+    from portal.environments import services
+    from portal.environments.models import EnvironmentBuild, EnvironmentVersion, VersionState
+
+    made = services.create(
+        actor=SYSTEM,
+        team=Team.objects.get(slug="vision"),
+        name="Tools",
+        source_kind="packages",
+        source="numpy",
+        build=False,
+    )
+    EnvironmentVersion.objects.update(state=VersionState.READY, digest="ab" * 16)
+    services.restore(actor=SYSTEM, environment=made, number=1)
+    services.rebuild(actor=SYSTEM, environment=made)
+    return {"<int:number>": 1, "<uuid:build_id>": EnvironmentBuild.objects.get().pk}
+
+
 def machines(pool: Any) -> dict[str, Any]:
     """A machine of the pool, and a token for another one."""
     from portal.machines.models import JoinToken, Machine
@@ -238,6 +258,7 @@ class Stage:
             **listening(people["bob"]),
             **joining(),
             **machines(pool),
+            **environment(),
             "<username:username>": "dan",
             "<slug:form>": "csv",
             **versioned(),
@@ -257,6 +278,7 @@ class Stage:
             "flavors/": "cpu-small",
             "cohorts/": "research",
             "ledgers/": "vision",
+            "environments/": "tools",
         }
         for prefix, slug in slugs.items():
             route = route.replace(f"{prefix}<slug:slug>", f"{prefix}{slug}")
@@ -308,6 +330,8 @@ class Stage:
             ("POST", "api/v1/workspaces"): wanted,
             ("POST", "api/v1/admission/preview"): wanted,
             ("POST", "api/v1/teams"): team,
+            ("POST", "api/v1/environments"): {"name": "Mine", "source": "numpy", "team": "vision"},
+            ("PATCH", "api/v1/environments/<slug:slug>"): {"description": "Plots"},
             ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},
             ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
             ("POST", f"{SERVICE}/<username:username>/tokens"): {"name": "t", "scopes": ["all"]},

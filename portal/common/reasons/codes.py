@@ -236,6 +236,48 @@ class AccountCode(StrEnum):
     WRONG_PASSWORD = "wrong_password"
 
 
+class EnvironmentCode(StrEnum):
+    """Refusals about software environments, and why one could not be built."""
+
+    BAD_PYTHON = "bad_python"
+    CURATED_KEPT = "curated_environment_kept"
+    ENVIRONMENT_IN_USE = "environment_in_use"
+    INDEX_UNREACHABLE = "index_unreachable"
+    INSTALLED_ON_NODES = "installed_on_nodes"
+    LACKS_PROGRAM = "environment_lacks_program"
+    LINE_NOT_VALID = "environment_line_not_valid"
+    LOCK_EMPTY = "environment_lock_empty"
+    NAME_TAKEN = "environment_name_taken"
+    NODE_DID_NOT_ANSWER = "build_node_did_not_answer"
+    NOTHING_ASKED_FOR = "nothing_asked_for"
+    NOTHING_TO_CANCEL = "no_build_to_cancel"
+    NOT_FOR_TEAM = "environment_not_for_team"
+    NOT_READY = "environment_not_ready"
+    NOT_VALID = "environment_not_valid"
+    NO_NODE_TO_BUILD = "no_node_to_build"
+    NO_SUCH_BUILD = "no_such_build"
+    NO_SUCH_ENVIRONMENT = "no_such_environment"
+    NO_SUCH_VERSION = "no_such_environment_version"
+    ON_ITS_WAY = "environment_on_its_way"
+    PYPROJECT_NOT_READ = "pyproject_not_read"
+    SOURCE_TOO_LONG = "environment_source_too_long"
+    SUCCESSOR_NOT_VALID = "successor_not_valid"
+    SWITCHED_OFF = "environment_switched_off"
+    TOO_MANY = "too_many_environments"
+    VERSION_NOT_READY = "environment_version_not_ready"
+    BUILD_CANCELLED = "build_cancelled"
+    BUILD_DISK_FULL = "build_disk_full"
+    BUILD_FAILED = "build_failed"
+    BUILD_HASH_MISMATCH = "build_hash_mismatch"
+    BUILD_NO_PYTHON = "build_no_python"
+    BUILD_RESOLUTION_FAILED = "build_resolution_failed"
+    BUILD_TIMED_OUT = "build_timed_out"
+    BUILD_TOO_LARGE = "build_too_large"
+    BUILD_UNFORESEEN = "build_unforeseen"
+    BUILD_UNSOUND = "build_unsound"
+    BUILD_UV_MISSING = "build_uv_missing"
+
+
 class WebhookCode(StrEnum):
     """Refusals about webhooks."""
 
@@ -654,7 +696,7 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode, EnvironmentCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""
