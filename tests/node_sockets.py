@@ -117,6 +117,8 @@ class PortalSocket:
             self.server = _UnixHTTPServer(f"/proc/self/fd/{folder}/{path.name}", handler)
         finally:
             os.close(folder)
+        path.parent.chmod(0o711)
+        path.chmod(0o666)  # as the gateway's is: agents may be another user's
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
 

@@ -190,7 +190,7 @@ def agents_server(portal_url: str, *, tls: dict[str, Any]) -> dict[str, Any]:
     }
     return {
         **SERVER,
-        "listen": [f"unix/{PORTAL_SOCKET}|0600"],
+        "listen": [f"unix/{PORTAL_SOCKET}|0666"],
         "routes": [
             {
                 "match": [{"method": ["POST"], "path_regexp": {"pattern": AGENT_PATHS}}],

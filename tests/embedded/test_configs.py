@@ -84,7 +84,7 @@ def test_the_front_door_is_quiet_outward_and_never_cuts_a_stream(fixed: Instance
     assert set(config["apps"]) == {"http"}
     servers = config["apps"]["http"]["servers"]
     assert set(servers) == {"front-door", "agents"}
-    assert servers["agents"]["listen"] == ["unix/.gateway/portal.sock|0600"]
+    assert servers["agents"]["listen"] == ["unix/.gateway/portal.sock|0666"]
     server = servers["front-door"]
     assert server["listen"] == ["127.0.0.1:8000"]
     assert server["automatic_https"] == {"disable": True}

@@ -47,13 +47,10 @@ def needs(**fields: str) -> Template:
 
 
 def verdict(team, actor, slug: str):
-    from portal.catalog.selectors import all_flavors
+    from portal.catalog.selectors import flavor_by_slug
 
     return assess(
-        template=Template.objects.get(slug="jupyterlab"),
-        flavor=all_flavors().get(slug=slug),
-        team=team,
-        actor=actor,
+        template=Template.objects.get(slug="jupyterlab"), flavor=flavor_by_slug(slug), team=team, actor=actor
     )
 
 

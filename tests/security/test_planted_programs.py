@@ -1,4 +1,7 @@
-"""Where the node worker is root, a member leaves root's set-user-ID program in a home, for others to run."""
+"""Where the node worker is root, a member leaves root's set-user-ID program in a home, for others to run.
+
+Without a user of its own for each owner (`test_own_users.py`): then all that workspaces make is root's.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,11 @@ PLANT = (
 
 
 @pytest.fixture
-def pool() -> Iterator[Pool]:
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """A pool of root's, in folders that everybody can go through: the worst case."""
     if os.geteuid() != 0:
         pytest.skip("only what root runs can leave programs of root's")
+    monkeypatch.setenv("BERTH_NODE_UIDS", "none")
     folder = Path(tempfile.mkdtemp(prefix="berth-planted-"))
     folder.chmod(0o755)
     if os.statvfs(folder).f_flag & os.ST_NOSUID:

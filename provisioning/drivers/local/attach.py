@@ -2,10 +2,12 @@
 
 Run as `python -I -S attach.py` with a plan as JSON on standard input: `pid` and `start_ticks` of a
 process of the sandbox, `hostname`, and `mounts`, each with `source` (a path here), `target` (a path
-inside), `folder` and `readonly`, `devices` (whether device nodes may be opened). Copies of the mounts are
-made here, where the paths are, and moved into the sandbox's mount namespace after this process has
-entered it. That needs no privilege but the one over a user namespace that the same user has made: where
-this user may not copy mounts, as root may, it does so in a user namespace of its own.
+inside), `folder` and `readonly`, `devices` (whether device nodes may be opened), and for a mount that shows
+one user's files as another's `owners`, their user ids there and here. Copies of the mounts are made here,
+where the paths are, and moved into the sandbox's mount namespace after this process has entered it. That
+needs no privilege but the one over a user namespace that the same user has made: where this user may not copy
+mounts, as root may, it does so in a user namespace of its own. With `uid` in the plan, root becomes that
+user, whose the sandbox is, before it enters.
 
 All of it happens before anything of the workspace runs in the sandbox: nobody there can be in the way.
 The options are those of bubblewrap's binds: no set-user-ID, no device nodes unless asked for, and no
@@ -22,6 +24,7 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import sys
 
 TYPE_CHECKING = False
@@ -33,7 +36,7 @@ SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 428, 429, 442
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
-ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 0x1, 0x2, 0x4
+ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_IDMAP = 0x1, 0x2, 0x4, 0x100000
 MS_SLAVE = 1 << 19
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWUSER = 0x00020000, 0x04000000, 0x10000000
 NS_GET_USERNS = 0xB701
@@ -61,11 +64,46 @@ def copy_of(mount: dict[str, Any]) -> int:
     wanted |= 0 if mount["devices"] else ATTR_NODEV
     wanted |= ATTR_RDONLY if mount["readonly"] else 0
     attributes = MountAttributes(attr_set=wanted, propagation=MS_SLAVE)
+    if mount.get("owners"):
+        attributes.attr_set |= ATTR_IDMAP
+        attributes.userns_fd = namespace_of(*mount["owners"])
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if mount["folder"] else 0)
     size = ctypes.sizeof(attributes)
     result = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", flags, ctypes.byref(attributes), size)
+    if mount.get("owners"):
+        os.close(attributes.userns_fd)
     check(result, f"mount_setattr {mount['source']}")
     return tree
+
+
+def namespace_of(stored: int, shown: int) -> int:
+    """A descriptor of a user namespace in which the user and group `stored` are `shown`. Root only."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if libc.unshare(CLONE_NEWUSER) == 0:
+            os.write(writing, b"x")
+            signal.pause()
+        os._exit(1)
+    os.close(writing)
+    try:
+        if os.read(reading, 1) != b"x":
+            raise PermissionError(errno.EPERM, "no user namespace can be made")
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{child}/{name}", "w", encoding="ascii") as handle:
+                handle.write(f"{stored} {shown} 1")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def become(uid: int) -> None:
+    """From root to that user and its group, for good."""
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
 
 
 def copies_of(mounts: list[dict[str, Any]]) -> list[int]:
@@ -97,7 +135,7 @@ def copies_of(mounts: list[dict[str, Any]]) -> list[int]:
     return trees
 
 
-def enter(pid: int, start_ticks: int) -> None:
+def enter(pid: int, start_ticks: int, uid: int | None) -> None:
     """Be in the sandbox's user, mount and host name namespaces, with all rights over them."""
     namespaces = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("mnt", "uts")]
     with open(f"/proc/{pid}/stat", errors="replace") as handle:
@@ -105,6 +143,8 @@ def enter(pid: int, start_ticks: int) -> None:
     if int(text[text.rfind(")") + 2 :].split()[19]) != start_ticks:
         raise ProcessLookupError(errno.ESRCH, "the sandbox has ended")
     owner = fcntl.ioctl(namespaces[0], NS_GET_USERNS)
+    if uid is not None:
+        become(uid)
     check(libc.setns(owner, CLONE_NEWUSER), "setns user")
     check(libc.setns(namespaces[0], CLONE_NEWNS), "setns mnt")
     check(libc.setns(namespaces[1], CLONE_NEWUTS), "setns uts")
@@ -126,7 +166,7 @@ def main() -> int:
     try:
         os.umask(0o022)
         trees = copies_of(plan["mounts"])
-        enter(plan["pid"], plan["start_ticks"])
+        enter(plan["pid"], plan["start_ticks"], plan.get("uid"))
         for tree, mount in zip(trees, plan["mounts"], strict=True):
             attach(tree, mount)
         name = plan["hostname"].encode()

@@ -27,8 +27,10 @@ from provisioning.drivers.local import (
     host,
     limits,
     network,
+    ownership,
     partitions,
     processes,
+    staging,
     state,
 )
 from provisioning.drivers.local.failures import (
@@ -186,13 +188,17 @@ class LocalDriver(Driver):
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
             seen = self._look_before_start(folder, spec)
-            settings = self._settings(sandbox)
+            settings = replace(
+                self._settings(sandbox), uid=ownership.owner_of(self.base, self.instance, spec, sandbox)
+            )
             if seen is not None:
                 if seen.state in GOING and not network.ways_out(folder.path):
                     start_network(folder, settings)  # its worker was killed before it had one
                 return seen
             disk.require_room(self.homes)
             devices = self._devices(here)
+            if settings.uid != state.NODE_USER:
+                ownership.require_open(devices)
             if not take_over_spare(spec, folder, settings, devices, self.spares):
                 launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
@@ -203,6 +209,10 @@ class LocalDriver(Driver):
         found = environment.resolve(self.environment_path)
         kinds = [Kind(recipe, found, sandbox) for recipe in recipes_among(found.programs())]
         with disk_errors(self.base):
+            if sandbox.uids is not None and kinds:
+                self.homes.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if not staging.can_show_owners(self.homes):
+                    kinds = []  # a spare could not be shown a home
             self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
             if sandbox.network is not None:
                 self._keep_ways_out(self._settings(sandbox))

@@ -43,6 +43,18 @@ class HomeProtected(ProvisioningError):
     blame = Blame.OPERATOR
 
 
+class HomeChangesHands(StartFailed):
+    """A home is being given to its user of the machine, which takes several calls where it is large."""
+
+    code = "home_changes_hands"
+
+
+class HomeInUse(StartFailed):
+    """A home cannot change hands, as a workspace that uses it still runs as another user."""
+
+    code = "home_in_use"
+
+
 class Busy(BackendUnavailable):
     """Another worker holds this workspace's lock."""
 

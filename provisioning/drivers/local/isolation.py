@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from provisioning.drivers.local import network, processes
+from provisioning.drivers.local import network, processes, uids
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
 from provisioning.drivers.local.seccomp import filters
+from provisioning.drivers.local.staging import AS_USER, mount, staged_program, user
 from provisioning.errors import StartFailed
 
 PROBE_TIMEOUT_S = 10
@@ -27,6 +31,8 @@ class SandboxProbe:
     `bwrap` is the program's path when it works, else empty with `reason`, a sentence with its fix.
     `network` are the programs that make a network of a workspace's own, or None with `network_reason`.
     `seccomp` is the digest of the filter of system calls, or empty with `seccomp_reason`.
+    `uids` are the user ids of workspaces where this is root; None elsewhere, where they are switched off, and
+    where they do not work, with `uids_reason`.
     """
 
     bwrap: str
@@ -36,14 +42,18 @@ class SandboxProbe:
     network_reason: str = ""
     seccomp: str = ""
     seccomp_reason: str = ""
+    uids: uids.Range | None = None
+    uids_reason: str = ""
 
     @property
     def warning(self) -> str:
         """What an operator should know and do; empty where nothing is amiss."""
-        return self.reason or " ".join(filter(None, (self.network_reason, self.seccomp_reason)))
+        return self.reason or " ".join(
+            filter(None, (self.network_reason, self.seccomp_reason, self.uids_reason))
+        )
 
 
-_known: dict[str, tuple[float, SandboxProbe]] = {}
+_known: dict[tuple[str, uids.Range | None], tuple[float, SandboxProbe]] = {}
 
 
 def system_folders() -> tuple[tuple[str, str], ...]:
@@ -61,13 +71,20 @@ def masked_files() -> tuple[str, ...]:
 
 
 def probe() -> SandboxProbe:
-    """A success is remembered by this process; a failure is tried again after a minute."""
+    """A success is remembered by this process; a failure is tried again after a minute.
+
+    Raises `InvalidSpec` where this node's user ids are no range.
+    """
     path = shutil.which("bwrap") or _bundled()
-    kept = _known.get(path)
+    wanted = uids.configured(os.environ) if os.geteuid() == 0 else None
+    kept = _known.get((path, wanted))
     if kept and (not kept[1].warning or time.monotonic() - kept[0] < RETRY_AFTER_S):
         return kept[1]
     found = _try(path)
-    _known[path] = (time.monotonic(), found)
+    if found.bwrap and wanted is not None:
+        complaint = _try_user(found, wanted.owners.stop - 1)
+        found = replace(found, uids=None if complaint else wanted, uids_reason=complaint)
+    _known[path, wanted] = (time.monotonic(), found)
     return found
 
 
@@ -160,6 +177,60 @@ def _try_filter(bwrap: str, disable_userns: bool) -> tuple[str, str]:
         f"Workspaces may make every system call: a seccomp filter does not work here ({said}). "
         "Run nodes on a kernel with CONFIG_SECCOMP_FILTER."
     )
+
+
+def _try_user(found: SandboxProbe, uid: int) -> str:
+    """Make a sandbox, and a way out of it, as another user; a sentence where that does not work.
+
+    Its processes have to be seen from here.
+    """
+    program, mounts = staged_program(found.bwrap)
+    with tempfile.TemporaryDirectory(prefix="berth-user-") as folder:
+        shown = Path(folder, "home")
+        shown.mkdir(mode=0o700)
+        os.chown(shown, uid, uid)
+        mounts.append(mount(str(shown), "home", readonly=False))
+        argv = [
+            program,
+            *namespace_argv(disable_userns=found.disable_userns, own_network=found.network is not None),
+            *system_argv(system_folders()), "--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files()),
+            "--bind", str(mounts[-1]["target"]), "/home", "--",
+            "/bin/sh", "-c", "echo here > /home/file && echo ready && exec sleep 60",
+        ]  # fmt: skip
+        plan = json.dumps({"user": user(uid, mounts), "argv": argv}).encode()
+        try:
+            with subprocess.Popen(
+                [sys.executable, "-I", "-S", str(AS_USER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            ) as process:
+                assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+                watch = threading.Timer(PROBE_TIMEOUT_S, process.kill)
+                watch.start()
+                try:
+                    process.stdin.write(plan)
+                    process.stdin.close()
+                    if process.stdout.readline() != b"ready\n":
+                        raise OSError(process.stderr.read().decode("utf-8", "replace").strip() or "no answer")
+                    init = processes.sandbox_init(process.pid, timeout_s=PROBE_TIMEOUT_S)
+                    if init is None or processes.user_of(init) != uid:
+                        raise OSError("no process inside")
+                    Path(f"/proc/{init}/environ").read_bytes()
+                    if found.network is not None:
+                        network.join(found.network, init, Path(folder), network.Policy())
+                finally:
+                    watch.cancel()
+                    process.kill()
+                    network.end(Path(folder))
+        except (OSError, StartFailed) as error:
+            said = (getattr(error, "detail", "") or str(error)).strip().splitlines()
+            return (
+                "Workspaces of all people run as one user of this machine: another user's do not work here "
+                f"({said[-1] if said else error}). Let ordinary users make user namespaces, or set "
+                f"{uids.VARIABLE}=none to go on like this."
+            )
+    return ""
 
 
 def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools) -> str:

@@ -3,7 +3,8 @@
 Run as `python -I -S join_network.py` with a plan as JSON on standard input: `pid` and `start_ticks` of a
 process of the sandbox, `nft` (a program), `rules` (its input) and `way_out` (the argument vector of pasta).
 The rules are there before anything leads out. Exit code 0 once the way out works, or another one with the
-reason on standard error.
+reason on standard error. `program` is what is executed as `way_out`. With `uid` in the plan, root becomes
+that user, whose the sandbox is, once it has found the sandbox.
 
 The user namespace that owns the sandbox's network is entered, so nothing of it needs root. It is not the
 one of the sandbox's processes, so none of them can change the rules.
@@ -48,8 +49,9 @@ def load_rules(network: int, owner: int, nft: str, rules: str) -> None:
         finally:
             os._exit(1)
     os.close(reading)
-    with open(writing, "w", encoding="ascii") as pipe:
-        pipe.write(rules)
+    # As bytes: this user may not be able to read the files of Python, nor those of an encoding.
+    with open(writing, "wb") as pipe:
+        pipe.write(rules.encode())
     _, status = os.waitpid(child, 0)
     if status:
         raise OSError("the rules were refused")
@@ -63,6 +65,11 @@ def main() -> None:
     if int(text[text.rfind(")") + 2 :].split()[19]) != plan["start_ticks"]:
         raise ProcessLookupError("the sandbox has ended")
     owner = fcntl.ioctl(network, NS_GET_USERNS)
+    if plan["uid"] is not None:
+        os.chdir("/")
+        os.setgroups([])
+        os.setresgid(plan["uid"], plan["uid"], plan["uid"])
+        os.setresuid(plan["uid"], plan["uid"], plan["uid"])
     load_rules(network, owner, plan["nft"], plan["rules"])
     if not plan["way_out"]:
         return
@@ -71,7 +78,7 @@ def main() -> None:
     # Python ignores it, and what it executes would too: pasta does not start like that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     argv = [*plan["way_out"], "--netns-only", "--netns", f"/proc/self/fd/{network}"]
-    os.execv(argv[0], argv)
+    os.execv(plan["program"], argv)
 
 
 if __name__ == "__main__":

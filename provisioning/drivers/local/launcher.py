@@ -9,11 +9,12 @@ would start the workspace twice. Both descriptors close as the program is execut
 written to STATUS_FD before is the reason why it was not.
 
 `sockets` names Unix sockets to listen on and `files` files to read, each with its path: the program inherits
-them, and their numbers take the places of `{name}` in its argv. A plan with `owner`, a process, is of a
+them, and their numbers take the places of `{name}` in its argv. `user`, where root starts it, is who the
+program runs as, and what that user is shown (`as_user.py`). A plan with `owner`, a process, is of a
 program that nobody has asked for yet: it inherits a pidfd of the owner as `{owner}`.
 """
 
-# ruff: noqa: PTH105, PTH108, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
+# ruff: noqa: PTH100, PTH105, PTH108, PTH120, PTH123, S606, UP031, SIM105 - pathlib would double the time that this program takes to start
 
 from __future__ import annotations
 
@@ -123,6 +124,11 @@ def become(plan: dict[str, Any], status: int) -> None:
         os.close(log)
         words = inherited(plan)
         write_new(plan["pid"], identity(plan["attempt"]))
+        if plan.get("user"):
+            sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+            import as_user  # type: ignore[import-not-found,unused-ignore]
+
+            as_user.become(plan["user"])
         os.execve(plan["argv"][0], [words.get(word, word) for word in plan["argv"]], plan["env"])
     except BaseException as error:
         text = json.dumps({"error": str(error) or repr(error), "errno": getattr(error, "errno", None)})

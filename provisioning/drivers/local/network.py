@@ -151,13 +151,19 @@ def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
     Repeating it is safe: rules are replaced, and a way out that is there stays.
     """
     ticks = processes.start_ticks(init)
+    uid = processes.user_of(init)
+    another = uid if uid != os.geteuid() else None
     plan = {
         "pid": init,
         "start_ticks": ticks,
+        "uid": another,
+        "program": tools.pasta,
         "nft": tools.nft,
         # As one transaction: no moment without rules.
         "rules": "table inet berth\ndelete table inet berth\n" + rules(policy, addresses_here()),
-        "way_out": [] if policy.egress is Egress.NONE or ways_out(folder) else _pasta(tools.pasta, folder),
+        "way_out": []
+        if policy.egress is Egress.NONE or ways_out(folder)
+        else _pasta(tools.pasta, folder, another),
     }
     try:
         done = subprocess.run(
@@ -182,23 +188,34 @@ def _failed(detail: str) -> StartFailed:
     )
 
 
-def _pasta(program: str, folder: Path) -> list[str]:
-    """pasta with a way out for connections that begin inside, and for nothing else."""
-    return [
-        program, "--quiet", "--config-net", "--no-map-gw", "--dns-forward", RESOLVER,
+def _pasta(program: str, folder: Path, another: int | None) -> list[str]:
+    """pasta with a way out for connections that begin inside, and for nothing else.
+
+    `another`: the user that it runs as, where that is not this one. Nothing can be written for it then, so
+    the workspace's folder is told by its own name, which has to end in “pasta”.
+    """
+    options = [
+        "--quiet", "--config-net", "--no-map-gw", "--dns-forward", RESOLVER,
         "-t", "none", "-u", "none", "-T", "none", "-U", "none",
-        "--log-file", str(folder / "network.log"), "--log-size", "65536", "--pid", str(_mark(folder)),
     ]  # fmt: skip
+    if another is not None:
+        return [str(_name(folder)), *options]
+    log = ["--log-file", str(folder / "network.log"), "--log-size", "65536"]
+    return [program, *options, *log, "--pid", str(_mark(folder))]
 
 
 def _mark(folder: Path) -> Path:
     return folder / "network.pid"
 
 
+def _name(folder: Path) -> Path:
+    return folder / "pasta"
+
+
 def ways_out(folder: Path) -> list[tuple[int, int]]:
     """The processes, by PID and start, that lead out of the workspace of this folder."""
-    wanted = os.fsencode(_mark(folder))
-    return [(pid, ticks) for pid, ticks, argv in _pastas() if wanted in argv]
+    wanted = {os.fsencode(_mark(folder)), os.fsencode(_name(folder))}
+    return [(pid, ticks) for pid, ticks, argv in _pastas() if wanted.intersection(argv)]
 
 
 def end(folder: Path) -> bool:

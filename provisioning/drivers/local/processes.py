@@ -49,6 +49,21 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields and fields[0] not in ("Z", "X") else None
 
 
+def user_of(pid: int) -> int | None:
+    """The user id that a process runs as; None when it is gone."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[2]) for line in lines if line.startswith("Uid:")), None)
+
+
+def users() -> set[int]:
+    """The user ids of all processes that can be seen."""
+    found = {user_of(int(entry)) for entry in os.listdir(PROC) if entry.isdigit()}  # noqa: PTH208 - only names
+    return {uid for uid in found if uid is not None}
+
+
 def scan(
     instance: str, workspace: str = "", *, spares: Mapping[str, tuple[str, int]] = NO_SPARES
 ) -> tuple[Owned, ...]:

@@ -46,8 +46,17 @@ from provisioning.drivers.local.sandbox import (
     bwrap_argv,
     etc_files,
 )
-from provisioning.drivers.local.state import SpareMark, WorkspaceDir, gateway_folder, write_atomically
-from provisioning.errors import ProvisioningError
+from provisioning.drivers.local.staging import Mount, staged, user
+from provisioning.drivers.local.state import (
+    NODE_USER,
+    SpareMark,
+    WorkspaceDir,
+    gateway_folder,
+    names,
+    write_atomically,
+)
+from provisioning.drivers.local.uids import VARIABLE, Uids
+from provisioning.errors import ProvisioningError, StartFailed
 from provisioning.preloading import Recipe
 
 log = logging.getLogger(__name__)
@@ -180,7 +189,9 @@ class Spares:
     def _start(self, kind: Kind, digest: str, owner: int, host: cgroups.CgroupHost, lock: int) -> None:
         folder = WorkspaceDir(self.base, secrets.token_hex(8))
         groups = cgroups.paths(host, f"spare-{folder.name}")
+        uid = self._uid(kind)
         mark = SpareMark(
+            uid=uid,
             id=folder.name,
             kind=digest,
             owner=owner,
@@ -188,13 +199,17 @@ class Spares:
             cgroups=tuple(str(group) for group in groups),
         )
         try:
-            folder.prepare()
+            folder.prepare(uid)
             write_atomically(folder.path / "spare.json", json.dumps(asdict(mark)).encode())
             write_etc(folder, NOBODY, NOBODY, kind.sandbox)
             cgroups.create(host, f"spare-{folder.name}", cpu_milli=CPU_MILLI, memory_mib=MEMORY_MIB)
+            plan, mounts = self._plan(kind, folder), list[Mount]()
+            if uid != NODE_USER:
+                plan, mounts = staged(plan)
             spawn(
                 {
-                    "argv": bwrap_argv(self._plan(kind, folder)),
+                    "argv": bwrap_argv(plan),
+                    "user": user(uid, mounts) if uid != NODE_USER else None,
                     "env": self._markers(folder),
                     "lock": str(folder.lock),
                     "pid": str(folder.pid_file),
@@ -213,6 +228,20 @@ class Spares:
             cgroups.remove(groups)
             with contextlib.suppress(OSError):
                 folder.remove()
+
+    def _uid(self, kind: Kind) -> int:
+        """A user id for one more spare. Raises `StartFailed` or `OSError`."""
+        if kind.sandbox.uids is None:
+            return NODE_USER
+        # A process that has got out of its sandbox has nothing to do with whoever comes next.
+        used = [*processes.users(), *(mark.uid for _, mark in self._all())]
+        for name in names(self.base.parent):
+            claimed = WorkspaceDir(self.base.parent, name).spare()
+            used += [claimed.uid] if claimed else []
+        found = Uids(self.base.parent, kind.sandbox.uids).for_spare(used)
+        if found is None:
+            raise StartFailed(f"Every user id of {VARIABLE} that is for spares is in use.")
+        return found
 
     def _markers(self, folder: WorkspaceDir) -> dict[str, str]:
         return {"BERTH_INSTANCE": self.instance, "BERTH_SPARE": folder.name}

@@ -15,11 +15,20 @@ from typing import Any
 
 from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment
+from provisioning.drivers.local.failures import HomeChangesHands
+from provisioning.drivers.local.handover import TooDeep, hand_over
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
 from provisioning.drivers.local.launching import AGENT, RELAY, spawn
 from provisioning.drivers.local.sandbox import NODE_PATH, RUN_PATH, SandboxPlan, bwrap_argv, hostname
 from provisioning.drivers.local.spares import write_etc
-from provisioning.drivers.local.state import Record, WorkspaceDir, gateway_folder, write_atomically
+from provisioning.drivers.local.staging import Mount, staged, user
+from provisioning.drivers.local.state import (
+    NODE_USER,
+    Record,
+    WorkspaceDir,
+    gateway_folder,
+    write_atomically,
+)
 from provisioning.endpoints import PORTAL_SOCKET, socket_endpoint
 from provisioning.errors import StartFailed
 from provisioning.types import DeviceInfo, WorkspaceSpec
@@ -27,6 +36,8 @@ from provisioning.types import DeviceInfo, WorkspaceSpec
 PORT_CANDIDATES = 8
 SANDBOX_TIMEOUT_S = 2.0
 END_TIMEOUT_S = 2.0
+HAND_OVER_S = 1.0
+"""How long one start may take for a home that changes hands; a later one goes on."""
 AGENT_URL = f"unix:{NODE_PATH}/{Path(PORTAL_SOCKET).name}"
 """How an agent in a sandbox reaches the portal: a socket of its node's gateway, whatever its network is."""
 
@@ -43,6 +54,8 @@ class Settings:
     cgroup_host: cgroups.CgroupHost
     port_min: int
     port_max: int
+    uid: int = NODE_USER
+    """Whose the workspace's home is, and its processes are where it was no spare (`uids.py`)."""
 
 
 def launch(
@@ -63,8 +76,8 @@ def launch(
     groups = cgroups.paths(settings.cgroup_host, folder.name)
     launched = False
     try:
-        folder.prepare()
-        home = home_of(settings.homes, spec)
+        folder.prepare(settings.uid)
+        home = home_of(settings, spec)
         record = new_record(spec, folder, settings, groups)
         folder.reserve_closing()
         folder.write_record(record)
@@ -75,8 +88,11 @@ def launch(
             memory_mib=spec.resources.memory_mib,
         )
         markers = markers_of(spec, folder, settings)
+        mounts: list[Mount] = []
         if settings.sandbox.bwrap:
             plan = _sandbox(spec, folder, settings, home, devices, markers)
+            if settings.uid != NODE_USER:
+                plan, mounts = staged(plan)
             argv, env, home_inside, run_inside = bwrap_argv(plan), markers, plan.home_inside, RUN_PATH
         else:
             argv = (settings.environment.python, "-I", "-S", str(AGENT), str(folder.config), "{app}")
@@ -94,9 +110,12 @@ def launch(
         if not settings.sandbox.bwrap:
             (folder.run / "tmp").mkdir(mode=0o700)
         write_atomically(folder.config, json.dumps(config).encode())
+        if settings.uid != NODE_USER:
+            os.chown(folder.config, settings.uid, settings.uid)
         spawn(
             {
                 "argv": argv,
+                "user": user(settings.uid, mounts) if settings.uid != NODE_USER else None,
                 "env": env,
                 "lock": str(folder.lock),
                 "pid": str(folder.pid_file),
@@ -139,6 +158,8 @@ def new_record(
         created_at=time.time(),
         cgroups=tuple(str(group) for group in groups),
         own_network=settings.sandbox.network is not None,
+        home=spec.home_key,
+        uid=settings.uid,
     )
 
 
@@ -224,10 +245,24 @@ def rlimits(memory_mib: int, *, limited: bool) -> dict[str, int]:
     return limits
 
 
-def home_of(homes: Path, spec: WorkspaceSpec) -> Path:
-    home = homes / spec.team / spec.owner
-    for path in (homes, home.parent, home):
+def home_of(settings: Settings, spec: WorkspaceSpec) -> Path:
+    """The home, made where there is none, in the hands of its user.
+
+    Raises `HomeChangesHands`, `StartFailed` or `OSError`.
+    """
+    home = settings.homes / spec.team / spec.owner
+    for path in (settings.homes, home.parent, home):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        owner = 0 if settings.uid == NODE_USER else settings.uid
+        try:
+            done = hand_over(home, owner, limit_s=HAND_OVER_S)
+        except TooDeep as error:
+            raise StartFailed(
+                f"The home {spec.home_key} cannot be given to its user: {error}. Move what is in there up.",
+            ) from error
+        if not done:
+            raise HomeChangesHands("The home folder is being given to its user. This goes on by itself.")
     return home
 
 

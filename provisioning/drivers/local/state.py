@@ -42,11 +42,16 @@ T = TypeVar("T")
 CLOSED_KEEP_S = 7 * 86400
 LOCK_TIMEOUT_S = 5.0
 READ_MAX_BYTES = 1 << 20
+NODE_USER = -1
+"""In place of a user id: the user that runs the node worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The driver's record of the generation last started. Written before anything is launched."""
+    """The driver's record of the generation last started. Written before anything is launched.
+
+    `home` is the home's key (empty in records of older versions), `uid` whose it was (`uids.py`).
+    """
 
     workspace_id: str
     generation: int
@@ -63,6 +68,8 @@ class Record:
     stop_requested_at: float = 0.0
     oom_kills: int = 0
     own_network: bool = False
+    home: str = ""
+    uid: int = NODE_USER
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class SpareMark:
     owner: int
     created_at: float
     cgroups: tuple[str, ...] = ()
+    uid: int = NODE_USER
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,7 @@ class WorkspaceDir:
         the lock until it has become the workspace, even when this process is killed.
         """
         folder = self.base / ".locks"
+        self.base.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(folder / self.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -177,8 +186,11 @@ class WorkspaceDir:
     def write_record(self, record: Record) -> None:
         write_atomically(self.path / "record.json", json.dumps(asdict(record)).encode())
 
-    def prepare(self) -> None:
-        """An empty runtime folder, the traces of an earlier attempt removed; the lock file stays."""
+    def prepare(self, uid: int = NODE_USER) -> None:
+        """An empty runtime folder, the traces of an earlier attempt removed; the lock file stays.
+
+        What the workspace may write in it belongs to `uid`.
+        """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in (self.pid_file, self.launch_log, self.path / "spare.json", self.path / "claims"):
             path.unlink(missing_ok=True)
@@ -187,6 +199,9 @@ class WorkspaceDir:
         for folder in (self.run, self.etc):
             _remove_tree(folder)
             folder.mkdir(mode=0o700)
+        if uid != NODE_USER:
+            self.etc.chmod(0o755)
+            os.chown(self.run, uid, uid)
 
     def app_socket(self, generation: int) -> Path:
         """Where this generation's app is reached (`provisioning.node.gateway`); outside the sandbox."""
@@ -268,9 +283,15 @@ def _held(path: Path) -> bool:
 
 
 def gateway_folder(base: Path) -> Path:
-    """The folder of the socket to the portal, made where it is missing. Raises `OSError`."""
+    """The folder of the socket to the portal, made where it is missing. Raises `OSError`.
+
+    Who is shown it may be another user, and goes through it.
+    """
     folder = (base / PORTAL_SOCKET).parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o711, exist_ok=True)
+    if folder.stat().st_mode & 0o111 != 0o111:
+        folder.chmod(0o711)
     return folder
 
 

@@ -33,7 +33,7 @@ from provisioning.drivers.local.start import (
     new_record,
     rlimits,
 )
-from provisioning.drivers.local.state import WorkspaceDir, write_atomically
+from provisioning.drivers.local.state import NODE_USER, WorkspaceDir, write_atomically
 from provisioning.errors import StartFailed
 from provisioning.preloading import recipe_for
 from provisioning.types import DeviceInfo, WorkspaceSpec
@@ -63,6 +63,8 @@ def take_over_spare(
     recipe = recipe_for(spec.app)
     if recipe is None or not settings.sandbox.bwrap:
         return False
+    if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
+        return False  # its home is still in other hands
     kind = Kind(recipe, settings.environment, settings.sandbox)
     taken = spares.take(kind) if kind.possible else None
     if taken is None:
@@ -91,14 +93,16 @@ def _hand_over(
     inside = processes.sandbox_init(launched.pid) if launched else None
     if launched is None or inside is None:
         raise OSError("its sandbox has ended")
-    home = home_of(settings.homes, spec)
+    home = home_of(settings, spec)
     home_inside = f"/home/{spec.owner}"
+    owners = None if settings.uid == NODE_USER else (settings.uid, taken.mark.uid)
     with _attaching(
         {
             "pid": inside,
             "start_ticks": processes.start_ticks(inside),
             "hostname": hostname(spec.name),
-            "mounts": mounts(home, home_inside, devices),
+            "uid": None if taken.mark.uid == NODE_USER else taken.mark.uid,
+            "mounts": mounts(home, home_inside, devices, owners=owners),
         }
     ) as attaching:
         record = new_record(spec, folder, settings, groups)
@@ -156,9 +160,14 @@ def send_configuration(taken: Taken, config: dict[str, Any]) -> None:
         raise OSError("its agent has ended")
 
 
-def mounts(home: Path, home_inside: str, devices: Sequence[DeviceInfo]) -> list[dict[str, Any]]:
-    """What `attach.py` has to show: what `bwrap_argv` shows of a workspace and not of a spare."""
-    found = [_mount(str(home), home_inside, folder=True)]
+def mounts(
+    home: Path, home_inside: str, devices: Sequence[DeviceInfo], *, owners: tuple[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """What `attach.py` has to show: what `bwrap_argv` shows of a workspace and not of a spare.
+
+    `owners` are whose the home is, and who the spare's processes are.
+    """
+    found = [{**_mount(str(home), home_inside, folder=True), "owners": owners}]
     nodes = list(dict.fromkeys(node for device in devices for node in device.nodes))
     if nodes:
         found += [

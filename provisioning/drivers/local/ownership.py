@@ -1,0 +1,46 @@
+"""Whose a home is, and what another user than the node worker's may open (`uids.py`)."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from provisioning.drivers.local import processes, state
+from provisioning.drivers.local.failures import HomeInUse
+from provisioning.drivers.local.isolation import SandboxProbe
+from provisioning.drivers.local.uids import VARIABLE, Uids
+from provisioning.errors import MissingDependency
+from provisioning.types import DeviceInfo, WorkspaceSpec
+
+
+def owner_of(base: Path, instance: str, spec: WorkspaceSpec, sandbox: SandboxProbe) -> int:
+    """The user id that the workspace's home is to have. Raises `ProvisioningError` or `OSError`.
+
+    A home does not change hands while it is in use: what is started beside runs as the same user.
+    """
+    wanted = state.NODE_USER if sandbox.uids is None else Uids(base, sandbox.uids).of(spec.owner)
+    for name in state.names(base):
+        folder = state.WorkspaceDir(base, name)
+        record = folder.record()
+        if record is None or record.uid == wanted or record.home not in ("", spec.home_key):
+            continue
+        if not folder.alive() and not processes.scan(instance, name, spares=folder.claimed()):
+            continue
+        if record.uid == state.NODE_USER:
+            return record.uid
+        raise HomeInUse(
+            "Another workspace of this user still runs as a user of its own, which this node can no longer "
+            f"make. Stop it first. {sandbox.uids_reason}".strip()
+        )
+    return wanted
+
+
+def require_open(devices: Iterable[DeviceInfo]) -> None:
+    """Raise `MissingDependency` where another user than this one could not open a device."""
+    for node in dict.fromkeys(node for device in devices for node in device.nodes):
+        if not Path(node).stat().st_mode & stat.S_IROTH:
+            raise MissingDependency(
+                f"{node} is closed to other users, and workspaces run as users of their own here. Open it "
+                f"(the driver's NVreg_DeviceFileMode=0666), or set {VARIABLE}=none on the node."
+            )

@@ -1,0 +1,121 @@
+"""Users of the machine for the users of the portal, where the node worker is root.
+
+Each owner of workspaces gets a number of its own for good, in `local/.uids/<owner>`; no number is given
+twice, not even after its owner has gone. The last ones of the range are for spares (`spares.py`), which
+nobody owns yet: each spare has one while it lives, and what it shows of a home is shown as its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.drivers.local.state import write_atomically
+from provisioning.errors import InvalidSpec, StartFailed
+
+VARIABLE = "BERTH_NODE_UIDS"
+DEFAULT = "200000-265535"
+LEAST, FEWEST, HIGHEST = 1000, 64, 2**31 - 2
+SPARE_PART = 16
+"""One of so many numbers is for spares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """User ids that nothing else on the machine uses. Both ends are of it."""
+
+    first: int
+    last: int
+
+    @property
+    def owners(self) -> range:
+        """Those for owners of workspaces."""
+        return range(self.first, self.last + 1 - (self.last - self.first + 1) // SPARE_PART)
+
+    @property
+    def spares(self) -> range:
+        """Those for spares."""
+        return range(self.owners.stop, self.last + 1)
+
+
+def configured(environ: Mapping[str, str]) -> Range | None:
+    """The range of this node; None where it has none. Raises `InvalidSpec`, with the way out."""
+    text = environ.get(VARIABLE, "").strip() or DEFAULT
+    if text == "none":
+        return None
+    first, dash, last = text.partition("-")
+    if dash and first.isdecimal() and last.isdecimal():
+        found = Range(int(first), int(last))
+        if found.first >= LEAST and found.last <= HIGHEST and found.last - found.first + 1 >= FEWEST:
+            return found
+    raise InvalidSpec(
+        f"{VARIABLE}={text} is no range of user ids. Write it like {DEFAULT}, from {LEAST} up and with at "
+        f"least {FEWEST}, or none."
+    )
+
+
+class Uids:
+    """The numbers that have been given on this machine. `base` is the local driver's folder."""
+
+    def __init__(self, base: Path, numbers: Range) -> None:
+        self.folder = base / ".uids"
+        self.numbers = numbers
+
+    def of(self, owner: str) -> int:
+        """The owner's number, given now where there was none. Raises `StartFailed` or `OSError`.
+
+        `owner` names a home folder, so it has no slash and does not begin with a dot.
+        """
+        known = self._read(owner)
+        if known is not None:
+            return known
+        with self._alone():
+            known = self._read(owner)
+            if known is not None:
+                return known
+            taken = set(self.given())
+            number = next((number for number in self.numbers.owners if number not in taken), None)
+            if number is None:
+                raise StartFailed(
+                    f"Every user id of {VARIABLE} has been given. Let the range be larger on this node."
+                )
+            write_atomically(self.folder / owner, f"{number}\n".encode())
+            return number
+
+    def for_spare(self, used: Iterable[int]) -> int | None:
+        """A number that neither an owner nor one of the spares that use `used` has; None if none is left."""
+        taken = {*self.given(), *used}
+        return next((number for number in self.numbers.spares if number not in taken), None)
+
+    def given(self) -> list[int]:
+        """The numbers of all owners. Raises `OSError`."""
+        try:
+            names = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        return [number for name in names if (number := self._read(name)) is not None]
+
+    def _read(self, owner: str) -> int | None:
+        try:
+            return int((self.folder / owner).read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StartFailed(
+                f"{self.folder / owner} holds no user id. Write the owner of that user's home into it.",
+                detail=str(error),
+            ) from error
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
