@@ -11,6 +11,7 @@ from portal.accounts import user_api as users
 from portal.catalog import api as catalog
 from portal.channels import api as channels
 from portal.common.api import routes, unknown_endpoint
+from portal.environments import api as environments
 from portal.events import api as events
 from portal.events import audit_api as audit
 from portal.gpu_checks import api as gpu_checks
@@ -50,6 +51,7 @@ app_name = "api"
 v1 = [
     *workspaces.urlpatterns,
     *catalog.urlpatterns,
+    *environments.urlpatterns,
     *accounts.urlpatterns,
     *tokens.urlpatterns,
     *users.urlpatterns,

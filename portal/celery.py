@@ -97,6 +97,7 @@ app.autodiscover_tasks(
         "portal.scim",
         "portal.inventory",
         "portal.machines",
+        "portal.environments",
         "portal.workspaces",
         "portal.gpu_checks",
         "portal.ledger",

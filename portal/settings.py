@@ -113,6 +113,7 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "portal.common",
     "portal.events",
+    "portal.history",
     "portal.accounts",
     "portal.webhooks",
     "portal.identity",
@@ -122,6 +123,7 @@ INSTALLED_APPS = [
     "portal.scim",
     "portal.inventory",
     "portal.machines",
+    "portal.environments",
     "portal.catalog",
     "portal.workspaces",
     "portal.quotas",
@@ -395,6 +397,10 @@ SPECTACULAR_SETTINGS = {
         "WebhookDeliveryStatusEnum": "portal.webhooks.models.DeliveryStatus",
         "ReservationStatusEnum": "portal.reservations.models.ReservationStatus",
         "PlacementCodeEnum": "portal.common.reasons.codes.PlacementCode",
+        "EnvironmentVersionStateEnum": "portal.environments.models.VersionState",
+        "EnvironmentBuildStateEnum": "portal.environments.models.BuildState",
+        "EnvironmentKindEnum": "portal.environments.models.Kind",
+        "EnvironmentSourceKindEnum": "portal.environments.models.SourceKind",
     },
 }
 
@@ -442,6 +448,12 @@ BERTH_PREEMPTION = env.bool("BERTH_PREEMPTION", default=True)
 BERTH_MIN_RUN_S = env.int("BERTH_MIN_RUN_S", default=900)
 BERTH_PREEMPTION_GRACE_S = env.int("BERTH_PREEMPTION_GRACE_S", default=120)
 BERTH_LEDGER_TICK_S = env.int("BERTH_LEDGER_TICK_S", default=60)
+# A build of an environment may take so many seconds and MiB; what nothing uses is removed after so many days.
+BERTH_ENVIRONMENT_BUILD_S = min(86_400, max(60, env.int("BERTH_ENVIRONMENT_BUILD_S", default=3600)))
+BERTH_ENVIRONMENT_MAX_MIB = max(64, env.int("BERTH_ENVIRONMENT_MAX_MIB", default=20_480))
+BERTH_ENVIRONMENT_KEEP_DAYS = max(0, env.int("BERTH_ENVIRONMENT_KEEP_DAYS", default=30))
+# Leaves the curated environment “Data science” out, so that nothing is built after a first start.
+BERTH_SKIP_DATA_SCIENCE = env.bool("BERTH_SKIP_DATA_SCIENCE", default=False)
 # Sealed entries of the audit log are deleted after so many days; 0: never.
 BERTH_AUDIT_KEEP_DAYS = max(0, env.int("BERTH_AUDIT_KEEP_DAYS", default=0))
 # The audit log is sent on, entry by entry: tls://host:6514, tcp://host:514 or udp://host:514; and to a URL.

@@ -12,6 +12,7 @@ from django.urls import include, path
 
 from portal.common.problems import plain_response
 from portal.embedded.views import live
+from portal.environments import api as environments
 from portal.gpu_checks import api as gpu_checks
 from portal.workspaces import api as workspaces
 from portal.workspaces.stream_urls import urlpatterns as page_streams
@@ -23,6 +24,7 @@ API_STREAMS = frozenset(
         "workspaces/<uuid:workspace_id>/events",
         "workspaces/<uuid:workspace_id>/events/stream",
         "gpu-checks/<uuid:check_id>/stream",
+        "environments/<slug:slug>/builds/<uuid:build_id>/stream",
     }
 )
 
@@ -42,7 +44,7 @@ urlpatterns = [
         include(
             [
                 url
-                for url in (*workspaces.router.urls, *gpu_checks.router.urls)
+                for url in (*workspaces.router.urls, *gpu_checks.router.urls, *environments.router.urls)
                 if str(url.pattern).rstrip("/") in API_STREAMS
             ]
         ),

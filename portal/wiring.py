@@ -16,6 +16,7 @@ from portal.accounts.domain_events import (
     UserReactivated,
 )
 from portal.catalog import services as catalog
+from portal.catalog.domain_events import EntryChanged, EntryDeleting
 from portal.celery import ask_directory
 from portal.channels import outbox as channels
 from portal.channels.services import delete_all_of as delete_channels
@@ -94,6 +95,9 @@ def connect() -> None:
     on_commit(NodesChanged, pushing.capacity_changed)
     on_commit(MachineEnded, publishing.machine_ended)
     on_commit(MachineEnded, machine_losses.machine_ended)
+    # catalog
+    in_transaction(EntryDeleting, workspaces.refuse_deletion)
+    in_transaction(EntryChanged, snapshot_feed.catalog_changed, request_cycle)
     # workspaces
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)

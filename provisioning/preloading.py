@@ -31,7 +31,8 @@ class Recipe:
 
     `command` is the beginning of the app's argv: an interpreter, `-c` and the code that is run in the
     end. `blocked` modules are kept from being imported by the app. `kernel_modules` are imported first,
-    into a process of which kernels are forked; `kernel_options` tell the app to use it.
+    into a process of which kernels are forked; `kernel_options` tell the app to use it. `direct`: it is a
+    Jupyter server, which answers on the workspace's socket itself.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Recipe:
     blocked: tuple[str, ...] = ()
     kernel_modules: tuple[str, ...] = ()
     kernel_options: tuple[str, ...] = ()
+    direct: bool = False
 
     def fits(self, app: AppSpec) -> bool:
         """Whether `app` may take over a process that has been made ready by this recipe."""
@@ -102,6 +104,7 @@ JUPYTERLAB = Recipe(
         "tornado.queues",
     ),
     kernel_options=("--KernelProvisionerFactory.default_provisioner_name=berth-forked",),
+    direct=True,
 )
 RECIPES = (JUPYTERLAB,)
 

@@ -255,8 +255,8 @@ def make(team: Team, catalog: None) -> Callable[..., Workspace]:
         return services.create(
             actor=actor,
             team=fields.pop("team", team),
-            template=selectors.template_by_slug(template),
-            flavor=selectors.flavor_by_slug(flavor),
+            template=selectors.template_by_slug(actor, template),
+            flavor=selectors.flavor_by_slug(actor, flavor),
             **fields,
         )
 

@@ -3,8 +3,9 @@
 Berth as `make up` starts it, with its default settings in a folder of its own; JupyterHub with
 configurable-http-proxy and SQLite; and, for the gateway, a bare Traefik and a configurable-http-proxy in
 front of a JupyterLab of the same environment, on a port: a workspace has none. It gets its token from all
-three. Loads take turns, so that a machine that grows slower meets all of them alike: the figure of each is
-the median of its rounds, and each ratio is the median of the rounds' ratios. Eight connections of wrk.
+three. A file of a gigabyte in JupyterLab comes through the gateway and through the bare Traefik. Loads
+take turns, so that a machine that grows slower meets all of them alike: the figure of each is the median
+of its rounds, and each ratio is the median of the rounds' ratios. Eight connections of wrk.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.api.load import CONNECTIONS, Load, find_wrk, run
+from bench.api.load import CONNECTIONS, Load, download, find_wrk, run
 from bench.api.proxies import Proxy, bare_traefik, http_proxy, plain_lab
 from bench.start_latency.__main__ import find_notebook_env, hub_environment, proxy_program
 from bench.start_latency.contestants import PATIENCE_S, ROOT, Berth, Hub
 
 ROWS = 20
+FILE_MIB = 1024
 # What is asked of a load: at least so many times as many requests a second as another.
 BOUNDS = (
     ("who am I", "JupyterHub: who am I", 2.0),
     ("list of 20", "JupyterHub: list of 20 users", 3.0),
     ("gateway", "bare Traefik", 0.9),
     ("gateway", "configurable-http-proxy", 1.2),
+    ("gateway: MiB/s of a download", "bare Traefik: MiB/s of a download", 0.8),
 )
 
 Probe = Callable[[], Load]
@@ -68,6 +71,14 @@ class ApiBerth(Berth):
     def probe(self, path: str, seconds: int, host: str = "") -> Probe:
         headers = {"Host": host or self.host["Host"], **self.authorization}
         return lambda: run(self.base + path, headers, seconds)
+
+    def download(self) -> Probe:
+        """A file of `FILE_MIB` in the home of the workspace that runs."""
+        home = next((self.folder / "var" / "homes").glob("*/*"))
+        with (home / "large.bin").open("wb") as file:
+            file.truncate(FILE_MIB << 20)
+        headers = {"Host": f"ws-{self.running}.localhost:{self.port}", **self.authorization}
+        return lambda: download(self.base + "/files/large.bin", headers, FILE_MIB)
 
 
 class ApiHub(Hub):
@@ -104,6 +115,8 @@ def main() -> int:
             proxies += [bare_traefik(folder, lab.url), http_proxy(program, folder, lab.url)]
             for proxy in proxies:
                 proxy.wait("/api")
+            with (folder / "plain-lab" / "large.bin").open("wb") as file:
+                file.truncate(FILE_MIB << 20)
             seconds = arguments.seconds
             listed = f"/api/v1/workspaces?page_size={ROWS}"
             loads = measure(
@@ -115,6 +128,10 @@ def main() -> int:
                     "gateway": berth.probe("/api", seconds, f"ws-{berth.running}.localhost:{berth.port}"),
                     "bare Traefik": lambda: run(proxies[1].url + "/api", credentials, seconds),
                     "configurable-http-proxy": lambda: run(proxies[2].url + "/api", credentials, seconds),
+                    "gateway: MiB/s of a download": berth.download(),
+                    "bare Traefik: MiB/s of a download": lambda: download(
+                        proxies[1].url + "/files/large.bin", credentials, FILE_MIB
+                    ),
                 },
                 arguments.rounds,
             )

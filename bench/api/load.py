@@ -1,12 +1,15 @@
-"""One load: wrk with keep-alive connections against one address."""
+"""One load: wrk with keep-alive connections against one address, or one large download."""
 
 from __future__ import annotations
 
+import http.client
 import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 CONNECTIONS = 8
 _UNITS_MS = {"us": 0.001, "ms": 1.0, "s": 1000.0, "m": 60_000.0}
@@ -48,6 +51,27 @@ def run(url: str, headers: dict[str, str], seconds: int) -> Load:
         p99_ms=_latency(done.stdout, "99%"),
         bad=int(bad[1] if bad else 0) + sum(map(int, broken.groups() if broken else ())),
     )
+
+
+def download(url: str, headers: dict[str, str], size_mib: int) -> Load:
+    """One answer of so many MiB, as MiB a second. Raises `RuntimeError` where it is another one."""
+    parts = urlsplit(url)
+    room = bytearray(1 << 20)
+    began = time.monotonic()
+    connection = http.client.HTTPConnection(parts.netloc, timeout=60)
+    try:
+        connection.request("GET", parts.path, headers=headers)
+        answer = connection.getresponse()
+        first = time.monotonic() - began
+        size = 0
+        while part := answer.readinto(room):
+            size += part
+    finally:
+        connection.close()
+    if answer.status != 200 or size != size_mib << 20:
+        raise RuntimeError(f"{url}: {answer.status} with {size} bytes")
+    took = time.monotonic() - began
+    return Load(per_s=size_mib / took, p50_ms=first * 1000, p99_ms=first * 1000, bad=0)
 
 
 def _latency(text: str, share: str) -> float:

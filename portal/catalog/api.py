@@ -2,62 +2,295 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
+from django.urls import reverse
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
 
-from portal.catalog import selectors
+from portal.accounts.selectors import own_teams, team_by_slug
+from portal.catalog import entries, selectors
 from portal.catalog.models import Flavor, Template
-from portal.catalog.serializers import FlavorSerializer, TemplateSerializer
-from portal.common.api import ReadViewSet, Router, documented
-from portal.common.errors import InvalidInput, NotFound
+from portal.catalog.policies import require_keep
+from portal.catalog.serializers import (
+    FlavorChangeSerializer,
+    FlavorCreateSerializer,
+    FlavorSerializer,
+    RevisionSerializer,
+    TemplateChangeSerializer,
+    TemplateCreateSerializer,
+    TemplateSerializer,
+    TemplateWrittenSerializer,
+    kept_ids,
+)
+from portal.common import etags
+from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
+from portal.common.etags import IF_MATCH
 from portal.common.scopes import Scope
+from portal.history import selectors as history
 
-SCOPES = {"*": Scope.CATALOG_READ}
+SCOPES = {"GET": Scope.CATALOG_READ, "*": Scope.CATALOG_WRITE}
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="Of the version.")
+VERSIONS_SHOWN = 50
 
 
-@documented(list="List templates", retrieve="Read a template")
-class TemplateViewSet(ReadViewSet):
-    queryset = Template.objects.none()
-    serializer_class = TemplateSerializer
+class TemplateFilter(filters.FilterSet):
+    q = filters.CharFilter(method="words", label="Words in name, short name, description or program.")
+    team = filters.CharFilter(field_name="team__slug", label="Only this team's own.")
+    enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
+    deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
+
+    def words(self, found: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
+        return selectors.search(found, words)
+
+
+class FlavorFilter(filters.FilterSet):
+    q = filters.CharFilter(method="words", label="Words in name, short name, description or model.")
+    pool = filters.CharFilter(field_name="pool__slug", label="Only those that are had in this pool alone.")
+    enabled = filters.BooleanFilter(label="With `false`, those that are switched off, for who keeps them.")
+    deprecated = filters.BooleanFilter(label="Whether it is deprecated.")
+
+    def words(self, found: QuerySet[Any], _: str, words: str) -> QuerySet[Any]:
+        return selectors.search(found, words)
+
+
+class EntryViewSet(ReadViewSet):
+    """What templates and flavors do alike."""
+
     scopes = SCOPES
     ordering = ("position", "slug")
     lookup_field = "slug"
     lookup_value_converter = "slug"
+    change_serializer: ClassVar[Any]
 
-    def get_queryset(self) -> QuerySet[Template]:
-        return selectors.templates()
+    def _shown(self) -> QuerySet[Any]:
+        """All that the actor sees, switched off or not."""
+        raise NotImplementedError
 
-    def get_object(self) -> Template:
-        try:
-            return selectors.template_by_slug(self.kwargs["slug"])
-        except InvalidInput as error:
-            raise NotFound(error.reason) from error
+    def get_queryset(self) -> QuerySet[Any]:
+        found = self._shown()
+        if self.action == "list" and "enabled" not in self.request.query_params:
+            return found.filter(enabled=True)
+        return found
 
     def get_serializer_context(self) -> dict[str, Any]:
-        offers = {
-            offer.template.slug: (offer.reason, offer.next_action) for offer in selectors.template_offers()
-        }
-        return {**super().get_serializer_context(), "offers": offers}
+        context = dict(super().get_serializer_context())
+        if not self.request or not self.request.user.is_authenticated:
+            return context
+        sees_all = self.request.user.sees_all
+        own = None if sees_all else frozenset(own_teams(self.request.user).values_list("pk", flat=True))
+        return {**context, "own_teams": own}
+
+    def answer(self, row: Any, *, status: int = 200, **headers: str) -> Response:
+        headers |= {"ETag": etags.etag_of(row), "Cache-Control": "private, no-cache"}
+        return super().answer(row, status=status, **headers)
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())
+
+    def _change(self, request: UserRequest) -> Response:
+        """PATCH, for both."""
+        body = self.change_serializer(data=request.data, partial=True)
+        entry = self.get_object()
+        require_keep(request.user, entry)
+        body.is_valid(raise_exception=True)
+        entry = entries.change(
+            actor=request.user, entry=entry, given=body.validated_data, expected=etags.expected_by(request)
+        )
+        return self.answer(entry)
+
+    def _delete(self, request: UserRequest) -> Response:
+        """DELETE, for both."""
+        entries.delete(actor=request.user, entry=self.get_object(), expected=etags.expected_by(request))
+        return Response(status=204)
+
+    def _history(self, request: UserRequest) -> Response:
+        """The newest versions, for who keeps the entry or sees all."""
+        entry = self.get_object()
+        if not request.user.sees_all:
+            require_keep(request.user, entry)
+        rows = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
+        shown = history.with_predecessors(rows)[:VERSIONS_SHOWN]
+        for row, changes in shown:
+            row.changes = changes  # type: ignore[attr-defined]
+        return Response(RevisionSerializer([row for row, _ in shown], many=True).data)
+
+    def _take_back(self, request: UserRequest, number: int) -> Response:
+        """Restore a version, for both."""
+        entry = entries.restore(
+            actor=request.user,
+            entry=self.get_object(),
+            number=number,
+            expected=etags.expected_by(request),
+        )
+        return self.answer(entry)
 
 
-@documented(list="List flavors", retrieve="Read a flavor")
-class FlavorViewSet(ReadViewSet):
+@documented(
+    list="List templates",
+    of="Those that your teams may use; all for operators and auditors.",
+    retrieve="Read a template",
+)
+class TemplateViewSet(EntryViewSet):
+    queryset = Template.objects.none()
+    serializer_class = TemplateSerializer
+    change_serializer = TemplateChangeSerializer
+    filterset_class = TemplateFilter
+
+    def get_serializer_class(self) -> Any:
+        written = self.action in ("create", "partial_update", "restore")
+        return TemplateWrittenSerializer if written else TemplateSerializer
+
+    def _shown(self) -> QuerySet[Template]:
+        return selectors.templates_for(self.request.user)
+
+    def get_object(self) -> Template:
+        return selectors.template_seen(self.request.user, self.kwargs["slug"])
+
+    def get_serializer(self, *args: Any, **kwargs: Any) -> Any:
+        serializer = super().get_serializer(*args, **kwargs)
+        shown = args[0] if args else []
+        rows = shown if kwargs.get("many") else [shown] if isinstance(shown, Template) else []
+        kept = kept_ids(self.request.user, rows) if rows else frozenset()
+        context: dict[str, Any] = serializer.context  # type: ignore[assignment]
+        context["kept"] = kept
+        return serializer
+
+    @operation(
+        "Make a template",
+        description="The site's for operators; a team's own, with `team`, for its owners too. Its short name "
+        "then begins with the team's and an underscore.",
+        request=TemplateCreateSerializer,
+        responses={201: TemplateWrittenSerializer},
+        errors=[400, 404, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, TemplateCreateSerializer)
+        slug = given.pop("team", None)
+        team = team_by_slug(request.user, slug) if slug else None
+        made = entries.create(actor=request.user, model=Template, given=given, team=team)
+        return self.answer(made, status=201, Location=reverse("api:template-detail", args=[made.slug]))
+
+    @operation(
+        "Change a template",
+        description="Only the fields that are given. What runs goes on as it was started.",
+        request=TemplateChangeSerializer(partial=True),
+        responses={200: TemplateWrittenSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, slug: str) -> Response:
+        return self._change(request)
+
+    @operation(
+        "Delete a template",
+        description="Refused while workspaces are made of it. Its short name is free then.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        return self._delete(request)
+
+    @operation(
+        "List the versions of a template",
+        description="For who keeps it, and for who sees all; the newest first, at most 50.",
+        responses={200: RevisionSerializer(many=True)},
+        errors=[404],
+        operation_id="templates_versions_list",
+    )
+    @action(detail=True, url_path="versions", pagination_class=None, filterset_class=None)
+    def versions(self, request: UserRequest, slug: str) -> Response:
+        return self._history(request)
+
+    @operation(
+        "Restore a version of a template",
+        description="A new change, with the values of then.",
+        request=None,
+        responses={200: TemplateWrittenSerializer},
+        parameters=[NUMBER, IF_MATCH],
+        errors=[400, 404, 409, 412],
+    )
+    @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
+    def restore(self, request: UserRequest, slug: str, number: int) -> Response:
+        return self._take_back(request, number)
+
+
+@documented(
+    list="List flavors",
+    of="Those that your teams may use; all for operators and auditors.",
+    retrieve="Read a flavor",
+)
+class FlavorViewSet(EntryViewSet):
     queryset = Flavor.objects.none()
     serializer_class = FlavorSerializer
-    scopes = SCOPES
-    ordering = ("position", "slug")
-    lookup_field = "slug"
-    lookup_value_converter = "slug"
+    change_serializer = FlavorChangeSerializer
+    filterset_class = FlavorFilter
 
-    def get_queryset(self) -> QuerySet[Flavor]:
-        return selectors.flavors()
+    def _shown(self) -> QuerySet[Flavor]:
+        return selectors.flavors_for(self.request.user)
 
     def get_object(self) -> Flavor:
-        try:
-            return selectors.flavor_by_slug(self.kwargs["slug"])
-        except InvalidInput as error:
-            raise NotFound(error.reason) from error
+        return selectors.flavor_seen(self.request.user, self.kwargs["slug"])
+
+    @operation(
+        "Make a flavor",
+        description="For operators.",
+        request=FlavorCreateSerializer,
+        responses={201: FlavorSerializer},
+        errors=[400, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        given = body_of(request, FlavorCreateSerializer)
+        made = entries.create(actor=request.user, model=Flavor, given=given)
+        return self.answer(made, status=201, Location=reverse("api:flavor-detail", args=[made.slug]))
+
+    @operation(
+        "Change a flavor",
+        description="For operators; only the fields that are given. What was asked for stays as it was.",
+        request=FlavorChangeSerializer(partial=True),
+        responses={200: FlavorSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 409, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, slug: str) -> Response:
+        return self._change(request)
+
+    @operation(
+        "Delete a flavor",
+        description="For operators. Refused while workspaces are made of it. Its short name is free then.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        return self._delete(request)
+
+    @operation(
+        "List the versions of a flavor",
+        description="For operators and auditors; the newest first, at most 50.",
+        responses={200: RevisionSerializer(many=True)},
+        errors=[404],
+        operation_id="flavors_versions_list",
+    )
+    @action(detail=True, url_path="versions", pagination_class=None, filterset_class=None)
+    def versions(self, request: UserRequest, slug: str) -> Response:
+        return self._history(request)
+
+    @operation(
+        "Restore a version of a flavor",
+        description="A new change, with the values of then.",
+        request=None,
+        responses={200: FlavorSerializer},
+        parameters=[NUMBER, IF_MATCH],
+        errors=[400, 404, 409, 412],
+    )
+    @action(detail=True, methods=["post"], url_path="versions/<int:number>/restore")
+    def restore(self, request: UserRequest, slug: str, number: int) -> Response:
+        return self._take_back(request, number)
 
 
 router = Router()

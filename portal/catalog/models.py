@@ -7,10 +7,25 @@ from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
 from provisioning.types import Within
+
+TEAM_SIGN = "_"
+"""Stands between a team's short name and its own template's: no other team can take such a name."""
+MAX_TIMEOUT_S = 3600
+LARGEST = 2**31 - 1
+"""What every database takes for a whole number."""
+MAX_EXPECTED_S = 30 * 86_400
+MAX_NODES = 64
+MAX_ACCELERATORS = 64
+
+template_slug_validator = RegexValidator(
+    r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:_[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)?\Z",
+    _("Use lower-case letters, digits and hyphens; begin and end with a letter or digit."),
+)
 
 
 class UpstreamAuth(models.TextChoices):
@@ -21,6 +36,15 @@ class UpstreamAuth(models.TextChoices):
     CODE_SERVER = "code-server", _("Cookie of code-server")
 
 
+class Activity(models.TextChoices):
+    """How the agent asks the app what it does; unknown activity counts as activity."""
+
+    UNKNOWN = "", _("Not at all: it counts as active")
+    JUPYTER = "jupyter", _("Jupyter: kernels and terminals")
+    MARIMO = "marimo", _("marimo")
+    CODE_SERVER = "code-server", _("code-server")
+
+
 class WorkLost(models.TextChoices):
     """When what a workspace has done is lost if it has to leave and comes back. Its files always stay."""
 
@@ -29,6 +53,8 @@ class WorkLost(models.TextChoices):
     NEVER = "never", _("Never: it goes on from its files")
 
 
+RUN_AFTER = '/bin/sh -c "$1" || exit $?; shift; exec "$@"'
+"""Runs the first argument as a script and becomes the program that the others are."""
 COMPUTE_CAPABILITIES = (
     "7.0", "7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1",
 )  # fmt: skip
@@ -42,14 +68,48 @@ class Bond(models.TextChoices):
     ISLAND = Within.ISLAND.value, _("One NVLink island")
 
 
-class Template(models.Model):
-    """A program that a workspace runs.
+class Entry(models.Model):
+    """What templates and flavors have in common.
 
-    `argv` and `env` may hold the placeholders of `provisioning.types.AppSpec`.
+    A deleted one stays, for the workspaces that were made of it; its slug is free again. One that is not
+    `enabled` is not offered; what was made of it can be started again. Where it is `restricted`, `teams` are
+    those that may use it, else everybody may.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
+    enabled = models.BooleanField(default=True)
+    position = models.PositiveIntegerField(default=100, validators=[MaxValueValidator(LARGEST)])
+    restricted = models.BooleanField(default=False)
+    deprecated = models.BooleanField(
+        default=False, help_text=_("Still to be had, but marked: its successor is proposed instead.")
+    )
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    updated_at = models.DateTimeField(default=timezone.now, editable=False)
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        abstract = True
+
+    def offered_to(self, team_id: uuid.UUID) -> bool:
+        """Whether this team may use it. `teams` is read as prefetched."""
+        raise NotImplementedError
+
+
+class Template(Entry):
+    """A program that a workspace runs.
+
+    `argv`, `env` and `startup` may hold the placeholders of `provisioning.types.AppSpec`. With a `team` it is
+    that team's own: its owners keep it, and nobody else sees it.
+    """
+
+    slug = models.CharField(max_length=81, validators=[template_slug_validator])
+    team = models.ForeignKey(
+        "accounts.Team", null=True, blank=True, on_delete=models.PROTECT, related_name="templates"
+    )
+    teams = models.ManyToManyField("accounts.Team", blank=True, related_name="offered_templates")
+    successor = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="predecessors"
+    )
     name = models.CharField(max_length=80)
     description = models.CharField(max_length=200, blank=True)
     icon = models.CharField(max_length=40, blank=True, help_text=_("Name of a symbol in the icon sprite."))
@@ -72,8 +132,20 @@ class Template(models.Model):
         choices=[(version, version) for version in COMPUTE_CAPABILITIES],
         help_text=_("The least that a device must have."),
     )
+    # The software that its workspaces get unless they name another; None is what each node has by itself.
+    environment = models.ForeignKey(
+        "environments.Environment", null=True, blank=True, on_delete=models.PROTECT, related_name="templates"
+    )
     argv = models.JSONField(default=list)
     env = models.JSONField(default=dict, blank=True)
+    startup = models.TextField(
+        blank=True,
+        max_length=8000,
+        help_text=_(
+            "A shell script that runs before the program, in the same sandbox. "
+            "If it fails, so does the start."
+        ),
+    )
     ready_path = models.CharField(max_length=200, default="/")
     open_path = models.CharField(max_length=200, default="/")
     upstream_auth = models.CharField(max_length=20, choices=UpstreamAuth, default=UpstreamAuth.NONE)
@@ -82,9 +154,14 @@ class Template(models.Model):
         help_text=_("Whether its pages may install service workers, which outlive the page and a restart."),
     )
     activity = models.CharField(
-        max_length=20, blank=True, help_text=_("How the agent asks the app what it does.")
+        max_length=20,
+        blank=True,
+        choices=Activity,
+        help_text=_("How the agent asks the app what it does."),
     )
-    start_timeout_s = models.PositiveIntegerField(default=120, validators=[MinValueValidator(5)])
+    start_timeout_s = models.PositiveIntegerField(
+        default=120, validators=[MinValueValidator(5), MaxValueValidator(MAX_TIMEOUT_S)]
+    )
     stop_timeout_s = models.PositiveIntegerField(default=10, validators=[MaxValueValidator(300)])
     work_lost = models.CharField(
         max_length=12,
@@ -92,14 +169,32 @@ class Template(models.Model):
         default=WorkLost.ALWAYS,
         help_text=_("When its work is lost if it has to make room. Users may know better and say so."),
     )
-    enabled = models.BooleanField(default=True)
-    position = models.PositiveIntegerField(default=100)
 
     class Meta:
         ordering = ["position", "name"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["slug"],
+                condition=models.Q(deleted_at=None),
+                name="template_slug_unique",
+                violation_error_message=_("This short name is taken."),
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    def offered_to(self, team_id: uuid.UUID) -> bool:
+        if self.team_id is not None:
+            return self.team_id == team_id
+        return not self.restricted or any(team.pk == team_id for team in self.teams.all())
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What the agent runs: the program, after the startup script where there is one."""
+        if not self.startup:
+            return tuple(self.argv)
+        return ("/bin/sh", "-c", RUN_AFTER, "startup", self.startup, *self.argv)
 
     def loses_work_on(self, flavor: Flavor) -> bool:
         """Whether its work is lost when it has to leave, by the flavor where that says so, else by itself."""
@@ -107,19 +202,34 @@ class Template(models.Model):
         return rule == WorkLost.ALWAYS or (rule == WorkLost.ACCELERATED and flavor.accelerator_count > 0)
 
 
-class Flavor(models.Model):
+class Flavor(Entry):
     """A size. With `pool` set it can only be had there, which is the only way into a simulated pool."""
 
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    slug = models.CharField(max_length=60, unique=True, validators=[slug_validator])
+    slug = models.CharField(max_length=60, validators=[slug_validator])
+    teams = models.ManyToManyField("accounts.Team", blank=True, related_name="offered_flavors")
+    successor = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="predecessors"
+    )
     name = models.CharField(max_length=80)
     description = models.CharField(max_length=200, blank=True)
-    cpu_milli = models.PositiveIntegerField(validators=[MinValueValidator(100)])
-    memory_mib = models.PositiveIntegerField(validators=[MinValueValidator(128)])
-    disk_mib = models.PositiveIntegerField(default=0)
-    nodes = models.PositiveIntegerField(default=1, validators=[MinValueValidator(1)])
-    accelerator_count = models.PositiveIntegerField(default=0)
+    cpu_milli = models.PositiveIntegerField(validators=[MinValueValidator(100), MaxValueValidator(LARGEST)])
+    memory_mib = models.PositiveIntegerField(validators=[MinValueValidator(128), MaxValueValidator(LARGEST)])
+    disk_mib = models.PositiveIntegerField(default=0, validators=[MaxValueValidator(LARGEST)])
+    nodes = models.PositiveIntegerField(
+        default=1, validators=[MinValueValidator(1), MaxValueValidator(MAX_NODES)]
+    )
+    accelerator_count = models.PositiveIntegerField(
+        default=0, validators=[MaxValueValidator(MAX_ACCELERATORS)]
+    )
     accelerator_model = models.CharField(max_length=80, blank=True)
+    accelerator_models = models.JSONField(
+        default=list, blank=True, help_text=_("Several models that will do, in place of one.")
+    )
+    accelerator_memory_mib = models.PositiveIntegerField(
+        default=0,
+        validators=[MaxValueValidator(LARGEST)],
+        help_text=_("What a device must have at least; what a share takes of its device."),
+    )
     accelerator_milli = models.PositiveIntegerField(
         default=1000, validators=[MinValueValidator(1), MaxValueValidator(1000)]
     )
@@ -143,26 +253,34 @@ class Flavor(models.Model):
     )
     expected_s = models.PositiveIntegerField(
         default=28_800,
+        validators=[MinValueValidator(60), MaxValueValidator(MAX_EXPECTED_S)],
         help_text=_("How long such a workspace is expected to run, in seconds, for estimates."),
     )
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.CASCADE, related_name="flavors"
     )
-    enabled = models.BooleanField(default=True)
-    position = models.PositiveIntegerField(default=100)
 
     class Meta:
         ordering = ["position", "name"]
         constraints = [
+            models.UniqueConstraint(
+                fields=["slug"],
+                condition=models.Q(deleted_at=None),
+                name="flavor_slug_unique",
+                violation_error_message=_("This short name is taken."),
+            ),
             models.CheckConstraint(
                 condition=models.Q(mig_profile="") | models.Q(within=Bond.NODE),
                 name="flavor_mig_has_no_bond",
                 violation_error_message=_("MIG instances have no bond between them."),
-            )
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+    def offered_to(self, team_id: uuid.UUID) -> bool:
+        return not self.restricted or any(team.pk == team_id for team in self.teams.all())
 
     @property
     def simulated(self) -> bool:
@@ -179,8 +297,9 @@ class Flavor(models.Model):
                 "count": self.accelerator_count,
                 "model": self.accelerator_model,
                 "share_milli": self.accelerator_milli,
-                "memory_mib": 0,
+                "memory_mib": self.accelerator_memory_mib,
                 "mig_profile": self.mig_profile,
                 "within": self.within,
+                **({"models": list(self.accelerator_models)} if self.accelerator_models else {}),
             },
         }

@@ -1,49 +1,152 @@
-"""Reads of the catalog. Everybody who is signed in may see all of it."""
+"""Reads of the catalog: what somebody sees, and what a team may use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
+from portal.accounts.models import Team, User
+from portal.catalog import documents, policies
 from portal.catalog.models import Flavor, Template
-from portal.common.errors import InvalidInput
+from portal.common.errors import InvalidInput, NotFound
 from portal.common.reasons.codes import CatalogCode, CommonCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import message_of, next_action_of
 from portal.common.texts import strip_nul
+from portal.history import selectors as history
+from portal.history.models import SubjectKind
 from portal.inventory.models import Node
 
-
-def templates() -> QuerySet[Template]:
-    return Template.objects.filter(enabled=True)
-
-
-def flavors() -> QuerySet[Flavor]:
-    return Flavor.objects.filter(enabled=True).select_related("pool")
+E = TypeVar("E", Template, Flavor)
+KNOWN_SHOWN = 20
 
 
-def template_by_slug(slug: str) -> Template:
-    found = templates().filter(slug=strip_nul(slug)).first()
-    if found is None:
-        known = {"known": list(templates().values_list("slug", flat=True))}
-        raise InvalidInput(
-            Reason(CatalogCode.NO_SUCH_TEMPLATE, {"slug": slug, **known}),
-            errors={"template": [Reason(CommonCode.CHOOSE_ONE_OF, known)]},
+def _whole(rows: QuerySet[E]) -> QuerySet[E]:
+    """With all that a document and an answer read, in a fixed number of queries."""
+    beside = ("team", "successor") if rows.model is Template else ("pool", "successor")
+    return rows.select_related(*beside).prefetch_related("teams")
+
+
+def templates_for(actor: User) -> QuerySet[Template]:
+    """Those that the actor sees, switched off or not."""
+    return _whole(policies.visible_to(actor, Template.objects.all()))
+
+
+def flavors_for(actor: User) -> QuerySet[Flavor]:
+    """Those that the actor sees, switched off or not."""
+    return _whole(policies.visible_to(actor, Flavor.objects.all()))
+
+
+def templates_of(team: Team) -> QuerySet[Template]:
+    """Those that are offered to a team."""
+    return _whole(policies.offered_to(team, Template.objects.all()))
+
+
+def flavors_of(team: Team) -> QuerySet[Flavor]:
+    """Those that are offered to a team."""
+    return _whole(policies.offered_to(team, Flavor.objects.all()))
+
+
+def all_templates() -> QuerySet[Template]:
+    """All that have not been deleted; for what the portal does by itself."""
+    return _whole(Template.objects.filter(deleted_at=None))
+
+
+def all_flavors() -> QuerySet[Flavor]:
+    """All that have not been deleted; for what the portal does by itself."""
+    return _whole(Flavor.objects.filter(deleted_at=None))
+
+
+def search(rows: QuerySet[E], words: str) -> QuerySet[E]:
+    """Those that have each of the words in name, slug or description (or model, or program)."""
+    more = "program" if rows.model is Template else "accelerator_model"
+    for word in strip_nul(words).split()[:10]:
+        rows = rows.filter(
+            Q(name__icontains=word)
+            | Q(slug__icontains=word)
+            | Q(description__icontains=word)
+            | Q(**{f"{more}__icontains": word})
         )
+    return rows
+
+
+def template_seen(actor: User, slug: str) -> Template:
+    """One that the actor sees. Raises `NotFound`, the same for one that there is not."""
+    found = templates_for(actor).filter(slug=strip_nul(slug)).first()
+    if found is None:
+        raise NotFound(_no_such_template(actor, slug))
     return found
 
 
-def flavor_by_slug(slug: str) -> Flavor:
-    found = flavors().filter(slug=strip_nul(slug)).first()
+def flavor_seen(actor: User, slug: str) -> Flavor:
+    """One that the actor sees. Raises `NotFound`, the same for one that there is not."""
+    found = flavors_for(actor).filter(slug=strip_nul(slug)).first()
     if found is None:
-        known = {"known": list(flavors().values_list("slug", flat=True)[:20])}
-        raise InvalidInput(
-            Reason(CatalogCode.NO_SUCH_FLAVOR, {"slug": slug, **known}),
-            errors={"flavor": [Reason(CommonCode.CHOOSE_ONE_OF, known)]},
-        )
+        raise NotFound(_no_such_flavor(actor, slug))
     return found
+
+
+def template_by_slug(actor: User, slug: str) -> Template:
+    """One that the actor may choose, for a request that names it. Raises `InvalidInput`."""
+    found = templates_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
+    if found is None:
+        reason = _no_such_template(actor, slug)
+        raise InvalidInput(reason, errors={"template": [_choose(reason)]})
+    return found
+
+
+def flavor_by_slug(actor: User, slug: str) -> Flavor:
+    """One that the actor may choose, for a request that names it. Raises `InvalidInput`."""
+    found = flavors_for(actor).filter(slug=strip_nul(slug), enabled=True).first()
+    if found is None:
+        reason = _no_such_flavor(actor, slug)
+        raise InvalidInput(reason, errors={"flavor": [_choose(reason)]})
+    return found
+
+
+def _no_such_template(actor: User, slug: str) -> Reason:
+    rows = templates_for(actor).filter(enabled=True)
+    known = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    return Reason(CatalogCode.NO_SUCH_TEMPLATE, {"slug": slug, "known": known})
+
+
+def _no_such_flavor(actor: User, slug: str) -> Reason:
+    rows = flavors_for(actor).filter(enabled=True)
+    known = list(rows.values_list("slug", flat=True)[:KNOWN_SHOWN])
+    return Reason(CatalogCode.NO_SUCH_FLAVOR, {"slug": slug, "known": known})
+
+
+def _choose(reason: Reason) -> Reason:
+    return Reason(CommonCode.CHOOSE_ONE_OF, {"known": reason.params["known"]})
+
+
+def as_of(template: Template, moment: datetime | None) -> Template:
+    """The template as it stood then, so that a change does not reach what has been started; not to be saved.
+
+    As it is now where it has not changed since, or where nothing is kept of then.
+    """
+    if moment is None or template.updated_at <= moment:
+        return template
+    data = history.as_of(SubjectKind.TEMPLATE, template.pk, moment)
+    if data is None:
+        return template
+    fields: dict[str, Any] = {name: data[name] for name in documents.TEMPLATE_FIELDS if name in data}
+    return Template(pk=template.pk, slug=template.slug, team_id=template.team_id, **fields)
+
+
+def deprecation_of(entry: Template | Flavor) -> Reason | None:
+    """That it is deprecated, and what takes its place; None where it is not."""
+    if not entry.deprecated:
+        return None
+    if entry.successor is None:
+        return Reason(CatalogCode.ENTRY_DEPRECATED, {"name": entry.name})
+    named = {"name": entry.name, "successor": entry.successor.name}
+    return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +167,33 @@ class TemplateOffer:
         return next_action_of(self.blocker) if self.blocker else ""
 
 
-def template_offers() -> list[TemplateOffer]:
-    """Every template, with the reason where no node has its program."""
-    nodes = list(Node.objects.filter(pool__simulated=False, pool__enabled=True).only("programs"))
-    offers = []
-    for template in templates():
-        if nodes and missing_program(template, nodes):
-            missing = {"program": template.program, "install_hint": template.install_hint}
-            offers.append(TemplateOffer(template, Reason(CatalogCode.TEMPLATE_UNAVAILABLE, missing)))
-        else:
-            offers.append(TemplateOffer(template))
-    return offers
+def template_offers(templates: Iterable[Template]) -> list[TemplateOffer]:
+    """Each of the templates, with the reason where no node has its program."""
+    programs = installed_programs()
+    return [TemplateOffer(template, missing(template, programs)) for template in templates]
 
 
-def missing_program(template: Template, nodes: Iterable[Node]) -> bool:
-    """Whether no node has the template's program. Simulated nodes have every program."""
-    return not any(node.programs.get(template.program) for node in nodes)
+def installed_programs() -> frozenset[str] | None:
+    """What any real node has; None while there is no such node."""
+    rows = list(
+        Node.objects.filter(pool__simulated=False, pool__enabled=True, retired=False).values_list(
+            "programs", flat=True
+        )
+    )
+    if not rows:
+        return None
+    return frozenset(name for programs in rows for name, path in programs.items() if path)
+
+
+def missing(template: Template, programs: frozenset[str] | None) -> Reason | None:
+    """That no node has the template's program, or None. Simulated nodes have every program."""
+    if programs is None or template.program in programs:
+        return None
+    named = {"program": template.program, "install_hint": template.install_hint}
+    return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, named)
+
+
+def revision_subject(entry: Template | Flavor) -> tuple[SubjectKind, UUID]:
+    """How the history knows the entry."""
+    kind = SubjectKind.TEMPLATE if isinstance(entry, Template) else SubjectKind.FLAVOR
+    return kind, entry.pk

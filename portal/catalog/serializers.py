@@ -1,14 +1,30 @@
-"""Templates, flavors and sizes as the API shows them."""
+"""Templates, flavors and sizes as the API shows them, and as it takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from portal.catalog.models import Bond, Flavor, Template, WorkLost
+from portal.catalog import rules, selectors
+from portal.catalog.models import (
+    COMPUTE_CAPABILITIES,
+    LARGEST,
+    MAX_ACCELERATORS,
+    MAX_EXPECTED_S,
+    MAX_NODES,
+    MAX_TIMEOUT_S,
+    Activity,
+    Bond,
+    Flavor,
+    Template,
+    UpstreamAuth,
+    WorkLost,
+)
+from portal.common.api import ReasonSerializer, StrictSerializer
+from portal.common.reasons.wording import message_of
 
 
 class AcceleratorsSerializer(serializers.Serializer[Any]):
@@ -18,6 +34,11 @@ class AcceleratorsSerializer(serializers.Serializer[Any]):
     model = serializers.CharField(allow_blank=True)
     share_milli = serializers.IntegerField()
     memory_mib = serializers.IntegerField()
+    models = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="Several that will do; `model` is empty then.",
+    )
     mig_profile = serializers.CharField(default="", allow_blank=True)
     within = serializers.ChoiceField(Bond.choices, default=Bond.NODE)
 
@@ -43,6 +64,7 @@ class ResourcesSerializer(serializers.Serializer[Any]):
                 "model": accelerators["model"],
                 "share_milli": accelerators["share_milli"],
                 "memory_mib": accelerators["memory_mib"],
+                "models": list(accelerators.get("models", ())),
                 # Kept only where they say more than this.
                 "mig_profile": accelerators.get("mig_profile", ""),
                 "within": accelerators.get("within", Bond.NODE.value),
@@ -50,7 +72,33 @@ class ResourcesSerializer(serializers.Serializer[Any]):
         }
 
 
-class TemplateSerializer(serializers.ModelSerializer[Template]):
+class EntrySerializer(serializers.ModelSerializer[Any]):
+    """What templates and flavors show alike."""
+
+    successor = serializers.CharField(
+        source="successor.slug",
+        allow_null=True,
+        default=None,
+        help_text="What takes its place; null: nothing.",
+    )
+    teams = serializers.SerializerMethodField(
+        help_text="Short names of the teams that may use it; null: everybody. Of other teams only operators "
+        "and auditors are told."
+    )
+    deprecated = serializers.BooleanField(help_text="Still to be had, but marked.")
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
+    def get_teams(self, entry: Template | Flavor) -> list[str] | None:
+        if not entry.restricted:
+            return None
+        own = self.context.get("own_teams")
+        return sorted(team.slug for team in entry.teams.all() if own is None or team.pk in own)
+
+
+COMMAND = ("argv", "env", "startup")
+
+
+class TemplateSerializer(EntrySerializer):
     """What can be run. Where no node has its program, `available` is false and `reason` says so."""
 
     min_compute_capability = serializers.CharField(
@@ -63,6 +111,12 @@ class TemplateSerializer(serializers.ModelSerializer[Template]):
     compute_capability = serializers.CharField(
         source="min_compute_capability", help_text="The same as `min_compute_capability`."
     )
+    team = serializers.CharField(
+        source="team.slug", allow_null=True, default=None, help_text="Whose own it is; null: the site's."
+    )
+    argv = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
+    env = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
+    startup = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     available = serializers.SerializerMethodField()
     reason = serializers.SerializerMethodField()
     next_action = serializers.SerializerMethodField()
@@ -73,24 +127,48 @@ class TemplateSerializer(serializers.ModelSerializer[Template]):
             *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
             *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
             *("stop_timeout_s", "work_lost", "service_workers", "available", "reason", "next_action"),
+            *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
+            *("activity", "enabled", "position", "deprecated", "successor", "updated_at"),
         ]
         read_only_fields = fields
 
+    def to_representation(self, template: Template) -> dict[str, Any]:
+        shown = super().to_representation(template)
+        if template.pk not in self.context["kept"]:
+            shown |= dict.fromkeys(COMMAND)
+        return shown
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
+    def get_argv(self, template: Template) -> list[str]:
+        return list(template.argv)
+
+    @extend_schema_field(serializers.DictField(child=serializers.CharField(), allow_null=True))
+    def get_env(self, template: Template) -> dict[str, str]:
+        return dict(template.env)
+
+    @extend_schema_field(serializers.CharField(allow_null=True, allow_blank=True))
+    def get_startup(self, template: Template) -> str:
+        return template.startup
+
     def get_available(self, template: Template) -> bool:
-        return not self._offer(template)[0]
+        return not self._offer(template).reason
 
     def get_reason(self, template: Template) -> str:
-        return self._offer(template)[0]
+        return self._offer(template).reason
 
     def get_next_action(self, template: Template) -> str:
-        return self._offer(template)[1]
+        return self._offer(template).next_action
 
-    def _offer(self, template: Template) -> tuple[str, str]:
-        offers: dict[str, tuple[str, str]] = self.context["offers"]
-        return offers.get(template.slug, ("", ""))
+    def _offer(self, template: Template) -> selectors.TemplateOffer:
+        # The rows of an answer are looked at together.
+        context: dict[str, Any] = self.context  # type: ignore[assignment]
+        if "programs" not in context:
+            context["programs"] = selectors.installed_programs()
+        blocker = selectors.missing(template, context["programs"])
+        return selectors.TemplateOffer(template, blocker)
 
 
-class FlavorSerializer(serializers.ModelSerializer[Flavor]):
+class FlavorSerializer(EntrySerializer):
     """How big. With `pool` it can be had only there."""
 
     resources = serializers.SerializerMethodField()
@@ -101,12 +179,178 @@ class FlavorSerializer(serializers.ModelSerializer[Flavor]):
         allow_blank=True,
         help_text="When work of this size is lost if it has to make room; empty is as the template says.",
     )
+    accelerator_models = serializers.ListField(child=serializers.CharField())
 
     class Meta:
         model = Flavor
-        fields = ["slug", "name", "description", "resources", "pool", "simulated", "work_lost"]
+        fields = [
+            *("slug", "name", "description", "resources", "pool", "simulated", "work_lost", "teams"),
+            *("cpu_milli", "memory_mib", "disk_mib", "nodes", "accelerator_count", "accelerator_model"),
+            *("accelerator_models", "accelerator_milli", "accelerator_memory_mib", "mig_profile", "within"),
+            *("preemptible", "expected_s", "enabled", "position", "deprecated", "successor", "updated_at"),
+        ]
         read_only_fields = fields
 
     @extend_schema_field(ResourcesSerializer)
     def get_resources(self, flavor: Flavor) -> dict[str, Any]:
-        return flavor.as_request()
+        return ResourcesSerializer(flavor.as_request()).data
+
+
+class WarningSerializer(serializers.Serializer[rules.Finding]):
+    """Something about a field that somebody should look at; it is kept all the same."""
+
+    field = serializers.CharField()
+    message = serializers.SerializerMethodField()
+    reason = serializers.SerializerMethodField()
+
+    def get_message(self, found: rules.Finding) -> str:
+        return message_of(found.reason)
+
+    @extend_schema_field(ReasonSerializer)
+    def get_reason(self, found: rules.Finding) -> dict[str, Any]:
+        return found.reason.as_json()
+
+
+class TemplateWrittenSerializer(TemplateSerializer):
+    """A template as it was just written, with what its keeper should look at."""
+
+    warnings = serializers.SerializerMethodField()
+
+    class Meta(TemplateSerializer.Meta):
+        fields = [*TemplateSerializer.Meta.fields, "warnings"]
+        read_only_fields = fields
+
+    @extend_schema_field(WarningSerializer(many=True))
+    def get_warnings(self, template: Template) -> list[dict[str, Any]]:
+        return [WarningSerializer(each).data for each in rules.template_warnings(template)]
+
+
+def _slugs(**options: Any) -> serializers.ListField:
+    return serializers.ListField(
+        child=serializers.CharField(max_length=40), max_length=500, allow_null=True, required=False, **options
+    )
+
+
+class EntryChangeSerializer(StrictSerializer):
+    """What may be written of templates and flavors alike."""
+
+    name = serializers.CharField(max_length=80)
+    description = serializers.CharField(max_length=200, allow_blank=True, required=False)
+    enabled = serializers.BooleanField(required=False)
+    position = serializers.IntegerField(min_value=0, max_value=LARGEST, required=False)
+    deprecated = serializers.BooleanField(required=False)
+    teams = _slugs(help_text="Short names of the teams that may use it; null: everybody.")
+
+
+class TemplateChangeSerializer(EntryChangeSerializer):
+    """The fields of a template that may be changed."""
+
+    icon = serializers.ChoiceField([(name, name) for name in rules.ICONS], allow_blank=True, required=False)
+    program = serializers.CharField(
+        max_length=80, help_text="What a node must have, as inventory reports it."
+    )
+    install_hint = serializers.CharField(max_length=200, allow_blank=True, required=False)
+    min_cuda = serializers.CharField(max_length=6, allow_blank=True, required=False)
+    min_compute_capability = serializers.ChoiceField(
+        [(each, each) for each in COMPUTE_CAPABILITIES], allow_blank=True, required=False
+    )
+    argv = serializers.ListField(
+        child=serializers.CharField(trim_whitespace=False, allow_blank=True, max_length=rules.MAX_ARGUMENT),
+        max_length=rules.MAX_ARGUMENTS,
+        help_text="The program and its arguments; `{port}`, `{home}`, `{token}`, `{token_file}` and `{name}` "
+        "are replaced.",
+    )
+    env = serializers.DictField(
+        child=serializers.CharField(trim_whitespace=False, allow_blank=True, max_length=rules.MAX_VALUE),
+        required=False,
+    )
+    startup = serializers.CharField(
+        max_length=8000,
+        trim_whitespace=False,
+        allow_blank=True,
+        required=False,
+        help_text="A shell script that runs before the program, in its sandbox.",
+    )
+    ready_path = serializers.CharField(max_length=200, required=False)
+    open_path = serializers.CharField(max_length=200, required=False)
+    upstream_auth = serializers.ChoiceField(UpstreamAuth.choices, required=False)
+    service_workers = serializers.BooleanField(required=False, help_text="Not for a team's own.")
+    activity = serializers.ChoiceField(
+        [choice for choice in Activity.choices if choice[0]], allow_blank=True, required=False
+    )
+    start_timeout_s = serializers.IntegerField(min_value=5, max_value=MAX_TIMEOUT_S, required=False)
+    stop_timeout_s = serializers.IntegerField(min_value=0, max_value=300, required=False)
+    work_lost = serializers.ChoiceField(WorkLost.choices, required=False)
+    successor = serializers.CharField(max_length=81, allow_null=True, required=False)
+
+
+class TemplateCreateSerializer(TemplateChangeSerializer):
+    """A new template."""
+
+    slug = serializers.CharField(max_length=81)
+    team = serializers.CharField(
+        max_length=40, allow_null=True, required=False, help_text="Whose own it will be; null: the site's."
+    )
+
+
+def _whole(least: int = 0, most: int = LARGEST, **options: Any) -> serializers.IntegerField:
+    return serializers.IntegerField(min_value=least, max_value=most, **{"required": False, **options})
+
+
+class FlavorChangeSerializer(EntryChangeSerializer):
+    """The fields of a flavor that may be changed."""
+
+    cpu_milli = _whole(100, required=True)
+    memory_mib = _whole(128, required=True)
+    disk_mib = _whole()
+    nodes = _whole(1, MAX_NODES)
+    accelerator_count = _whole(0, MAX_ACCELERATORS)
+    accelerator_model = serializers.CharField(max_length=80, allow_blank=True, required=False)
+    accelerator_models = serializers.ListField(
+        child=serializers.CharField(max_length=80), max_length=MAX_ACCELERATORS, required=False
+    )
+    accelerator_milli = _whole(1, 1000)
+    accelerator_memory_mib = _whole()
+    mig_profile = serializers.CharField(max_length=40, allow_blank=True, required=False)
+    within = serializers.ChoiceField(Bond.choices, required=False)
+    preemptible = serializers.BooleanField(required=False)
+    work_lost = serializers.ChoiceField(WorkLost.choices, allow_blank=True, required=False)
+    expected_s = _whole(60, MAX_EXPECTED_S)
+    pool = serializers.CharField(max_length=40, allow_null=True, required=False)
+    successor = serializers.CharField(max_length=60, allow_null=True, required=False)
+
+
+class FlavorCreateSerializer(FlavorChangeSerializer):
+    """A new flavor."""
+
+    slug = serializers.CharField(max_length=60)
+
+
+class DifferenceSerializer(serializers.Serializer[Any]):
+    """A field that a version changed; null where it had none."""
+
+    field = serializers.CharField()
+    before = serializers.JSONField(allow_null=True)
+    after = serializers.JSONField(allow_null=True)
+
+
+class RevisionSerializer(serializers.Serializer[Any]):
+    """A kept version: who made it so, when, and what it changed of the one before it."""
+
+    number = serializers.IntegerField()
+    at = serializers.DateTimeField()
+    actor = serializers.CharField(source="actor_label")
+    act = serializers.CharField(help_text="`created`, `changed`, `restored`, or `found`: as it was at first.")
+    restored_from = serializers.IntegerField(allow_null=True)
+    changes = DifferenceSerializer(many=True)
+    data = serializers.JSONField(  # type: ignore[assignment]
+        help_text="The whole of it, as it stood then."
+    )
+
+
+def kept_ids(actor: Any, shown: Iterable[Template]) -> frozenset[Any]:
+    """Of these templates, those whose command the actor may read."""
+    if actor.sees_all:
+        return frozenset(template.pk for template in shown)
+    owned = set(actor.memberships.filter(role="owner").values_list("team_id", flat=True))
+    return frozenset(template.pk for template in shown if template.team_id in owned)

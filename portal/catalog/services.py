@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from django.db import transaction
 
@@ -18,11 +19,12 @@ GPU_COUNTS = (1, 2, 4, 8)
 
 @transaction.atomic
 def ensure_starting_catalog() -> None:
-    """Add the entries of the starting catalog that are missing; what an operator changed is kept."""
+    """Add the entries of the starting catalog that are missing; what was changed or deleted stays so."""
     for template in TEMPLATES:
-        Template.objects.get_or_create(slug=template["slug"], defaults=template)
+        if not Template.objects.filter(slug=template["slug"]).exists():
+            Template.objects.create(**template)
     for flavor in FLAVORS:
-        Flavor.objects.get_or_create(slug=flavor["slug"], defaults=flavor)
+        _ensure(**flavor)
 
 
 def offer_accelerators(event: InventoryApplied) -> None:
@@ -122,5 +124,8 @@ def _word(model: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40] or "accelerator"
 
 
-def _ensure(*, slug: str, **fields: object) -> None:
-    Flavor.objects.get_or_create(slug=slug[:60].strip("-"), defaults=fields)
+def _ensure(*, slug: str, **fields: Any) -> None:
+    """Make the flavor unless there is one of that slug, or there was: a deleted one does not come back."""
+    slug = slug[:60].strip("-")
+    if not Flavor.objects.filter(slug=slug).exists():
+        Flavor.objects.create(slug=slug, **fields)

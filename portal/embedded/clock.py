@@ -23,6 +23,8 @@ SCHEDULE: dict[str, dict[str, Any]] = {
     "sweep-orphans": {"task": "control.sweep_orphans", "schedule": float(settings.ORPHAN_SWEEP_INTERVAL_S)},
     "delete-homes": {"task": "control.delete_homes", "schedule": 10.0},
     "check-gpus": {"task": "control.check_gpus", "schedule": 30.0},
+    "sweep-environments": {"task": "control.sweep_environments", "schedule": 10.0},
+    "prune-environments": {"task": "control.prune_environments", "schedule": 3600.0},
     "send-mails": {"task": "control.send_mails", "schedule": 10.0},
     "send-webhooks": {"task": "control.send_webhooks", "schedule": 5.0},
     "send-to-channels": {"task": "control.send_to_channels", "schedule": 5.0},

@@ -84,6 +84,25 @@ class AuditKind(StrEnum):
     WEBHOOK_DISABLED = "webhook.disabled"
     WEBHOOK_DELETED = "webhook.deleted"
 
+    # The catalog.
+    TEMPLATE_CREATED = "template.created"
+    TEMPLATE_CHANGED = "template.changed"
+    TEMPLATE_DELETED = "template.deleted"
+    FLAVOR_CREATED = "flavor.created"
+    FLAVOR_CHANGED = "flavor.changed"
+    FLAVOR_DELETED = "flavor.deleted"
+
+    # Software environments.
+    ENVIRONMENT_CREATED = "environment.created"
+    ENVIRONMENT_CHANGED = "environment.changed"
+    ENVIRONMENT_DELETED = "environment.deleted"
+    ENVIRONMENT_VERSION_MADE = "environment.version_made"
+    ENVIRONMENT_VERSION_CHOSEN = "environment.version_chosen"
+    ENVIRONMENT_BUILD_ASKED = "environment.build_asked"
+    ENVIRONMENT_BUILD_CANCELLED = "environment.build_cancelled"
+    ENVIRONMENT_BUILT = "environment.built"
+    ENVIRONMENT_BUILD_FAILED = "environment.build_failed"
+
     # Pools, nodes and devices.
     POOL_CREATED = "pool.created"
     POOL_CHECKS_SET = "pool.checks_set"

@@ -83,6 +83,18 @@ def publish_check(run_id: UUID) -> None:
         log.warning("live hint not sent: %s", error)
 
 
+def build_channel(build_id: UUID) -> str:
+    return f"berth:ev:build:{build_id}"
+
+
+def publish_build(build_id: UUID) -> None:
+    """Tell whoever watches this build of an environment that it has come further."""
+    try:
+        connection().publish(build_channel(build_id), "build")
+    except redis.RedisError as error:
+        log.warning("live hint not sent: %s", error)
+
+
 def publish_account(user_id: UUID) -> None:
     """End the event streams of this user: whoever may still look connects anew."""
     try:

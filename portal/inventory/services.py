@@ -26,7 +26,7 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
-from portal.inventory import notices
+from portal.inventory import held_environments, notices
 from portal.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
@@ -173,7 +173,8 @@ def _apply_node(pool: Pool, node: Node | None, info: NodeInfo, now: Any) -> Node
     node.programs = dict(info.programs)
     node.accelerator_note = info.accelerator_note
     node.warnings = list(info.warnings)
-    node.provides = sorted(info.provides)
+    node.environments = held_environments.as_rows(info.environments)
+    node.provides = held_environments.provided(info.provides, node.environments)
     node.labels = dict(info.labels)
     if info.driver_version or info.accelerator_state not in UNSEEN_STATES:
         # A driver that does not answer does not say its version either: the last one known stays.

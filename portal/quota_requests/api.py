@@ -131,8 +131,8 @@ class RequestViewSet(ReadViewSet):
             made = services.ask_to_start(
                 actor=request.user,
                 team=team,
-                template=catalog.template_by_slug(start["template"]),
-                flavor=catalog.flavor_by_slug(start["flavor"]),
+                template=catalog.template_by_slug(request.user, start["template"]),
+                flavor=catalog.flavor_by_slug(request.user, start["flavor"]),
                 name=start.get("name", ""),
                 expected_s=round(hours * 3600) if (hours := start.get("expected_hours")) else None,
                 checkpointed=start["checkpointed"],

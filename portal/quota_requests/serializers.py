@@ -143,7 +143,7 @@ class RequestDetailSerializer(RequestSerializer):
 class StartSerializer(StrictSerializer):
     """A workspace that waits for the approval and then starts by itself."""
 
-    template = serializers.CharField(max_length=40)
+    template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
     name = serializers.CharField(max_length=60, required=False, allow_blank=True)
     expected_hours = serializers.FloatField(

@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from portal.catalog import selectors as catalog
+from portal.catalog.policies import require_use
 from portal.common.api import (
     ApiView,
     ListViewSet,
@@ -122,13 +123,16 @@ class AdmissionPreview(ApiView):
         team = team_named(request.user, given.get("team", ""))
         policies.require_create(request.user, team)
         hours = given.get("expected_hours")
+        template = catalog.template_by_slug(request.user, given["template"])
+        flavor = catalog.flavor_by_slug(request.user, given["flavor"])
+        require_use(team, template, flavor)
         found = offers.flavor_offers(
-            catalog.template_by_slug(given["template"]),
+            template,
             team,
             request.user,
             expected_s=round(hours * 3600) if hours else None,
+            flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
         )
-        flavor = catalog.flavor_by_slug(given["flavor"])
         verdict = next(offer.verdict for offer in found if offer.flavor == flavor)
         nearest = [offer.flavor.slug for offer in offers.alternatives(found, flavor)]
         return Response(VerdictSerializer(verdict_data(verdict, alternatives=nearest)).data)

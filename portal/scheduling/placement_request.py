@@ -145,7 +145,7 @@ def refused_by_driver(pool: Pool, template: Template, request: ResourceRequest) 
         owner="probe",
         team="probe",
         template=template.slug,
-        app=AppSpec(argv=tuple(template.argv), env=template.env, ready_path=template.ready_path),
+        app=AppSpec(argv=template.command, env=template.env, ready_path=template.ready_path),
         resources=request,
         agent=AgentSpec(url="", token=""),
         app_token="",

@@ -19,7 +19,7 @@ class PreviewSerializer(StrictSerializer):
     """A request whose verdict is asked for; nothing is created."""
 
     team = serializers.CharField(required=False, max_length=40)
-    template = serializers.CharField(max_length=40)
+    template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
     expected_hours = serializers.FloatField(
         required=False,

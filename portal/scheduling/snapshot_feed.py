@@ -12,6 +12,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from portal.accounts.domain_events import TeamsChanged
+from portal.catalog.domain_events import EntryChanged
 from portal.inventory.domain_events import CapacityChanged, NodesChanged
 from portal.quotas.domain_events import LimitsChanged
 from portal.scheduling.models import ChangeKind, SnapshotChange
@@ -44,6 +45,11 @@ def nodes_changed(event: NodesChanged) -> None:
 
 
 def capacity_changed(_event: CapacityChanged) -> None:
+    SnapshotChange.objects.create(kind=ChangeKind.CAPACITY)
+
+
+def catalog_changed(_event: EntryChanged) -> None:
+    """What waits may need something else now: all of it is read anew."""
     SnapshotChange.objects.create(kind=ChangeKind.CAPACITY)
 
 

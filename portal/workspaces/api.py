@@ -133,8 +133,8 @@ class WorkspaceViewSet(ListViewSet):
         creation = services.create_once(
             actor=request.user,
             team=team_named(request.user, given.get("team", "")),
-            template=catalog.template_by_slug(given["template"]),
-            flavor=catalog.flavor_by_slug(given["flavor"]),
+            template=catalog.template_by_slug(request.user, given["template"]),
+            flavor=catalog.flavor_by_slug(request.user, given["flavor"]),
             name=given.get("name", ""),
             idempotency_key=_idempotency_key(request),
             expected_s=round(hours * 3600) if (hours := given.get("expected_hours")) else None,

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from portal.catalog.selectors import as_of
 from portal.common.errors import Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
@@ -46,7 +47,8 @@ def ref_of(workspace: Workspace) -> WorkspaceRef:
 
 def spec_of(workspace: Workspace) -> WorkspaceSpec:
     """The full specification of the workspace's present generation, its secrets included."""
-    template = workspace.template
+    # As it stood when this start was placed: the same command may have to be sent again.
+    template = as_of(workspace.template, workspace.placed_at)
     return WorkspaceSpec(
         ref=ref_of(workspace),
         name=workspace.name,
@@ -54,7 +56,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
         team=workspace.team.slug,
         template=template.slug,
         app=AppSpec(
-            argv=tuple(template.argv),
+            argv=template.command,
             env=template.env,
             ready_path=template.ready_path,
             activity=template.activity,

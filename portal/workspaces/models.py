@@ -69,6 +69,14 @@ class Workspace(models.Model):
     pool = models.ForeignKey(
         "inventory.Pool", null=True, blank=True, on_delete=models.PROTECT, related_name="workspaces"
     )
+    # The software that it runs in, as it was when it was asked for; None is what its node has by itself.
+    environment_version = models.ForeignKey(
+        "environments.EnvironmentVersion",
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="workspaces",
+    )
 
     state = models.CharField(max_length=14, choices=State, default=State.PENDING)
     desired_state = models.CharField(max_length=10, choices=DesiredState, default=DesiredState.RUNNING)

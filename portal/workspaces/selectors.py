@@ -66,7 +66,7 @@ def made_with(actor: User, key: str) -> Workspace | None:
 
 def last_choice(actor: User) -> Workspace | None:
     """The actor's most recent request whose template and flavor can still be had: the next default."""
-    return (
+    last = (
         Workspace.objects.filter(
             owner=actor, template__enabled=True, flavor__enabled=True, team__in=chargeable_teams(actor)
         )
@@ -74,6 +74,9 @@ def last_choice(actor: User) -> Workspace | None:
         .order_by("-created_at")
         .first()
     )
+    if last is None or not (last.template.offered_to(last.team_id) and last.flavor.offered_to(last.team_id)):
+        return None
+    return last
 
 
 @dataclass(frozen=True, slots=True)

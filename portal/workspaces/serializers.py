@@ -50,7 +50,7 @@ class WorkspaceCreateSerializer(StrictSerializer):
     team = serializers.CharField(
         required=False, max_length=40, help_text="May be left out where you have just one team."
     )
-    template = serializers.CharField(max_length=40)
+    template = serializers.CharField(max_length=81)
     flavor = serializers.CharField(max_length=60)
     expected_hours = serializers.FloatField(
         required=False,

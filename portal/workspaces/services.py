@@ -16,12 +16,14 @@ from django.utils import timezone
 
 from portal.accounts.domain_events import PlaceWithdrawn, UserDeactivated, UserDeleted
 from portal.accounts.models import Team, User
+from portal.catalog.domain_events import EntryDeleting
 from portal.catalog.models import Flavor, Template
+from portal.catalog.policies import require_use
 from portal.common import rate_limits
 from portal.common.actors import SystemActor
 from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
-from portal.common.reasons.codes import AccountCode, WorkspaceCode
+from portal.common.reasons.codes import AccountCode, CatalogCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
 from portal.events import services as events
 from portal.events.kinds import AuditKind
@@ -47,6 +49,7 @@ NAME_MAX = 60
 MAX_EXPECTED_S = 30 * 86_400
 MAX_PRIORITY = 100
 FREE_NAME_TRIES = 10
+USERS_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ def create_once(
     """
     policies.require_create(actor, team)
     policies.require_priority(actor, team, priority)
+    require_use(team, template, flavor)
     check_order(expected_s, priority)
     wished = name.strip().lower()
     # The name as it was asked for: one that we choose would differ when the request is repeated.
@@ -250,6 +254,19 @@ def _repeated(found: IdempotencyKey, digest: str) -> Workspace:
     return found.workspace
 
 
+def refuse_deletion(event: EntryDeleting) -> None:
+    """A template or flavor stays while workspaces are made of it: they could not be started again."""
+    entry = event.entry
+    using = Workspace.objects.live().filter(
+        **{"template" if isinstance(entry, Template) else "flavor": entry.pk}
+    )
+    count = using.count()
+    if count:
+        shown = using.order_by("-created_at").values_list("name", flat=True)[:USERS_NAMED]
+        named = {"name": entry.name, "count": count, "names": list(shown)}
+        raise StateConflict(Reason(CatalogCode.ENTRY_IN_USE, named), code="in_use", count=count)
+
+
 def free_name(*, actor: User, team: Team, template: Template) -> str:
     """`jupyterlab`, `jupyterlab-2`, …: the first name that is free in the team for this user."""
     taken = set(Workspace.objects.live().filter(owner=actor, team=team).values_list("name", flat=True))
@@ -305,6 +322,7 @@ def start(*, actor: User | SystemActor, workspace_id: UUID) -> Workspace:
         raise _refused(workspace, WorkspaceCode.NOT_STARTABLE)
     policies.require_active_owner(workspace.owner)
     policies.require_place(workspace)
+    require_use(workspace.team, workspace.template, workspace.flavor)
     _count_start(actor)
     emit(WorkspaceRequested(workspace))
     retrying = workspace.state == State.FAILED

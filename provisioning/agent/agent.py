@@ -4,9 +4,9 @@ Standard library only, Python 3.9 or newer; drivers copy or mount it into the wo
 `python -I -S agent.py CONFIG [LISTENER]`. It must start quickly (people wait for it), so what is heavy is
 imported only after the app has been started.
 
-LISTENER is a listening Unix socket that the driver has made and passed on: where it is given, `relay.py`,
-which has to lie beside this file, joins its connections to the app's port, and nothing else leads to the
-app.
+LISTENER is a listening Unix socket that the driver has made and passed on: where it is given, nothing else
+leads to the app. `relay.py`, which has to lie beside this file, joins its connections to the app's port,
+unless the app takes them itself, as one that was started ahead of time may.
 
 CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default:
 
@@ -67,6 +67,7 @@ BACKOFF_MAX_S = 15.0
 MAX_ITEMS = 10000  # kernels or terminals that are counted
 MAX_STAMP = 40  # characters of a time
 GPU_DEADLINE_S = 2.0
+CONTROL_TIMEOUT_S = 1.0
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -298,14 +299,38 @@ class Unclaimed:
                 pass  # who asked has died since; the workspace is written down and runs
         return config
 
-    def become(self, config: Config, port: int) -> App:
-        """Have the program be the app of `config`. Raises `OSError`."""
+    def become(self, config: Config, port: int, listener: int) -> App:
+        """Have the program be the app of `config`, with a copy of `listener`. Raises `OSError`."""
+        import socket
+
         argv, env = filled_in(config, port)
         claim = {"argv": argv, "env": env, "home": config["home"], "rlimits": config["rlimits"]}
-        self.control.sendall(json.dumps(claim).encode() + b"\n")
-        self.control.close()
+        text = json.dumps(claim).encode() + b"\n"
+        # With the first bytes; what a full buffer has left over follows.
+        sent = socket.send_fds(self.control, [text], [listener]) if listener >= 0 else 0
+        if sent < len(text):
+            self.control.sendall(text[sent:])
         self.app.port = port
         return self.app
+
+    def listening(self) -> bool | None:
+        """Whether the app answers on the listener itself; None where it has not said yet. Does not wait."""
+        self.control.setblocking(False)
+        try:
+            return self.control.recv(64) == b"listening\n"
+        except BlockingIOError:
+            return None
+        except OSError:
+            return False
+
+    def connections(self) -> int | None:
+        """How many connections the app has on the listener, by its own count; None where it does not tell."""
+        try:
+            self.control.settimeout(CONTROL_TIMEOUT_S)
+            self.control.sendall(b"?")
+            return int(self.control.recv(64).rpartition(b"\n")[0].rpartition(b"\n")[2])
+        except (OSError, ValueError):
+            return None
 
 
 # ---------------------------------------------------------------------------------------------
@@ -666,6 +691,7 @@ class Agent:
         self.listener = listener
         self.relay_pid = 0
         self.lifeline = -1
+        self.direct: bool | None = None if unclaimed and listener >= 0 else False  # None: not known yet
         self.app: App = None  # type: ignore[assignment]  # set before any thread runs
         self.ended: threading.Event
         self.wake_read, self.wake_write = -1, -1
@@ -719,6 +745,9 @@ class Agent:
         found = sockets_on(self.app.port)
         if found is not None:
             activity["connections"] = found[1]
+        if self.direct and self.unclaimed:
+            own = self.unclaimed.connections()
+            activity["connections"] = None if found is None or own is None else found[1] + own
         try:
             table = process_table()
             pids = [pid for pid in descendants(os.getpid(), table) if pid != self.relay_pid]
@@ -790,6 +819,7 @@ class Agent:
                     return False
                 self.ready = True
                 self.write_state("ready")
+                os.write(self.wake_write, b"x")  # the main thread sees to the way to it
                 return True
             if time.monotonic() > deadline:
                 self.end("start_timeout")
@@ -830,14 +860,16 @@ class Agent:
             self.write_state("exited", reason="port_taken", exit_code=None)
             return EXIT_PORT_TAKEN
         try:
-            start = self.unclaimed.become if self.unclaimed else start_app
-            self.app = start(self.config, port)
+            if self.unclaimed:
+                self.app = self.unclaimed.become(self.config, port, self.listener)
+            else:
+                self.app = start_app(self.config, port)
         except OSError as error:
             self.log.note("the app could not be started: %s" % error)
             self.write_state("exited", reason="exec_failed", exit_code=127)
             self.post("exited", {"exit_code": 127, "log_tail": self.log.tail()})
             return 0
-        self.start_relay()
+        self.find_way()
         import threading
 
         self.ended = threading.Event()
@@ -864,6 +896,15 @@ class Agent:
         if reason in ("app_exit", "start_timeout"):
             self.post_exited(code)
         return 0
+
+    def find_way(self) -> None:
+        """See whether the app answers on the listener itself, and have a relay where it does not."""
+        if self.direct is None and self.unclaimed:
+            self.direct = self.unclaimed.listening()
+            if self.direct is None and self.ready:
+                self.direct = False
+        if self.direct is False and not self.relay_pid:
+            self.start_relay()  # at first, or because somebody in the workspace has ended it
 
     def start_relay(self) -> None:
         """Have a process of its own join the listener's connections to the app. It ends with this one."""
@@ -892,9 +933,11 @@ class Agent:
             self.reap()
             if self.app.exit_code is not None or self.stop_signal or self.end_reason:
                 return
-            if not self.relay_pid:
-                self.start_relay()  # somebody in the workspace has ended it
-            select.select([self.wake_read], [], [], 60.0)
+            self.find_way()
+            awaited = [self.wake_read]
+            if self.direct is None and self.unclaimed:
+                awaited.append(self.unclaimed.control.fileno())
+            select.select(awaited, [], [], 60.0)
             self.drain()
 
     def drain(self) -> None:

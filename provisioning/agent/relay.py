@@ -1,8 +1,9 @@
 """Joins each connection of a Unix socket to a TCP port on 127.0.0.1.
 
 Standard library only, Python 3.9 or newer.
-The agent runs `serve` in a process of its own. The Unix socket was made outside the workspace, where only the
-gateway of the node reaches it; the port is where the app listens, in the workspace's network.
+The agent runs `serve` in a process of its own for an app that does not take the connections itself. The Unix
+socket was made outside the workspace, where only the gateway of the node reaches it; the port is where the
+app listens, in the workspace's network.
 """
 
 from __future__ import annotations

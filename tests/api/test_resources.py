@@ -13,6 +13,7 @@ from portal.accounts.models import Delegation, Team, User
 from portal.channels import sending
 from portal.channels.models import Channel, Message
 from portal.common.actors import SYSTEM
+from portal.environments import services as environments
 from portal.events.kinds import AuditKind
 from portal.events.services import notify, record
 from portal.gpu_checks.models import CheckCause, GpuCheckRun
@@ -83,14 +84,95 @@ class TestJoinTokens(ListCase):
         JoinToken.objects.create(pool=pool, expires_at=timezone.now() + timedelta(hours=1))
 
 
-class TestTemplates(DetailCase):
-    path, read_scope, key, max_queries = "templates", "catalog:read", "slug", 4
-    reader, fixtures, lacks = "bob", ("catalog",), ("POST", "DELETE")
+class TestTemplates(DetailCase, CreateCase):
+    path, read_scope, write_scope, key = "templates", "catalog:read", "catalog:write", "slug"
+    fixtures, max_queries = ("catalog",), 4
+    filters = {
+        "q=jupyter": 1,
+        "q=nothing+like+it": 0,
+        "enabled=false": 0,
+        "team=vision": 0,
+        "deprecated=false": 3,
+    }
+    body = {"slug": "shell", "name": "Shell", "program": "bash", "argv": ["bash", "{port}"]}
+    required = ("slug", "name", "program", "argv")
 
 
-class TestFlavors(DetailCase):
-    path, read_scope, key = "flavors", "catalog:read", "slug"
-    reader, fixtures, lacks = "bob", ("catalog",), ("POST", "DELETE")
+class TestTemplatesForMembers(DetailCase):
+    path, read_scope, key, max_queries = "templates", "catalog:read", "slug", 6
+    reader, fixtures = "bob", ("catalog",)
+
+
+class TestFlavors(DetailCase, CreateCase):
+    path, read_scope, write_scope, key = "flavors", "catalog:read", "catalog:write", "slug"
+    fixtures, max_queries = ("catalog",), 4
+    filters = {"q=small": 1, "enabled=false": 0, "pool=sim": 0, "deprecated=true": 0}
+    body = {"slug": "tiny", "name": "Tiny", "cpu_milli": 500, "memory_mib": 512}
+    required = ("slug", "name", "cpu_milli", "memory_mib")
+
+
+class TestFlavorsForMembers(DetailCase):
+    path, read_scope, key, max_queries = "flavors", "catalog:read", "slug", 5
+    reader, fixtures = "bob", ("catalog",)
+
+
+class TestEnvironments(DetailCase, CreateCase):
+    path, read_scope, write_scope, key = "environments", "environments:read", "environments:write", "slug"
+    reader, fixtures, max_queries = "alice", ("team",), 4
+    body, required = {"name": "More", "source": "numpy", "team": "vision"}, ("name", "source")
+    filters = {
+        "search=tools": 1,
+        "search=plot%20TOOLS": 1,
+        "search=x": 0,
+        "team=vision": 1,
+        "team=x": 0,
+        "kind=built": 2,
+        "kind=node": 0,
+        "enabled=false": 0,
+        "deprecated=true": 0,
+    }
+    lacks = ("PUT",)
+
+    def stock(self) -> None:
+        for name, team in (("Tools", vision()), ("All", None)):
+            about: dict[str, Any] = {"team": team, "description": f"For plots with {name}"}
+            environments.create(
+                actor=SYSTEM, name=name, source_kind="packages", source="numpy", build=False, **about
+            )
+        environments.create(
+            actor=SYSTEM,
+            team=Team.objects.create(slug="audio", name="Audio"),
+            name="Theirs",
+            source_kind="packages",
+            source="numpy",
+            build=False,
+        )
+
+
+class TestEnvironmentVersions(DetailCase):
+    path, read_scope, key = "environments/tools/versions", "environments:read", "number"
+    reader, fixtures, max_queries = "bob", ("team", "local_pool"), 5
+    only_detail = frozenset({"source", "lock", "packages"})
+    filters = {"state=building": 1, "state=ready": 0}
+    lacks = ("POST", "DELETE")
+
+    def stock(self) -> None:
+        made = environments.create(
+            actor=SYSTEM, team=vision(), name="Tools", source_kind="packages", source="numpy", build=False
+        )
+        environments.change_source(actor=SYSTEM, environment=made, source_kind="packages", source="pandas")
+
+    def absent(self) -> str:
+        return "77"
+
+
+class TestEnvironmentBuilds(DetailCase):
+    path, read_scope, write_scope = "environments/tools/builds", "environments:read", "environments:write"
+    reader, fixtures, max_queries = "bob", ("team", "local_pool"), 5
+    filters = {"state=queued": 1, "state=failed": 0, "version=2": 1, "version=1": 0, "node=node-1": 1}
+
+    def stock(self) -> None:
+        TestEnvironmentVersions.stock(self)  # type: ignore[arg-type]
 
 
 class TestTeams(DetailCase, CreateCase):

@@ -135,25 +135,25 @@ def test_a_changed_flavor_is_kept_at_the_next_inventory(catalog):
 
 
 @pytest.mark.parametrize("kind", ["template", "flavor"])
-def test_what_is_not_there_is_named_with_what_is(catalog, kind):
+def test_what_is_not_there_is_named_with_what_is(catalog, bob, kind):
     find = getattr(selectors, f"{kind}_by_slug")
     with pytest.raises(InvalidInput) as refused:
-        find("nope")
+        find(bob, "nope")
     known = "jupyterlab" if kind == "template" else "cpu-small"
     assert known in refused.value.next_action
     assert kind in refused.value.extra["errors"]
 
 
-def test_what_is_switched_off_is_not_offered(catalog):
+def test_what_is_switched_off_is_not_offered(catalog, bob, team):
     Template.objects.filter(slug="marimo").update(enabled=False)
     Flavor.objects.filter(slug="cpu-large").update(enabled=False)
-    assert "marimo" not in {item.slug for item in selectors.templates()}
-    assert "cpu-large" not in {item.slug for item in selectors.flavors()}
+    assert "marimo" not in {item.slug for item in selectors.templates_of(team)}
+    assert "cpu-large" not in {item.slug for item in selectors.flavors_of(team)}
     with pytest.raises(InvalidInput):
-        selectors.template_by_slug("marimo")
+        selectors.template_by_slug(bob, "marimo")
 
 
-def test_flavors_come_in_one_query(catalog, tmp_path, django_assert_num_queries):
+def test_flavors_come_in_two_queries(catalog, tmp_path, django_assert_num_queries):
     simulated_pool(str(tmp_path / "sim"))
-    with django_assert_num_queries(1):
-        assert any(flavor.simulated for flavor in selectors.flavors())
+    with django_assert_num_queries(2):
+        assert any(flavor.simulated for flavor in selectors.all_flavors())

@@ -49,7 +49,7 @@ def at_once(*acts):
 def test_no_device_is_given_away_while_its_check_is_asked_for(alice, team, catalog, sent):
     checked_pool(node_info(gpus=DEVICES))
     Pool.objects.update(hand_out_max_age_h=0)
-    template = selectors.template_by_slug("jupyterlab")
+    template = selectors.all_templates().get(slug="jupyterlab")
     flavor = Flavor.objects.get(accelerator_count=1)
 
     def person(number: int):
@@ -98,7 +98,7 @@ def test_a_check_waits_for_the_cycle_that_is_just_giving_the_device_away(
         return services.create(
             actor=alice,
             team=team,
-            template=selectors.template_by_slug("jupyterlab"),
+            template=selectors.all_templates().get(slug="jupyterlab"),
             flavor=Flavor.objects.get(accelerator_count=1),
         )
 

@@ -130,8 +130,8 @@ def test_the_preview_says_what_the_creation_does(large, make, alice, settle, tea
         verdict = admission.assess(
             actor=alice,
             team=team,
-            template=selectors.template_by_slug("jupyterlab"),
-            flavor=selectors.flavor_by_slug(large),
+            template=selectors.all_templates().get(slug="jupyterlab"),
+            flavor=selectors.all_flavors().get(slug=large),
         )
         made = make(alice, large)
         assert (verdict.outcome is admission.Outcome.FITS_NOW) is (made.state == State.PROVISIONING)

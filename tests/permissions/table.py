@@ -214,10 +214,34 @@ GET    api/v1/workspaces/<uuid:workspace_id>/logs           401 404 200 404 200 
 POST   api/v1/admission/preview                             401 400 403 200 200 200 403 403   catalog:read
 
 # --- REST: catalog ---
+GET    api/v1/environments                                  401 200 200 200 200 200 200 200   environments:read
+POST   api/v1/environments                                  401 400 403 403 403 201 403 201   environments:write
+GET    api/v1/environments/<slug:slug>                      401 404 200 200 200 200 200 200   environments:read
+PATCH  api/v1/environments/<slug:slug>                      401 404 403 403 403 200 403 200   environments:write
+DELETE api/v1/environments/<slug:slug>                      401 404 403 403 403 204 403 204   environments:write
+GET    api/v1/environments/<slug:slug>/versions             401 404 200 200 200 200 200 200   environments:read
+GET    api/v1/environments/<slug:slug>/versions/<int:number> 401 404 200 200 200 200 200 200   environments:read
+POST   api/v1/environments/<slug:slug>/versions/<int:number>/restore 401 404 403 403 403 200 403 200   environments:write
+GET    api/v1/environments/<slug:slug>/builds               401 404 200 200 200 200 200 200   environments:read
+POST   api/v1/environments/<slug:slug>/builds               401 404 403 403 403 202 403 202   environments:write
+GET    api/v1/environments/<slug:slug>/builds/<uuid:build_id> 401 404 200 200 200 200 200 200   environments:read
+POST   api/v1/environments/<slug:slug>/builds/<uuid:build_id>/cancel 401 404 403 403 403 200 403 200   environments:write
+GET    api/v1/environments/<slug:slug>/builds/<uuid:build_id>/log 401 404 200 200 200 200 200 200   environments:read
+GET    api/v1/environments/<slug:slug>/builds/<uuid:build_id>/stream 401 404 200 200 200 200 200 200   environments:read
 GET    api/v1/templates                                     401 200 200 200 200 200 200 200   catalog:read
 GET    api/v1/templates/<slug:slug>                         401 200 200 200 200 200 200 200   catalog:read
+POST   api/v1/templates                                     401 403 403 403 403 403 403 201   catalog:write
+PATCH  api/v1/templates/<slug:slug>                         401 403 403 403 403 403 403 200   catalog:write
+DELETE api/v1/templates/<slug:slug>                         401 403 403 403 403 403 403 409   catalog:write
+GET    api/v1/templates/<slug:slug>/versions                401 403 403 403 403 403 200 200   catalog:read
+POST   api/v1/templates/<slug:slug>/versions/<int:number>/restore 401 403 403 403 403 403 403 200 catalog:write
 GET    api/v1/flavors                                       401 200 200 200 200 200 200 200   catalog:read
+POST   api/v1/flavors                                       401 403 403 403 403 403 403 201   catalog:write
 GET    api/v1/flavors/<slug:slug>                           401 200 200 200 200 200 200 200   catalog:read
+PATCH  api/v1/flavors/<slug:slug>                           401 403 403 403 403 403 403 200   catalog:write
+DELETE api/v1/flavors/<slug:slug>                           401 403 403 403 403 403 403 409   catalog:write
+GET    api/v1/flavors/<slug:slug>/versions                  401 403 403 403 403 403 200 200   catalog:read
+POST   api/v1/flavors/<slug:slug>/versions/<int:number>/restore 401 403 403 403 403 403 403 200 catalog:write
 
 # --- REST: people ---
 GET    api/v1/me                                            401 200 200 200 200 200 200 200   any

@@ -17,6 +17,9 @@ from django.utils import timezone
 
 from portal.accounts import service_accounts
 from portal.accounts.models import Role, Team, User, UserSession
+from portal.catalog import entries
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
 from portal.events.models import Notification
 from portal.events.services import notify
@@ -142,6 +145,26 @@ def listening(user: Any) -> dict[str, Any]:
     return {"<uuid:channel_id>": made.pk}
 
 
+def environment() -> dict[str, Any]:
+    """The environment tools of vision's: version 1 is ready, version 2 is being built."""
+    from portal.common.actors import SYSTEM
+    from portal.environments import services
+    from portal.environments.models import EnvironmentBuild, EnvironmentVersion, VersionState
+
+    made = services.create(
+        actor=SYSTEM,
+        team=Team.objects.get(slug="vision"),
+        name="Tools",
+        source_kind="packages",
+        source="numpy",
+        build=False,
+    )
+    EnvironmentVersion.objects.update(state=VersionState.READY, digest="ab" * 16)
+    services.restore(actor=SYSTEM, environment=made, number=1)
+    services.rebuild(actor=SYSTEM, environment=made)
+    return {"<int:number>": 1, "<uuid:build_id>": EnvironmentBuild.objects.get().pk}
+
+
 def machines(pool: Any) -> dict[str, Any]:
     """A machine of the pool, and a token for another one."""
     from portal.machines.models import JoinToken, Machine
@@ -197,6 +220,14 @@ MAKES_TOKENS = {
 }
 
 
+def versioned() -> dict[str, Any]:
+    """A template and a flavor that have been changed once."""
+    for model, slug in ((Template, "jupyterlab"), (Flavor, "cpu-small")):
+        entry = model.objects.get(slug=slug)
+        entries.change(actor=SYSTEM, entry=entry, given={"description": "As it is now."})
+    return {"<int:number>": 1}
+
+
 class Stage:
     """The people, and one of each thing that a URL can name. The workspace is bob's and runs."""
 
@@ -227,8 +258,10 @@ class Stage:
             **listening(people["bob"]),
             **joining(),
             **machines(pool),
+            **environment(),
             "<username:username>": "dan",
             "<slug:form>": "csv",
+            **versioned(),
             "<slug:idp>": linked(people["dan"]),
             "<uuid:scim_id>": people["dan"].pk,
             "<str:name>": "User",
@@ -245,6 +278,7 @@ class Stage:
             "flavors/": "cpu-small",
             "cohorts/": "research",
             "ledgers/": "vision",
+            "environments/": "tools",
         }
         for prefix, slug in slugs.items():
             route = route.replace(f"{prefix}<slug:slug>", f"{prefix}{slug}")
@@ -296,6 +330,8 @@ class Stage:
             ("POST", "api/v1/workspaces"): wanted,
             ("POST", "api/v1/admission/preview"): wanted,
             ("POST", "api/v1/teams"): team,
+            ("POST", "api/v1/environments"): {"name": "Mine", "source": "numpy", "team": "vision"},
+            ("PATCH", "api/v1/environments/<slug:slug>"): {"description": "Plots"},
             ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},
             ("POST", "api/v1/tokens"): {"name": "t", "scopes": ["all"]},
             ("POST", f"{SERVICE}/<username:username>/tokens"): {"name": "t", "scopes": ["all"]},
@@ -332,6 +368,15 @@ class Stage:
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
             ("POST", "api/v1/member-caps"): cap,
             ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
+            ("POST", "api/v1/templates"): {
+                "slug": "shell",
+                "name": "Shell",
+                "program": "bash",
+                "argv": ["bash", "{port}"],
+            },
+            ("PATCH", "api/v1/templates/<slug:slug>"): {"description": "Another"},
+            ("POST", "api/v1/flavors"): {"slug": "t", "name": "T", "cpu_milli": 500, "memory_mib": 512},
+            ("PATCH", "api/v1/flavors/<slug:slug>"): {"description": "Another"},
             ("POST", "api/v1/cohorts"): {"slug": "new-cohort"},
             ("PUT", "api/v1/cohorts/<slug:slug>"): {"name": "Renamed"},
             ("PUT", "api/v1/site-limits/<resource:resource>"): {"amount": 1},

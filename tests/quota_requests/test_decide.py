@@ -286,8 +286,8 @@ def waiting(bob, team, eight):
     workspace = workspaces.create_waiting(
         actor=bob,
         team=team,
-        template=catalog.template_by_slug("jupyterlab"),
-        flavor=catalog.flavor_by_slug("gpu-1"),
+        template=catalog.all_templates().get(slug="jupyterlab"),
+        flavor=catalog.all_flavors().get(slug="gpu-1"),
         name="big",
     )
     assert (workspace.state, error_code(workspace)) == (State.PENDING, "needs_approval")

@@ -103,8 +103,8 @@ def test_one_that_waits_for_approval_starts_by_itself_when_it_is_granted(alice, 
     waiting = services.create_waiting(
         actor=alice,
         team=team,
-        template=selectors.template_by_slug("jupyterlab"),
-        flavor=selectors.flavor_by_slug("sim-h100-x4"),
+        template=selectors.all_templates().get(slug="jupyterlab"),
+        flavor=selectors.all_flavors().get(slug="sim-h100-x4"),
     )
     assert (waiting.state, error_code(waiting)) == (State.PENDING, "needs_approval")
     assert waiting.queue_entry.position is None
@@ -137,8 +137,8 @@ def verdict_of(user, team, flavor):
     from portal.catalog import selectors
 
     return assess(
-        template=selectors.template_by_slug("jupyterlab"),
-        flavor=selectors.flavor_by_slug(flavor),
+        template=selectors.all_templates().get(slug="jupyterlab"),
+        flavor=selectors.all_flavors().get(slug=flavor),
         team=team,
         actor=user,
     )

@@ -138,8 +138,8 @@ def create(chance: random.Random, teams: list[Team]) -> None:
     team = chance.choice(teams)
     actor = chance.choice(list(team.members.order_by("username")))
     asked = {
-        "template": selectors.template_by_slug("jupyterlab"),
-        "flavor": selectors.flavor_by_slug(chance.choice(FLAVORS)),
+        "template": selectors.all_templates().get(slug="jupyterlab"),
+        "flavor": selectors.all_flavors().get(slug=chance.choice(FLAVORS)),
         "expected_s": chance.choice((None, 600, 7200, 86_400)),
         "priority": chance.choice((-1, 0, 0)),
     }
@@ -195,9 +195,9 @@ def test_a_kept_snapshot_follows_limits_and_is_read_anew_when_nodes_change(make,
     from portal.inventory import services as inventory
     from portal.quotas.services import limits
 
-    flavor = selectors.flavor_by_slug("sim-h100-x2")
+    flavor = selectors.all_flavors().get(slug="sim-h100-x2")
     asked = {
-        "template": selectors.template_by_slug("jupyterlab"),
+        "template": selectors.all_templates().get(slug="jupyterlab"),
         "flavor": flavor,
         "team": team,
         "actor": alice,

@@ -38,8 +38,8 @@ def fill(pool: Pool, name: str) -> None:
 
 def preview(team, user):
     return admission.assess(
-        template=selectors.template_by_slug("jupyterlab"),
-        flavor=selectors.flavor_by_slug("cpu-small"),
+        template=selectors.all_templates().get(slug="jupyterlab"),
+        flavor=selectors.all_flavors().get(slug="cpu-small"),
         team=team,
         actor=user,
     )

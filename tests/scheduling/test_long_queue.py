@@ -92,8 +92,8 @@ def test_a_creation_says_how_it_stands_and_leaves_the_others_to_a_worker(
     clock.shift(1)
     QueueEntry.objects.filter(workspace__state=State.PENDING).update(position=None)
     said = assess(
-        template=selectors.template_by_slug("jupyterlab"),
-        flavor=selectors.flavor_by_slug(BIG),
+        template=selectors.all_templates().get(slug="jupyterlab"),
+        flavor=selectors.all_flavors().get(slug=BIG),
         team=Workspace.objects.filter(state=State.PENDING).first().team,
         actor=alice,
     )

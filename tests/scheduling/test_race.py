@@ -28,8 +28,8 @@ def test_exactly_one_of_fifty_gets_the_last_gpu(alice, team, make, pool):
     people = [UserFactory() for _ in range(PEOPLE)]
     for person in people:
         MembershipFactory(team=team, user=person)
-    template = selectors.template_by_slug("jupyterlab")
-    flavor = selectors.flavor_by_slug("sim-h100-x1")
+    template = selectors.all_templates().get(slug="jupyterlab")
+    flavor = selectors.all_flavors().get(slug="sim-h100-x1")
     together = threading.Barrier(THREADS)
 
     def ask(person):

@@ -47,10 +47,13 @@ def needs(**fields: str) -> Template:
 
 
 def verdict(team, actor, slug: str):
-    from portal.catalog.selectors import flavor_by_slug
+    from portal.catalog.selectors import all_flavors
 
     return assess(
-        template=Template.objects.get(slug="jupyterlab"), flavor=flavor_by_slug(slug), team=team, actor=actor
+        template=Template.objects.get(slug="jupyterlab"),
+        flavor=all_flavors().get(slug=slug),
+        team=team,
+        actor=actor,
     )
 
 

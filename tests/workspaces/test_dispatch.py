@@ -73,8 +73,8 @@ def test_commands_of_a_local_pool_go_to_the_node_that_holds_it(alice, team, cata
     workspace = services.create(
         actor=alice,
         team=team,
-        template=selectors.template_by_slug("jupyterlab"),
-        flavor=selectors.flavor_by_slug("cpu-large"),
+        template=selectors.all_templates().get(slug="jupyterlab"),
+        flavor=selectors.all_flavors().get(slug="cpu-large"),
     )
     assert [message.queue for message in sent.of("node.execute")] == ["node.beta"]
     run_until_ready(sent, workspace)

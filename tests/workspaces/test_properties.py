@@ -103,8 +103,8 @@ class World:
                     services.create(
                         actor=self.alice,
                         team=self.team,
-                        template=catalog.template_by_slug("jupyterlab"),
-                        flavor=catalog.flavor_by_slug(how),
+                        template=catalog.all_templates().get(slug="jupyterlab"),
+                        flavor=catalog.all_flavors().get(slug=how),
                         name=next(self.names),
                     )
             case "start" | "stop" | "delete":

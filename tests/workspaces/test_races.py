@@ -34,8 +34,8 @@ def one_gpu(catalog, tmp_path):
 
 
 def creations(team, users, flavor: str, **fields) -> list[Callable[[], Workspace]]:
-    template = catalog_selectors.template_by_slug("jupyterlab")
-    chosen = catalog_selectors.flavor_by_slug(flavor)
+    template = catalog_selectors.all_templates().get(slug="jupyterlab")
+    chosen = catalog_selectors.all_flavors().get(slug=flavor)
     return [
         lambda user=user: services.create(actor=user, team=team, template=template, flavor=chosen, **fields)
         for user in users

@@ -117,6 +117,7 @@ class CommonCode(StrEnum):
     FIRST_CHOICE_MISSING = "first_choice_missing"
     HOURS_NOT_UNDERSTOOD = "hours_not_understood"
     NO_SUCH_NOTICE = "no_such_notice"
+    NO_SUCH_REVISION = "no_such_revision"
     UNKNOWN_PARAMETER = "unknown_parameter"
     PAGE_SIZE_INVALID = "page_size_invalid"
     CURSOR_INVALID = "cursor_invalid"
@@ -233,6 +234,48 @@ class AccountCode(StrEnum):
     VIEWER_ONLY = "viewer_only"
     WORKSPACES_CHOICE = "workspaces_choice"
     WRONG_PASSWORD = "wrong_password"
+
+
+class EnvironmentCode(StrEnum):
+    """Refusals about software environments, and why one could not be built."""
+
+    BAD_PYTHON = "bad_python"
+    CURATED_KEPT = "curated_environment_kept"
+    ENVIRONMENT_IN_USE = "environment_in_use"
+    INDEX_UNREACHABLE = "index_unreachable"
+    INSTALLED_ON_NODES = "installed_on_nodes"
+    LACKS_PROGRAM = "environment_lacks_program"
+    LINE_NOT_VALID = "environment_line_not_valid"
+    LOCK_EMPTY = "environment_lock_empty"
+    NAME_TAKEN = "environment_name_taken"
+    NODE_DID_NOT_ANSWER = "build_node_did_not_answer"
+    NOTHING_ASKED_FOR = "nothing_asked_for"
+    NOTHING_TO_CANCEL = "no_build_to_cancel"
+    NOT_FOR_TEAM = "environment_not_for_team"
+    NOT_READY = "environment_not_ready"
+    NOT_VALID = "environment_not_valid"
+    NO_NODE_TO_BUILD = "no_node_to_build"
+    NO_SUCH_BUILD = "no_such_build"
+    NO_SUCH_ENVIRONMENT = "no_such_environment"
+    NO_SUCH_VERSION = "no_such_environment_version"
+    ON_ITS_WAY = "environment_on_its_way"
+    PYPROJECT_NOT_READ = "pyproject_not_read"
+    SOURCE_TOO_LONG = "environment_source_too_long"
+    SUCCESSOR_NOT_VALID = "successor_not_valid"
+    SWITCHED_OFF = "environment_switched_off"
+    TOO_MANY = "too_many_environments"
+    VERSION_NOT_READY = "environment_version_not_ready"
+    BUILD_CANCELLED = "build_cancelled"
+    BUILD_DISK_FULL = "build_disk_full"
+    BUILD_FAILED = "build_failed"
+    BUILD_HASH_MISMATCH = "build_hash_mismatch"
+    BUILD_NO_PYTHON = "build_no_python"
+    BUILD_RESOLUTION_FAILED = "build_resolution_failed"
+    BUILD_TIMED_OUT = "build_timed_out"
+    BUILD_TOO_LARGE = "build_too_large"
+    BUILD_UNFORESEEN = "build_unforeseen"
+    BUILD_UNSOUND = "build_unsound"
+    BUILD_UV_MISSING = "build_uv_missing"
 
 
 class WebhookCode(StrEnum):
@@ -418,9 +461,43 @@ class MachineCode(StrEnum):
 class CatalogCode(StrEnum):
     """Refusals about templates and flavors."""
 
+    ACCELERATOR_NEEDED = "accelerator_needed"
+    ARGV_INVALID = "argv_invalid"
+    ENTRY_DEPRECATED = "entry_deprecated"
+    ENTRY_GONE = "entry_gone"
+    ENTRY_HAS_SUCCESSOR = "entry_has_successor"
+    ENTRY_IN_USE = "entry_in_use"
+    ENTRY_NOT_VALID = "entry_not_valid"
+    ENV_INVALID = "env_invalid"
+    ENV_NAME_INVALID = "env_name_invalid"
+    ENV_NAME_RESERVED = "env_name_reserved"
+    FIELD_FIXED = "field_fixed"
+    FLAVOR_NOT_FOR_TEAM = "flavor_not_for_team"
+    MIG_TAKES_WHOLE_INSTANCES = "mig_takes_whole_instances"
+    MODEL_OR_MODELS = "model_or_models"
+    MODELS_INVALID = "models_invalid"
     NO_SUCH_FLAVOR = "no_such_flavor"
+    NO_SUCH_ICON = "no_such_icon"
+    NO_SUCH_SUCCESSOR = "no_such_successor"
+    NO_SUCH_TEAM_NAMED = "no_such_team_named"
+    NO_SUCH_POOL_NAMED = "no_such_pool_named"
     NO_SUCH_TEMPLATE = "no_such_template"
+    PATH_INVALID = "path_invalid"
+    PLACEHOLDER_UNKNOWN = "placeholder_unknown"
+    PORT_MISSING = "port_missing"
+    SECRET_FOUND = "secret_found"
+    SECRET_LIKELY = "secret_likely"
+    SHARE_OF_SEVERAL_NODES = "share_of_several_nodes"
+    SIGN_NOT_ALLOWED = "sign_not_allowed"
+    SLUG_OF_OTHER_TEAM = "slug_of_other_team"
+    SLUG_TAKEN = "entry_slug_taken"
+    SUCCESSOR_CIRCLE = "successor_circle"
+    TEAM_FIELD_FIXED = "team_field_fixed"
+    TEMPLATE_NOT_FOR_TEAM = "template_not_for_team"
     TEMPLATE_UNAVAILABLE = "template_unavailable"
+    TOKEN_IN_ARGV = "token_in_argv"
+    TOKEN_UNUSED = "token_unused"
+    TOO_LARGE = "entry_too_large"
 
 
 class WorkspaceCode(StrEnum):
@@ -619,7 +696,7 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode, EnvironmentCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

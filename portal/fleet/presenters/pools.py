@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from portal.accounts.models import User
-from portal.catalog.models import Template
+from portal.catalog.selectors import templates_for
 from portal.common.formatting import format_thousandths
 from portal.inventory import counting, resources
 from portal.inventory.counting import Count, CountedDevice, Counts, Tally
@@ -301,9 +301,12 @@ def warnings_of(pool: Pool) -> list[WarningGroup]:
     ]
 
 
-def programs_of(pool: Pool) -> list[ProgramRow]:
-    """Each template's program and where it is installed. A simulated pool has every program."""
-    templates = list(Template.objects.filter(enabled=True).order_by("position", "name"))
+def programs_of(actor: User, pool: Pool) -> list[ProgramRow]:
+    """The program of each template that the actor may use, and where it is installed.
+
+    A simulated pool has every program.
+    """
+    templates = list(templates_for(actor).filter(enabled=True).order_by("position", "name"))
     if pool.simulated:
         return [ProgramRow(item.name, 1, _("simulated")) for item in templates]
     installed = [programs for (programs,) in pool.nodes.values_list("programs")]

@@ -44,7 +44,7 @@ def pool(request: SignedInRequest, slug: str) -> HttpResponse:
         "capabilities": [
             word for key, word in presenters.CAPABILITY_WORDS.items() if key in found.capabilities
         ],
-        "programs": presenters.programs_of(found),
+        "programs": presenters.programs_of(request.user, found),
         "levels": CheckLevel.choices,
         "takes_machines": may_see_machines(request.user) and found.runs_on_node and not found.simulated,
     }

@@ -81,11 +81,13 @@ def choice(actor: User, *, template: str, flavor: str, team: str, expected_s: in
     `expected_s` is how long the workspace is needed, where that was said.
     """
     last = selectors.last_choice(actor)
-    cards = catalog.template_offers()
-    usable = [offer.template.slug for offer in cards if not offer.reason]
-    picked = _pick(usable, template, last.template.slug if last else "")
     teams = {item.slug: item for item in chargeable_teams(actor)}
     team_slug = _pick(list(teams), team, last.team.slug if last else "")
+    offered = catalog.templates_of(teams[team_slug]) if team_slug else Template.objects.none()
+    cards = catalog.template_offers(offered)
+    usable = [offer.template.slug for offer in cards if not offer.reason]
+    current = [offer.template.slug for offer in cards if not offer.reason and not offer.template.deprecated]
+    picked = _pick(usable, template, last.template.slug if last else "", *current[:1])
     flavors: list[FlavorCard] = []
     nearest: list[Flavor] = []
     chosen_template = next((offer.template for offer in cards if offer.template.slug == picked), None)

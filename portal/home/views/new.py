@@ -92,8 +92,8 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
     wanted: dict[str, Any] = {
         "actor": request.user,
         "team": accounts.team_by_slug(request.user, chosen["team"]),
-        "template": catalog.template_by_slug(chosen["template"]),
-        "flavor": catalog.flavor_by_slug(chosen["flavor"]),
+        "template": catalog.template_by_slug(request.user, chosen["template"]),
+        "flavor": catalog.flavor_by_slug(request.user, chosen["flavor"]),
         "name": name,
         "expected_s": parse_hours(request.POST.get("hours", "")),
         # A box that was not ticked says nothing: then the template and flavor decide.

@@ -114,6 +114,8 @@ class Node(models.Model):
     accelerator_note = models.TextField(blank=True)
     # For placement: what it provides (`rdma`, `memory_tier:cxl`, …), its labels, and where it stands.
     provides = models.JSONField(default=list, blank=True)
+    # Software environments that are whole there: `digest`, `size_mib`, `programs` (`held_environments`).
+    environments = models.JSONField(default=list, blank=True)
     labels = models.JSONField(default=dict, blank=True)
     rack = models.CharField(max_length=60, blank=True)
     block = models.CharField(max_length=60, blank=True)

@@ -18,7 +18,7 @@ from portal.accounts import approvers
 from portal.accounts import selectors as accounts
 from portal.accounts.forms import add_problems
 from portal.accounts.mfa.proof import stepped_up
-from portal.accounts.models import Team
+from portal.accounts.models import Team, User
 from portal.catalog import selectors as catalog
 from portal.common.errors import PortalError
 from portal.common.formatting import format_input, format_resource_amount
@@ -49,7 +49,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
     """
     data = request.POST if request.method == "POST" else request.GET
     teams = list(accounts.chargeable_teams(request.user))
-    start, gone = _start(data)
+    start, gone = _start(request.user, data)
     known = presenters.known_resources(teams, _resource(data.get("resource", "")))
     hint = wants(request, "hint")
     form = AskForm(
@@ -87,15 +87,15 @@ def ask(request: SignedInRequest) -> HttpResponse:
     return render(request, "quota_requests/ask.html", context, status=status)
 
 
-def _start(data: Any) -> tuple[dict[str, Any] | None, str]:
+def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
     """The workspace that starts when it is approved, or None; and why it cannot be had."""
     template, flavor = data.get("template", ""), data.get("flavor", "")
     if not (template and flavor):
         return None, ""
     try:
         return {
-            "template": catalog.template_by_slug(strip_nul(template)),
-            "flavor": catalog.flavor_by_slug(strip_nul(flavor)),
+            "template": catalog.template_by_slug(actor, strip_nul(template)),
+            "flavor": catalog.flavor_by_slug(actor, strip_nul(flavor)),
             "name": strip_nul(data.get("name", "")),
             "expected_s": _expected_s(data),
             # A box that was not ticked says nothing: then the template and flavor decide.

@@ -15,6 +15,7 @@ from portal.accounts.domain_events import SignedOut, UserDeactivated
 from portal.accounts.models import ApiToken, User
 from portal.accounts.token_lookup import user_of_token
 from portal.catalog.models import UpstreamAuth
+from portal.catalog.selectors import as_of
 from portal.common import origins
 from portal.common.errors import StateConflict, Unavailable
 from portal.common.reasons.codes import WorkspaceCode
@@ -45,7 +46,7 @@ STARTED = frozenset({State.PROVISIONING, State.RUNNING, State.STOPPING})
 def upstream_headers(workspace: Workspace) -> dict[str, str]:
     """What the gateway adds on the way to the app, so that the app's secret never reaches a browser."""
     token = app_token(workspace.pk, workspace.generation)
-    match workspace.template.upstream_auth:
+    match as_of(workspace.template, workspace.placed_at).upstream_auth:
         case UpstreamAuth.BEARER:
             return {"Authorization": f"Bearer {token}"}
         case UpstreamAuth.CODE_SERVER:

@@ -4,7 +4,8 @@ Run as `python app_host.py CONTROL_FD RECIPE` inside a sandbox of its own that h
 and that serves one workspace at most. RECIPE is the JSON of `provisioning.preloading.Recipe`. CONTROL_FD
 is a stream socket to the agent: this process says one line `ready` once everything is imported, and reads
 one line of JSON, the claim (`argv`, `env`, `home`, `rlimits`), which is the first that it learns of a
-tenant. The end of the stream ends it.
+tenant. The end of the stream ends it. With the claim comes a listening socket: an app that can answers on it
+itself (`direct_listener.py`) and keeps the stream; otherwise both are closed.
 
 Until then nothing is started: no event loop, no thread, no socket of the app, no connection, no secret. What
 Python's modules have taken from their surroundings when they were imported is taken anew after the claim.
@@ -54,8 +55,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     control.sendall(b"ready\n")
-    claim = receive(control)
-    control.close()
+    claim, listener = receive(control)
     if claim is None:
         os._exit(0)
     limit(claim["rlimits"], [os.getpid(), *([kernels_pid] if kernels_pid else [])])
@@ -65,6 +65,7 @@ def main() -> None:
         if PROVISIONER_VARIABLE not in claim["env"]:
             arguments += recipe["kernel_options"]
     take_over(claim, set_by_imports)
+    listen(recipe, listener, control)
     sys.argv = ["-c", *arguments]
     main_module = type(sys)("__main__")
     sys.modules["__main__"] = main_module
@@ -101,16 +102,31 @@ def fork_kernel_server(kernels: Any, control: socket.socket) -> tuple[int, socke
     sys.exit(0)
 
 
-def receive(control: socket.socket) -> dict[str, Any] | None:
-    """The claim, or None when the agent has gone without one."""
+def receive(control: socket.socket) -> tuple[dict[str, Any] | None, socket.socket | None]:
+    """The claim, or None when the agent has gone without one, and the listening socket that came with it."""
     parts = bytearray()
+    passed: list[int] = []
     while not parts.endswith(b"\n"):
-        data = control.recv(65536)
+        data, descriptors, _, _ = socket.recv_fds(control, 65536, 1)
+        passed += descriptors
         if not data:
-            return None
+            return None, None
         parts += data
     claim: dict[str, Any] = json.loads(parts)
-    return claim
+    for descriptor in passed:
+        os.set_inheritable(descriptor, False)
+    return claim, socket.socket(fileno=passed[0]) if passed else None
+
+
+def listen(recipe: dict[str, Any], listener: socket.socket | None, control: socket.socket) -> None:
+    """Let the app answer on its socket by itself where it can; the agent sees by `control` that it cannot."""
+    if listener is not None and recipe["direct"]:
+        with contextlib.suppress(ImportError, AttributeError):
+            importlib.import_module("direct_listener").use(listener, control)
+            return
+    if listener is not None:
+        listener.close()
+    control.close()
 
 
 def limit(rlimits: dict[str, int], pids: list[int]) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_support import ENVIRONMENT
 from local_support import Pool
 
 from provisioning.drivers.local.isolation import probe
@@ -28,3 +30,14 @@ def sandbox() -> None:
     """For tests that are about the sandbox itself."""
     if not probe().bwrap:
         pytest.skip(f"no working bubblewrap here: {probe().reason}")
+
+
+@pytest.fixture
+def notebook_pool(make_pool: Callable[..., Pool]) -> Iterator[Pool]:
+    """A pool with the notebooks' own environment; what it has made ready ends with it."""
+    if not (ENVIRONMENT / "bin" / "jupyter-lab").exists():
+        pytest.skip(f"no jupyter-lab in {ENVIRONMENT}; run `make up` or set BERTH_TEST_NOTEBOOK_ENV")
+    pool = make_pool(environment=str(ENVIRONMENT))
+    yield pool
+    pool.driver.spare_count = 0
+    pool.driver.prepare(owner=os.getpid())

@@ -187,6 +187,14 @@ def test_an_app_killed_inside_is_seen(pool: Pool) -> None:
     assert (seen.code, seen.exit_code) == ("app_exited", 137)
 
 
+def test_an_app_that_cannot_take_its_connections_gets_a_relay(pool: Pool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(preloading, "RECIPES", (replace(RECIPE, direct=True),))
+    ready_spares(pool)
+    seen = pool.run(spec := probe(pool))
+    assert pool.driver._dir(spec.ref).claimed()
+    assert ask(seen, "6 * 7") == 42
+
+
 def test_limits_hold(pool: Pool) -> None:
     host = cgroups.detect(pool.driver.instance)
     if not host.version:

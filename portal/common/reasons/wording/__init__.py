@@ -18,7 +18,8 @@ from portal.common.reasons.reason import Reason
 
 Params = Mapping[str, Any]
 _MODULES = (
-    "accounts", "admission", "catalog", "channels", "checks", "common", "events", "exchange", "identity",
+    "accounts", "admission", "catalog", "channels", "checks", "common", "environments", "events", "exchange",
+    "identity",
     "inventory", "joining", "ledger", "machines", "mfa", "placement", "preemption", "quotas", "requests",
     "reservations", "scim", "waiting", "webhooks", "workspaces",
 )  # fmt: skip

@@ -41,6 +41,9 @@ TEXTS: dict[StrEnum, Text] = {
     CommonCode.NO_SUCH_NOTICE: Text(
         _("There is no such notice of yours."), _("Look at your list of notices.")
     ),
+    CommonCode.NO_SUCH_REVISION: Text(
+        _("Version %(number)s is not kept."), _("Look at the history for those that are.")
+    ),
     CommonCode.UNKNOWN_PARAMETER: Text(
         _("There is no such query parameter."), "%(known)s", prepare=_parameters
     ),

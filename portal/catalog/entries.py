@@ -1,0 +1,249 @@
+"""Writes of templates and flavors by people: made, changed, restored, deleted, and kept in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from portal.accounts.models import Team, User
+from portal.accounts.policies import require_manage_team, require_operator
+from portal.catalog import documents, policies, rules
+from portal.catalog.domain_events import EntryChanged, EntryDeleting
+from portal.catalog.models import TEAM_SIGN, Flavor, Template
+from portal.common import etags
+from portal.common.actors import SYSTEM, SystemActor
+from portal.common.domain_events import emit
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.reasons.codes import CatalogCode
+from portal.common.reasons.reason import Reason
+from portal.common.texts import strip_nul
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.history import selectors as history
+from portal.history.models import Act, SubjectKind
+from portal.history.services import keep
+
+E = TypeVar("E", Template, Flavor)
+
+
+def kind_of(model: type[Template] | type[Flavor]) -> SubjectKind:
+    """What the history calls it."""
+    return SubjectKind.TEMPLATE if model is Template else SubjectKind.FLAVOR
+
+
+@transaction.atomic
+def create(
+    *, actor: User | SystemActor, model: type[E], given: Mapping[str, Any], team: Team | None = None
+) -> E:
+    """Make an entry of a document. With `team` it is a template of the team's own.
+
+    Its short name then begins with the team's: `vision_pytorch`. Raises `NotAllowed`, `InvalidInput`, and
+    `StateConflict` where the short name is taken.
+    """
+    if team is not None:
+        require_manage_team(actor, team)
+    else:
+        require_operator(actor)
+    entry = model(slug=slug_for(strip_nul(str(given.get("slug", ""))), team))
+    if isinstance(entry, Template):
+        entry.team = team
+    teams = _filled(entry, {name: value for name, value in given.items() if name not in documents.FIXED})
+    try:
+        with transaction.atomic():
+            entry.save(force_insert=True)
+    except IntegrityError as error:
+        raise _taken(entry.slug) from error
+    entry.teams.set(teams or [])
+    entry = _read(model, entry)
+    _keep(actor, entry, Act.CREATED)
+    _record(actor, entry, "created", f"made the {_noun(entry)} {entry.name}")
+    emit(EntryChanged(entry))
+    return entry
+
+
+def draft(
+    *, actor: User | SystemActor, model: type[E], given: Mapping[str, Any], team: Team | None = None
+) -> E:
+    """The entry that `create` would make, checked and kept nowhere. Raises as it does."""
+    if team is not None:
+        require_manage_team(actor, team)
+    else:
+        require_operator(actor)
+    entry = model(slug=slug_for(strip_nul(str(given.get("slug", "draft"))) or "draft", team))
+    if isinstance(entry, Template):
+        entry.team = team
+    _filled(entry, {name: value for name, value in given.items() if name not in documents.FIXED})
+    return entry
+
+
+@transaction.atomic
+def change(
+    *,
+    actor: User | SystemActor,
+    entry: E,
+    given: Mapping[str, Any],
+    expected: frozenset[str] = etags.ANY,
+    restored_from: int | None = None,
+) -> E:
+    """Change the fields that `given` names. What runs goes on as it is; the next start has them.
+
+    Where nothing changes nothing is written. Raises `NotAllowed`, `InvalidInput`, `PreconditionFailed`.
+    """
+    row = _locked(entry)
+    policies.require_keep(actor, row)
+    etags.require_expected(expected, row, name=row.name, by=changed_by(row))
+    before, before_at = documents.document_of(row), row.updated_at
+    for name in documents.FIXED:
+        if name in given and name in before and (given[name] or None) != (before[name] or None):
+            reason = Reason(CatalogCode.FIELD_FIXED, {"field": name})
+            raise InvalidInput(reason, errors={name: [reason]})
+    teams = _filled(row, {name: given[name] for name in given if name not in documents.FIXED})
+    row.updated_at = timezone.now()
+    row.save()
+    if teams is not None:
+        row.teams.set(teams)
+    row = _read(type(row), row)
+    after = documents.document_of(row)
+    changed = [each.field for each in history.differences(before, after)]
+    if not changed:
+        # Also the time of the last change is as it was.
+        type(row).objects.filter(pk=row.pk).update(updated_at=before_at)
+        row.updated_at = before_at
+        return row
+    act = Act.CHANGED if restored_from is None else Act.RESTORED
+    _keep(actor, row, act, before=before, before_at=before_at, restored_from=restored_from)
+    words = ", ".join(changed)
+    done = f"changed {words} of the {_noun(row)} {row.name}"
+    if restored_from is not None:
+        done = f"restored version {restored_from} of the {_noun(row)} {row.name}: {words}"
+    _record(actor, row, "changed", done, changed=changed)
+    emit(EntryChanged(row))
+    return row
+
+
+def restore(*, actor: User | SystemActor, entry: E, number: int, expected: frozenset[str] = etags.ANY) -> E:
+    """Have it as it stood in a kept version: a new change, which can be undone like any other.
+
+    Raises what `change` does, and `NotFound` for a version that is not kept.
+    """
+    policies.require_keep(actor, entry)
+    kept = history.revision(kind_of(type(entry)), entry.pk, number)
+    return change(actor=actor, entry=entry, given=kept.data, expected=expected, restored_from=number)
+
+
+@transaction.atomic
+def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = etags.ANY) -> None:
+    """Delete it: nobody sees it any more, and its short name is free.
+
+    Those of which it was the successor have none then. A workspace that is being made of it at this moment
+    keeps it. Raises `NotAllowed`, `PreconditionFailed`, and `StateConflict` while workspaces are made of it.
+    """
+    row = _locked(entry)
+    policies.require_keep(actor, row)
+    etags.require_expected(expected, row, name=row.name, by=changed_by(row))
+    emit(EntryDeleting(row))
+    before, before_at = documents.document_of(row), row.updated_at
+    now = timezone.now()
+    for other in cast(Any, row).predecessors.filter(deleted_at=None):
+        change(actor=actor, entry=other, given={"successor": None})
+    row.enabled, row.deleted_at, row.updated_at = False, now, now
+    row.save(update_fields=["enabled", "deleted_at", "updated_at"])
+    _keep(actor, row, Act.DELETED, before=before, before_at=before_at)
+    _record(actor, row, "deleted", f"deleted the {_noun(row)} {row.name}")
+    emit(EntryChanged(row))
+
+
+def changed_by(entry: Template | Flavor) -> str:
+    """Who changed it last, as people know them."""
+    return history.last_label(kind_of(type(entry)), entry.pk) or SYSTEM.label
+
+
+def slug_for(slug: str, team: Team | None) -> str:
+    """The short name as it is kept: a team's own template's begins with the team's. Raises `InvalidInput`."""
+    if team is not None:
+        prefix = f"{team.slug}{TEAM_SIGN}"
+        return prefix + slug.removeprefix(prefix)
+    if TEAM_SIGN in slug:
+        reason = Reason(CatalogCode.SLUG_OF_OTHER_TEAM)
+        raise InvalidInput(reason, errors={"slug": [reason]})
+    return slug
+
+
+def _filled(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | None:
+    """Write `given` into the entry and check all of it; returns the teams that it names."""
+    teams = documents.fill(entry, given)
+    if isinstance(entry, Template) and entry.team_id is not None:
+        _check_team_fields(entry)
+    try:
+        entry.full_clean(
+            exclude=["slug"] if not entry._state.adding else None,
+            validate_unique=False,
+            validate_constraints=False,
+        )
+        entry.validate_constraints(exclude={"slug"})
+    except ValidationError as error:
+        raise InvalidInput(Reason(CatalogCode.ENTRY_NOT_VALID), errors=error.message_dict) from error
+    problems = rules.template_problems(entry) if isinstance(entry, Template) else rules.flavor_problems(entry)
+    if problems:
+        raise InvalidInput(Reason(CatalogCode.ENTRY_NOT_VALID), errors=problems)
+    return teams
+
+
+def _check_team_fields(template: Template) -> None:
+    """Refuse what a team's own template may not have, whoever keeps it: its owners change all the rest."""
+    for field, given in (("service_workers", template.service_workers), ("teams", template.restricted)):
+        if given:
+            reason = Reason(CatalogCode.TEAM_FIELD_FIXED, {"field": field})
+            raise InvalidInput(reason, errors={field: [reason]})
+
+
+def _locked(entry: E) -> E:
+    """The row under its lock, as it is now. Raises `InvalidInput` where it has been deleted meanwhile."""
+    model = type(entry)
+    found = (
+        model._default_manager.select_for_update(of=("self",)).filter(pk=entry.pk, deleted_at=None).first()
+    )
+    if found is None:
+        reason = Reason(CatalogCode.ENTRY_GONE, {"name": entry.name})
+        raise StateConflict(reason)
+    return found
+
+
+def _read(model: type[E], entry: E) -> E:
+    return model._default_manager.get(pk=entry.pk)
+
+
+def _taken(slug: str) -> StateConflict:
+    reason = Reason(CatalogCode.SLUG_TAKEN, {"slug": slug})
+    return StateConflict(reason, code="slug_taken", errors={"slug": [reason]})
+
+
+def _noun(entry: Template | Flavor) -> str:
+    return "template" if isinstance(entry, Template) else "flavor"
+
+
+def _keep(actor: User | SystemActor, entry: Template | Flavor, act: Act, **more: Any) -> None:
+    keep(
+        actor=actor,
+        kind=kind_of(type(entry)),
+        key=entry.pk,
+        act=act,
+        data=documents.document_of(entry),
+        **more,
+    )
+
+
+def _record(
+    actor: User | SystemActor, entry: Template | Flavor, word: str, message: str, **more: Any
+) -> None:
+    events.record(
+        actor=actor,
+        kind=AuditKind(f"{_noun(entry)}.{word}"),
+        team=entry.team if isinstance(entry, Template) else None,
+        message=message,
+        data={_noun(entry): entry.slug, **more},
+    )

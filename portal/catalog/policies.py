@@ -1,0 +1,85 @@
+"""Who may use an entry of the catalog, who sees it, and who keeps it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from portal.accounts.models import Membership, Role, Team, User
+from portal.accounts.policies import require_manage_team, require_operator
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SystemActor
+from portal.common.errors import NotAllowed
+from portal.common.reasons.codes import CatalogCode
+from portal.common.reasons.reason import Reason
+
+E = TypeVar("E", Template, Flavor)
+
+
+def _named(rows: QuerySet[E], teams: Any) -> Exists:
+    """Whether one of the teams is among those that an entry names."""
+    through: Any = rows.model.teams.through
+    own = f"{rows.model._meta.model_name}_id"
+    return Exists(through.objects.filter(**{own: OuterRef("pk")}, team__in=teams))
+
+
+def _allowed(rows: QuerySet[E], teams: Any) -> Q:
+    """Which of the rows one of the teams may use."""
+    allowed = Q(restricted=False) | Q(_named(rows, teams))
+    if rows.model is Template:
+        return (Q(team=None) & allowed) | Q(team__in=teams)
+    return allowed
+
+
+def offered_to(team: Team, rows: QuerySet[E]) -> QuerySet[E]:
+    """Those that the team may use."""
+    return rows.filter(_allowed(rows, [team.pk]), enabled=True, deleted_at=None)
+
+
+def visible_to(actor: User, rows: QuerySet[E]) -> QuerySet[E]:
+    """Those that one of the actor's teams may use; all for who sees all.
+
+    What is switched off is seen by those who keep it, and by who sees all.
+    """
+    rows = rows.filter(deleted_at=None)
+    if actor.sees_all:
+        return rows
+    places = Membership.objects.filter(user=actor)
+    seen = _allowed(rows, places.values("team")) & Q(enabled=True)
+    if rows.model is Template:
+        seen |= Q(team__in=places.filter(role=Role.OWNER).values("team"))
+    return rows.filter(seen)
+
+
+def may_keep(actor: User | SystemActor, entry: Template | Flavor) -> bool:
+    """Change and delete it: operators; a team's own template, the team's owners too."""
+    if isinstance(actor, SystemActor) or actor.operates:
+        return True
+    return (
+        isinstance(entry, Template)
+        and entry.team_id is not None
+        and actor.memberships.filter(team=entry.team_id, role=Role.OWNER).exists()
+    )
+
+
+def require_keep(actor: User | SystemActor, entry: Template | Flavor) -> None:
+    """Raise `NotAllowed` for who may not change the entry."""
+    if isinstance(entry, Template) and entry.team is not None:
+        require_manage_team(actor, entry.team)
+    else:
+        require_operator(actor)
+
+
+def may_see_command(actor: User, entry: Template) -> bool:
+    """Read command, environment and startup script: who keeps it, and who sees all."""
+    return actor.sees_all or may_keep(actor, entry)
+
+
+def require_use(team: Team, template: Template, flavor: Flavor) -> None:
+    """Raise `NotAllowed` where the team may not use one of them."""
+    if not template.offered_to(team.pk):
+        named = {"template": template.name, "team": team.name}
+        raise NotAllowed(Reason(CatalogCode.TEMPLATE_NOT_FOR_TEAM, named))
+    if not flavor.offered_to(team.pk):
+        raise NotAllowed(Reason(CatalogCode.FLAVOR_NOT_FOR_TEAM, {"flavor": flavor.name, "team": team.name}))

@@ -1,0 +1,199 @@
+"""What a template or flavor may hold, beyond what its columns say; and what is worth a warning.
+
+Each finds problems and raises nothing: `{field: [reason]}`, or a list of `Finding`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from portal.catalog.models import MAX_ACCELERATORS, Flavor, Template
+from portal.common.json_input import storable
+from portal.common.reasons.codes import CatalogCode
+from portal.common.reasons.reason import Reason
+from provisioning.types import WHOLE_DEVICE_MILLI
+
+Problems = dict[str, list[Reason]]
+PLACEHOLDERS = ("port", "home", "token", "token_file", "name")
+ICONS = (
+    "anchor", "bolt", "book-2", "box", "code", "cpu-2", "cube", "file-text", "notebook", "settings",
+    "stack-2", "terminal-2",
+)  # fmt: skip
+"""Those of the sprite that stand for a program."""
+MAX_ARGUMENTS = 100
+MAX_ARGUMENT = 16_000
+MAX_VARIABLES = 100
+MAX_VALUE = 8000
+_PLACEHOLDER = re.compile(r"\{([a-z_]{1,30})\}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}\Z")
+RESERVED_PREFIXES = ("BERTH_", "NVIDIA_", "LD_")
+RESERVED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME", "USER", "LOGNAME"})
+"""Which devices a workspace sees, whose it is and how programs are loaded is not for a template to say."""
+_PATH = re.compile(r"/(?![/\\])[!-\[\]-~]*\Z")
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_SECRET = re.compile(
+    r"\b(?:gh[pousr]_\w{20}|github_pat_\w{20}|glpat-[\w-]{16}|hf_\w{20}|sk-[\w-]{20}|xox[abprs]-[\w-]{10}"
+    r"|AKIA[0-9A-Z]{16}|AIza[\w-]{30}|npm_\w{30}|berth_\w{20})|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+_SECRET_NAME = re.compile(
+    r"(?i)(?:^|[_-])(?:password|passwd|secret|token|api[_-]?key|credentials?)(?:$|[_-])"
+)
+_SECRET_OPTION = re.compile(
+    r"(?i)--?[\w.-]*(?:password|passwd|secret|token|api-?key)[\w.-]*=(?P<value>[^{}\s]{4,})"
+)
+_URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@{}]+:[^/\s@{}]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A warning about a field: it may be kept like this, and somebody should look."""
+
+    field: str
+    reason: Reason
+
+
+def template_problems(template: Template) -> Problems:
+    """What keeps a template from being kept."""
+    found: Problems = {}
+    _texts(template, ("name", "description", "program", "install_hint"), found)
+    if template.icon and template.icon not in ICONS:
+        found["icon"] = [Reason(CatalogCode.NO_SUCH_ICON, {"icon": template.icon, "known": list(ICONS)})]
+    for field in ("ready_path", "open_path"):
+        path = getattr(template, field)
+        if not _PATH.match(path) or ".." in path.split("?")[0].split("/"):
+            found[field] = [Reason(CatalogCode.PATH_INVALID, {"path": path})]
+    _argv(template.argv, found)
+    _env(template.env, found)
+    if not storable(template.startup) or "\0" in template.startup:
+        found["startup"] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": "startup"})]
+    if not found.keys() & {"argv", "env", "startup"}:
+        _together(template, found)
+    return found
+
+
+def _argv(argv: Any, found: Problems) -> None:
+    """Texts alone, the program first."""
+    invalid = Reason(CatalogCode.ARGV_INVALID, {"most": MAX_ARGUMENTS})
+    if (
+        not isinstance(argv, list)
+        or not 1 <= len(argv) <= MAX_ARGUMENTS
+        or not all(isinstance(each, str) for each in argv)
+        or not argv[0].strip()
+        or "{" in argv[0]
+    ):
+        found["argv"] = [invalid]
+    elif any(len(each) > MAX_ARGUMENT for each in argv):
+        found["argv"] = [Reason(CatalogCode.TOO_LARGE, {"field": "argv", "most": MAX_ARGUMENT})]
+    elif not all(storable(each) for each in argv):
+        found["argv"] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": "argv"})]
+
+
+def _env(env: Any, found: Problems) -> None:
+    """Names that a program can have, and that are not Berth's own."""
+    if (
+        not isinstance(env, Mapping)
+        or len(env) > MAX_VARIABLES
+        or not all(isinstance(value, str) for value in env.values())
+    ):
+        found["env"] = [Reason(CatalogCode.ENV_INVALID, {"most": MAX_VARIABLES})]
+        return
+    problems = []
+    for name, value in env.items():
+        if not _ENV_NAME.match(name):
+            problems.append(Reason(CatalogCode.ENV_NAME_INVALID, {"name": name[:100]}))
+        elif name.upper().startswith(RESERVED_PREFIXES) or name.upper() in RESERVED_NAMES:
+            problems.append(Reason(CatalogCode.ENV_NAME_RESERVED, {"name": name}))
+        elif len(value) > MAX_VALUE:
+            problems.append(Reason(CatalogCode.TOO_LARGE, {"field": name, "most": MAX_VALUE}))
+        elif not storable(value):
+            problems.append(Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": name}))
+    if problems:
+        found["env"] = problems
+
+
+def _together(template: Template, found: Problems) -> None:
+    """Placeholders, and secrets that are certain."""
+    for field, _where, text in _parts(template):
+        # A script and code have braces of their own.
+        if field == "env" or (field == "argv" and not re.search(r"[\n;()]", text)):
+            for name in _PLACEHOLDER.findall(text):
+                if name not in PLACEHOLDERS:
+                    params = {"name": name, "known": [f"{{{each}}}" for each in PLACEHOLDERS]}
+                    found.setdefault(field, []).append(Reason(CatalogCode.PLACEHOLDER_UNKNOWN, params))
+    for field, where, text in _parts(template):
+        if _SECRET.search(text):
+            found.setdefault(field, []).append(Reason(CatalogCode.SECRET_FOUND, {"where": where}))
+    if not any("{port}" in text for _field, _where, text in _parts(template)):
+        found.setdefault("argv", []).append(Reason(CatalogCode.PORT_MISSING))
+
+
+def _parts(template: Template) -> Iterator[tuple[str, str, str]]:
+    """Each text that the agent gets: its field, how people find it, and the text."""
+    for number, argument in enumerate(template.argv, 1):
+        yield "argv", f"argv {number}", argument
+    for name, value in template.env.items():
+        yield "env", name, value
+    if template.startup:
+        yield "startup", "startup", template.startup
+
+
+def template_warnings(template: Template) -> list[Finding]:
+    """What a valid template's keeper should look at."""
+    found = []
+    for field, where, text in _parts(template):
+        likely = bool(_SECRET_OPTION.search(text) or _URL_PASSWORD.search(text))
+        if field == "env" and text and "{" not in text:
+            likely = likely or bool(_SECRET_NAME.search(where))
+        if likely:
+            found.append(Finding(field, Reason(CatalogCode.SECRET_LIKELY, {"where": where})))
+    if any("{token}" in argument for argument in template.argv):
+        found.append(Finding("argv", Reason(CatalogCode.TOKEN_IN_ARGV)))
+    if not any("{token}" in text or "{token_file}" in text for _field, _where, text in _parts(template)):
+        found.append(Finding("argv", Reason(CatalogCode.TOKEN_UNUSED)))
+    return found
+
+
+def flavor_problems(flavor: Flavor) -> Problems:
+    """What keeps a flavor from being kept."""
+    found: Problems = {}
+    _texts(flavor, ("name", "description", "accelerator_model"), found)
+    models = flavor.accelerator_models
+    if (
+        not isinstance(models, list)
+        or len(models) > MAX_ACCELERATORS
+        or not all(
+            isinstance(each, str) and 0 < len(each) <= 80 and _shown(each) and each.strip() == each
+            for each in models
+        )
+        or len({*map(str, models)}) != len(models)
+    ):
+        found["accelerator_models"] = [Reason(CatalogCode.MODELS_INVALID, {"most": MAX_ACCELERATORS})]
+        return found
+    if flavor.accelerator_model and models:
+        found["accelerator_models"] = [Reason(CatalogCode.MODEL_OR_MODELS)]
+    share = flavor.accelerator_milli != WHOLE_DEVICE_MILLI
+    narrowed = flavor.accelerator_model or models or flavor.accelerator_memory_mib
+    if not flavor.accelerator_count and (share or narrowed or flavor.mig_profile):
+        found["accelerator_count"] = [Reason(CatalogCode.ACCELERATOR_NEEDED)]
+    if flavor.mig_profile and (share or narrowed):
+        found["mig_profile"] = [Reason(CatalogCode.MIG_TAKES_WHOLE_INSTANCES)]
+    if share and flavor.nodes > 1:
+        found["nodes"] = [Reason(CatalogCode.SHARE_OF_SEVERAL_NODES)]
+    return found
+
+
+def _texts(entry: Template | Flavor, fields: tuple[str, ...], found: Problems) -> None:
+    for field in fields:
+        if not _shown(getattr(entry, field)):
+            found[field] = [Reason(CatalogCode.SIGN_NOT_ALLOWED, {"field": field})]
+
+
+def _shown(text: str) -> bool:
+    """Whether a person sees the text as it is: without control signs, and none that turns its direction."""
+    return storable(text) and not any(
+        sign in _BIDI or unicodedata.category(sign) in ("Cc", "Cs") for sign in text
+    )

@@ -1,0 +1,138 @@
+"""A JupyterLab in a workspace of the local driver, asked as the gateway asks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from local_support import Pool
+from websockets.sync.client import ClientConnection, connect
+
+from portal.catalog.initial_catalog import TEMPLATES
+from provisioning.drivers.local import processes
+from provisioning.types import AppSpec, ObservedState, ResourceRequest
+from tests.node_sockets import SocketConnection, plug, run_in_network, socket_path
+
+DEFAULT = Path(os.environ.get("BERTH_HOME", "var")) / "environments" / "notebook"
+ENVIRONMENT = Path(os.environ.get("BERTH_TEST_NOTEBOOK_ENV", DEFAULT)).absolute()
+LIMIT_S = 60
+
+
+class Jupyter:
+    """One JupyterLab in a workspace, asked as the gateway asks it."""
+
+    def __init__(self, pool: Pool, *, prepared: bool, heartbeat_s: int = 15) -> None:
+        if prepared:
+            pool.driver.spare_count = 1
+            pool.driver.prepare(owner=os.getpid())
+            until(lambda: unclaimed(pool), what="no spare became ready")
+        (template,) = [one for one in TEMPLATES if one["slug"] == "jupyterlab"]
+        app = AppSpec(
+            argv=tuple(template["argv"]), env=template["env"], ready_path="/api", activity="jupyter"
+        )
+        self.pool = pool
+        self.spec = pool.spec(app=app, resources=ResourceRequest(cpu_milli=2000, memory_mib=2048))
+        self.spec = replace(self.spec, agent=replace(self.spec.agent, heartbeat_s=heartbeat_s))
+        pool.start(self.spec)
+        seen = pool.wait(
+            lambda: pool.driver.observe(self.spec.ref),
+            ObservedState.RUNNING,
+            ObservedState.FAILED,
+            timeout_s=LIMIT_S,
+        )
+        assert seen.state is ObservedState.RUNNING, f"{seen.message}\n{seen.log_tail}"
+        self.socket = socket_path(pool.home, seen.endpoint)
+        self.token = self.spec.app_token
+        assert pool.driver._dir(self.spec.ref).claimed() or not prepared
+
+    @property
+    def home(self) -> Path:
+        """Its user's home, outside."""
+        return self.pool.home / "homes" / self.spec.home_key
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        connection = SocketConnection(self.socket, timeout_s=LIMIT_S)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        connection.request(method, path, json.dumps(body) if body is not None else None, headers)
+        answer = connection.getresponse()
+        data = answer.read()
+        connection.close()
+        assert answer.status < 400, data
+        return json.loads(data) if data else None
+
+    def activity(self) -> Any:
+        """What the agent finds out, found out where the agent is."""
+        folder = self.pool.driver._dir(self.spec.ref)
+        record = folder.record()
+        assert record is not None
+        owned = processes.scan(self.pool.driver.instance, folder.name, spares=folder.claimed())
+        call = f"jupyter_activity({record.ports[0]}, {self.token!r})"
+        code = (
+            f"import json; from provisioning.agent.agent import jupyter_activity; print(json.dumps({call}))"
+        )
+        return json.loads(run_in_network(owned[-1].pid, code))
+
+    def kernel(self, name: str = "python3", path: str = "") -> str:
+        started = self.call("POST", "/api/kernels", {"name": name, "path": path})
+        return str(started["id"])
+
+    @contextmanager
+    def channel(self, kernel: str) -> Iterator[ClientConnection]:
+        connection = plug(self.socket, timeout_s=LIMIT_S)
+        with connect(
+            f"ws://127.0.0.1/api/kernels/{kernel}/channels",
+            sock=connection,
+            additional_headers={"Authorization": f"Bearer {self.token}"},
+            max_size=None,
+            open_timeout=LIMIT_S,
+        ) as channel:
+            yield channel
+
+    def run(self, kernel: str, code: str) -> str:
+        """What a cell printed, or the name of its exception."""
+        with self.channel(kernel) as channel:
+            send(channel, code)
+            return result(channel)
+
+    def value(self, kernel: str, expression: str) -> Any:
+        return json.loads(self.run(kernel, f"import json, os, sys; print(json.dumps({expression}))"))
+
+
+def send(channel: ClientConnection, code: str) -> None:
+    header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": "s", "version": "5.3"}
+    content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+    message = {"header": {**header, "username": ""}, "parent_header": {}, "metadata": {}, "content": content}
+    channel.send(json.dumps({**message, "channel": "shell", "buffers": []}))
+
+
+def result(channel: ClientConnection, limit_s: float = LIMIT_S) -> str:
+    printed = ""
+    while True:
+        answer = json.loads(channel.recv(timeout=limit_s))
+        if answer["parent_header"].get("msg_type") != "execute_request":
+            continue
+        if answer["msg_type"] == "stream":
+            printed += answer["content"]["text"]
+        if answer["msg_type"] == "error":
+            printed += str(answer["content"]["ename"])
+        if answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
+            return printed
+
+
+def unclaimed(pool: Pool) -> bool:
+    states = (pool.home / "local" / ".spares").glob("*/run/state.json")
+    return any("unclaimed" in path.read_text() for path in states)
+
+
+def until(condition: Callable[[], Any], *, what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)

@@ -1,0 +1,100 @@
+"""A notebook that takes the connections of its workspace's socket itself, and what gets a relay instead."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_support import LIMIT_S, Jupyter, until
+from local_support import Pool, parent_of
+from proc_support import command
+
+from provisioning.drivers.local import processes
+from provisioning.drivers.local.sandbox import AGENT_PATH
+from tests.node_sockets import PortalSocket, SocketConnection, plug
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("sandbox")]
+LARGE = 48 << 20
+
+
+def agents(jupyter: Jupyter) -> list[int]:
+    """The workspace's agent, and its relay where there is one: a fork of it, of the same command."""
+    folder = jupyter.pool.driver._dir(jupyter.spec.ref)
+    owned = processes.scan(jupyter.pool.driver.instance, folder.name, spares=folder.claimed())
+    found = [
+        one.pid for one in owned if command(one.pid).split(b"\0")[1:4] == [b"-I", b"-S", AGENT_PATH.encode()]
+    ]
+    return sorted(found, key=lambda pid: parent_of(pid) in found)
+
+
+def test_a_prepared_notebook_needs_no_relay(notebook_pool: Pool) -> None:
+    jupyter = Jupyter(notebook_pool, prepared=True)
+    assert len(agents(jupyter)) == 1
+    assert jupyter.value(jupyter.kernel(), "6 * 7") == 42
+    content = os.urandom(1 << 20) * (LARGE >> 20)
+    (jupyter.home / "large.bin").write_bytes(content)
+    connection = SocketConnection(jupyter.socket, timeout_s=LIMIT_S)
+    connection.request("GET", "/files/large.bin", headers={"Authorization": f"Bearer {jupyter.token}"})
+    answer = connection.getresponse()
+    assert hashlib.sha256(answer.read()).digest() == hashlib.sha256(content).digest()
+    connection.close()
+
+
+def test_a_notebook_that_was_started_plainly_has_one(notebook_pool: Pool) -> None:
+    jupyter = Jupyter(notebook_pool, prepared=False)
+    assert len(agents(jupyter)) == 2
+    assert "version" in jupyter.call("GET", "/api")
+
+
+def test_a_stranger_on_the_socket_needs_the_token_as_before(notebook_pool: Pool) -> None:
+    jupyter = Jupyter(notebook_pool, prepared=True)
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        connection = SocketConnection(jupyter.socket, timeout_s=LIMIT_S)
+        connection.request("GET", "/api/contents", headers=headers)
+        assert connection.getresponse().status == 403
+        connection.close()
+
+
+def test_heartbeats_count_the_connections_that_a_notebook_takes_itself(notebook_pool: Pool) -> None:
+    seen: queue.Queue[Any] = queue.Queue()
+
+    class Portal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path.endswith("/heartbeat"):
+                seen.put(body["activity"]["connections"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    portal = PortalSocket(notebook_pool.home, Portal)
+    try:
+        jupyter = Jupyter(notebook_pool, prepared=True, heartbeat_s=1)
+        before = seen.get(timeout=LIMIT_S)
+        assert before is not None
+        held = [plug(jupyter.socket) for _ in range(5)]
+        until(lambda: seen.get(timeout=LIMIT_S) == before + 5, what="five more are counted")
+        for one in held:
+            one.close()
+        until(lambda: seen.get(timeout=LIMIT_S) == before, what="none of them is counted any more")
+    finally:
+        portal.close()
+
+
+def test_what_a_user_starts_holds_no_copy_of_the_socket(notebook_pool: Pool) -> None:
+    jupyter = Jupyter(notebook_pool, prepared=True)
+    links = "[os.readlink(e.path) for e in [*os.scandir('/proc/self/fd')] if os.path.lexists(e.path)]"
+    ends = jupyter.value(jupyter.kernel(), links)
+    (agent,) = agents(jupyter)
+    arguments = command(agent).split(b"\0")
+    number = int(arguments[arguments.index(b"--unclaimed") + 3])
+    held = str(Path(f"/proc/{agent}/fd/{number}").readlink())
+    assert held.startswith("socket:") and held not in ends
