@@ -8,7 +8,7 @@ may take one over, every other workspace starts its own program.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from provisioning.types import AppSpec
@@ -50,6 +50,10 @@ class Recipe:
             key for key in app.env if key in FIXED_NAMES or key.startswith(FIXED_AT_START) or key in ("TZ",)
         ]
         return app.argv[:3] == self.command and not changed
+
+    def loading(self, extensions: tuple[str, ...]) -> Recipe:
+        """The recipe with the modules that the app loads from its environment when it starts."""
+        return replace(self, modules=(*self.modules, *extensions)) if extensions else self
 
     def as_json(self) -> dict[str, Any]:
         """For `provisioning/agent/apps/app_host.py`."""

@@ -28,6 +28,7 @@ Text = Annotated[str, Meta(max_length=65_536)]
 Program = Annotated[str, Meta(min_length=1, max_length=200)]
 EnvironmentDigest = Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")]
 """As `provisioning.environments.content.digest_of` makes it; empty for none."""
+EnvironmentName = Annotated[str, Meta(pattern="^([a-z0-9][a-z0-9-]{0,62})?$")]
 WHOLE_DEVICE_MILLI = 1000
 
 
@@ -234,7 +235,8 @@ class WorkspaceSpec:
     """Everything a driver needs to start one workspace. `app_token` is the upstream secret.
 
     `environment` is the digest of the software environment that it runs in; empty for the node's own notebook
-    environment. With `reset_packages` what its user has installed into that environment is removed first.
+    environment. What its user installs is kept by `environment_name` (empty: by the digest), so that it is
+    there in the next version too; with `reset_packages` that is removed first.
     """
 
     ref: WorkspaceRef
@@ -247,6 +249,7 @@ class WorkspaceSpec:
     agent: AgentSpec
     app_token: str = field(repr=False)
     environment: EnvironmentDigest = ""
+    environment_name: EnvironmentName = ""
     reset_packages: bool = False
 
     @property
@@ -262,9 +265,10 @@ class WorkspaceSpec:
         body = asdict(self)
         body.pop("app_token")
         body.pop("reset_packages")
-        if not self.environment:
-            # As it was before there were environments: workspaces that run since then keep their digest.
-            body.pop("environment")
+        for name in ("environment", "environment_name"):
+            if not body[name]:
+                # As it was before there were environments: workspaces that run since then keep their digest.
+                body.pop(name)
         body["agent"].pop("token")
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -18,7 +18,7 @@ WORKER_PID = os.getpid()
 app: SignedCelery = SignedCelery(
     "berth-node",
     identity=identity.of_this_node(lambda: app.amqp.queues.consume_from),
-    include=["provisioning.node.tasks", "provisioning.node.gpu_tasks"],
+    include=["provisioning.node.tasks", "provisioning.node.gpu_tasks", "provisioning.node.environment_tasks"],
 )
 configure(
     app,

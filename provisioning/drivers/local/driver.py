@@ -11,7 +11,7 @@ import signal
 import socket
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -34,6 +34,7 @@ from provisioning.drivers.local import (
     state,
 )
 from provisioning.drivers.local.failures import (
+    EnvironmentMissing,
     IsolationRequired,
     StillStopping,
     WrongNode,
@@ -47,6 +48,7 @@ from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, launch, start_network
 from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.endpoints import socket_endpoint
+from provisioning.environments.store import Store
 from provisioning.errors import (
     Conflict,
     InvalidSpec,
@@ -84,6 +86,8 @@ NAME = re.compile(r"ws-[0-9a-f]{32}")
 # A start that came to nothing may be repeated within its generation; an app that ran may not.
 REPEATABLE = frozenset({"port_taken", "launch_failed"})
 DEFAULT_SPARES = 1
+SPARES_FOR_S = 7 * 86400.0
+"""How long after the last start from an environment spares are kept ready for the next one."""
 # After so long a deletion of a home lets other commands have the worker, and is asked for again.
 DELETE_HOME_S = 1.0
 GOING = (ObservedState.STARTING, ObservedState.RUNNING)
@@ -95,9 +99,10 @@ class LocalDriver(Driver):
     `config`: `home` (default $BERTH_HOME or ./var), `homes` (people's home folders, default
     $BERTH_HOMES_DIR or <home>/homes), `environment` (default <home>/environments/notebook),
     `sandbox` (`auto`, `bwrap` or `none`), `port_min`, `port_max`, `spares` (default $BERTH_SPARES or 1: how
-    many sandboxes of each app that can be imported ahead are kept ready), `egress` (default $BERTH_EGRESS
-    or `open`) and `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`). Where no environment
-    exists, programs come from the system's folders and this Python's base.
+    many sandboxes of each app that can be imported ahead are kept ready), `spare_environments` (default
+    $BERTH_SPARE_ENVIRONMENTS or 1: from how many environments beside the node's own), `egress` (default
+    $BERTH_EGRESS or `open`) and `egress_allow` (default $BERTH_EGRESS_ALLOW; see `network.py`). Where no
+    environment exists, programs come from the system's folders and this Python's base.
     """
 
     name: ClassVar[str] = "local"
@@ -109,6 +114,7 @@ class LocalDriver(Driver):
         home = Path(str(config.get("home") or os.environ.get("BERTH_HOME") or "var"))
         self.home = Path(os.path.realpath(home))
         self.base = self.home / "local"
+        self.environments = Store(self.home / "environments")
         self.homes = home_mount.homes_dir(config, self.home)
         self.environment_path = Path(
             str(config.get("environment") or self.home / "environments" / "notebook")
@@ -119,6 +125,9 @@ class LocalDriver(Driver):
         self.instance = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
         self.spares = Spares(self.base, self.instance)
         self.spare_count = _spare_count(config.get("spares"), os.environ.get("BERTH_SPARES"))
+        self.spare_environments = _spare_count(
+            config.get("spare_environments"), os.environ.get("BERTH_SPARE_ENVIRONMENTS")
+        )
         egress = config.get("egress") or os.environ.get("BERTH_EGRESS") or "open"
         allowed = config.get("egress_allow") or os.environ.get("BERTH_EGRESS_ALLOW") or ""
         self.egress = network.policy_of(str(egress), str(allowed))
@@ -172,6 +181,7 @@ class LocalDriver(Driver):
                 isolation_warning=warning,
                 cgroup_host=cgroups.detect(self.instance),
                 scan=self._scan(),
+                held=self.environments.held(),
             )
         capabilities = {Capability.WHOLE_GPU, Capability.MULTI_GPU}
         if any(device.mig_mode or device.kind is DeviceKind.MIG for device in node.devices):
@@ -188,26 +198,30 @@ class LocalDriver(Driver):
         folder = self._dir(spec.ref)
         with disk_errors(self.home, starting=True), folder.operation() as lock:
             seen = self._look_before_start(folder, spec)
-            settings = replace(
-                self._settings(sandbox), uid=ownership.owner_of(self.base, self.instance, spec, sandbox)
-            )
+            uid = ownership.owner_of(self.base, self.instance, spec, sandbox)
             if seen is not None:
                 if seen.state in GOING and not network.ways_out(folder.path):
-                    start_network(folder, settings)  # its worker was killed before it had one
+                    # its worker was killed before it had one
+                    start_network(folder, replace(self._settings(sandbox, self._own_environment()), uid=uid))
                 return seen
             disk.require_room(self.homes)
             devices = self._devices(here)
-            if settings.uid != state.NODE_USER:
+            if uid != state.NODE_USER:
                 ownership.require_open(devices)
-            if not take_over_spare(spec, folder, settings, devices, self.spares):
-                launch(spec, folder, settings, devices, operation_lock=lock)
+            with self._environment(spec.environment) as found:
+                settings = replace(self._settings(sandbox, found), uid=uid)
+                if not take_over_spare(spec, folder, settings, devices, self.spares):
+                    launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
 
     def prepare(self, *, owner: int) -> None:
         """See `Driver.prepare`: as many spares as configured, and lost ways out made again."""
         sandbox, _ = self._isolation()
-        found = environment.resolve(self.environment_path)
-        kinds = [Kind(recipe, found, sandbox) for recipe in recipes_among(found.programs())]
+        kinds = [
+            Kind(recipe.loading(found.extensions), found, sandbox)
+            for found in (self._own_environment(), *self._environments_in_use())
+            for recipe in recipes_among(found.programs())
+        ]
         with disk_errors(self.base):
             if sandbox.uids is not None and kinds:
                 self.homes.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -215,7 +229,7 @@ class LocalDriver(Driver):
                     kinds = []  # a spare could not be shown a home
             self.spares.keep(kinds, self.spare_count, owner=owner, cgroup_host=cgroups.detect(self.instance))
             if sandbox.network is not None:
-                self._keep_ways_out(self._settings(sandbox))
+                self._keep_ways_out(self._settings(sandbox, self._own_environment()))
 
     def observe(self, ref: WorkspaceRef) -> Observation:
         """See `Driver.observe`."""
@@ -306,11 +320,54 @@ class LocalDriver(Driver):
             if partitions.known(self.base) == known:
                 return gpus.with_instances(scan, busy)
 
-    def _settings(self, sandbox: SandboxProbe) -> Settings:
+    def _own_environment(self) -> environment.Environment:
+        return environment.resolve(self.environment_path)
+
+    @contextlib.contextmanager
+    def _environment(self, digest: str) -> Iterator[environment.Environment]:
+        """The environment of a workspace, which is not removed meanwhile. Raises `EnvironmentMissing`."""
+        if not digest:
+            yield self._own_environment()
+            return
+        with self.environments.using(digest) as stamp:
+            if stamp is None:
+                raise EnvironmentMissing(
+                    "The software environment of this workspace is not on its node yet; it is being brought "
+                    "there. Try again in a few minutes.",
+                    detail=f"no environment {digest} under {self.environments.folder}",
+                )
+            yield environment.of_stamp(stamp)
+            self.environments.mark_used(digest)
+
+    def _environments_in_use(self) -> list[environment.Environment]:
+        """Those from which workspaces were started of late, the latest first."""
+        recent = self.environments.used(since=time.time() - SPARES_FOR_S)[: self.spare_environments]
+        stamps = (self.environments.find(digest) for digest in recent)
+        return [environment.of_stamp(stamp) for stamp in stamps if stamp]
+
+    def sandbox(self) -> SandboxProbe:
+        """The sandbox that workspaces and builds get here. Raises `InvalidSpec`."""
+        return self._isolation()[0]
+
+    def remove_environment(self, digest: str) -> bool:
+        """Remove an environment; False where a process or a started workspace uses it. Raises `OSError`.
+
+        Spares that have been made from it end first.
+        """
+        for name in state.names(self.base):
+            record = state.WorkspaceDir(self.base, name).record()
+            if record is not None and record.environment == digest and not record.closed:
+                return False
+        with contextlib.suppress(ValueError):
+            self.spares.end_those_of(str(self.environments.place(digest)))
+            return self.environments.remove(digest)
+        return True
+
+    def _settings(self, sandbox: SandboxProbe, found: environment.Environment) -> Settings:
         return Settings(
             homes=self.homes,
             instance=self.instance,
-            environment=environment.resolve(self.environment_path),
+            environment=found,
             sandbox=sandbox,
             egress=self.egress,
             cgroup_host=cgroups.detect(self.instance),

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from provisioning.environments.store import Stamp
+
 SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 PROGRAMS = ("jupyter-lab", "marimo", "code-server", "bash")
 PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "ssl")
@@ -14,12 +16,16 @@ PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "ssl")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """`python` runs the agent; `bin_dirs` is the search path; `readonly` must be visible as it is."""
+    """`python` runs the agent; `bin_dirs` is the search path; `readonly` must be visible as it is.
+
+    `extensions` are the modules that Jupyter's server loads from it, as far as they are known.
+    """
 
     python: str
     bin_dirs: tuple[str, ...]
     readonly: tuple[str, ...]
     exists: bool
+    extensions: tuple[str, ...] = ()
 
     def which(self, program: str) -> str:
         """The path of `program` on the search path, or the empty string."""
@@ -41,25 +47,31 @@ def resolve(root: Path) -> Environment:
     if python.exists():
         bases = _base_prefixes(root, python)
         dirs = (str(root / "bin"), *SYSTEM_PATH)
-        return Environment(str(python), dirs, (str(root), *_visible(bases)), exists=True)
+        return Environment(str(python), dirs, (str(root), *visible(bases)), exists=True)
     base = Path(sys.base_prefix)
     return Environment(
         python=str(Path(getattr(sys, "_base_executable", "") or sys.executable)),
         bin_dirs=(*SYSTEM_PATH, *([] if base == Path("/usr") else [str(base / "bin")])),
-        readonly=_visible([base, Path(os.path.realpath(sys.executable)).parent.parent]),
+        readonly=visible([base, Path(os.path.realpath(sys.executable)).parent.parent]),
         exists=False,
+    )
+
+
+def of_stamp(stamp: Stamp) -> Environment:
+    """A built environment. Its folder is not asked what it hangs on: code of packages has been in there."""
+    place = Path(stamp.place)
+    return Environment(
+        str(place / "bin" / "python3"),
+        (str(place / "bin"), *SYSTEM_PATH),
+        (stamp.place, *stamp.bases),
+        exists=True,
+        extensions=stamp.extensions,
     )
 
 
 def _base_prefixes(root: Path, python: Path) -> list[Path]:
     """The installations that the environment's interpreter hangs on, by every name that it uses."""
-    prefixes = [Path(os.path.realpath(python)).parent.parent]
-    link = python
-    for _ in range(16):  # each link of a chain must be found inside the sandbox too
-        if not link.is_symlink():
-            break
-        link = Path(os.path.normpath(link.parent / link.readlink()))
-        prefixes.append(link.parent.parent)
+    prefixes = prefixes_of(python)
     try:
         for line in (root / "pyvenv.cfg").read_text().splitlines():
             key, _, value = line.partition("=")
@@ -70,7 +82,19 @@ def _base_prefixes(root: Path, python: Path) -> list[Path]:
     return [prefix for prefix in prefixes if prefix != root]
 
 
-def _visible(prefixes: list[Path]) -> tuple[str, ...]:
+def prefixes_of(python: Path) -> list[Path]:
+    """The installations that the links of an interpreter lead through."""
+    prefixes = [Path(os.path.realpath(python)).parent.parent]
+    link = python
+    for _ in range(16):  # each link of a chain must be found inside the sandbox too
+        if not link.is_symlink():
+            break
+        link = Path(os.path.normpath(link.parent / link.readlink()))
+        prefixes.append(link.parent.parent)
+    return prefixes
+
+
+def visible(prefixes: list[Path]) -> tuple[str, ...]:
     """The folders of `prefixes` that Python needs, without what else lies beside them."""
     found: dict[str, None] = {}
     for prefix in prefixes:

@@ -55,6 +55,13 @@ class HomeInUse(StartFailed):
     code = "home_in_use"
 
 
+class EnvironmentMissing(ProvisioningError):
+    """The node does not hold the software environment of the workspace."""
+
+    code = "environment_missing"
+    blame = Blame.OPERATOR
+
+
 class Busy(BackendUnavailable):
     """Another worker holds this workspace's lock."""
 

@@ -9,9 +9,10 @@ from provisioning.drivers.local import cgroups, disk, gpus, home_mount, limits
 from provisioning.drivers.local.environment import Environment
 from provisioning.gpu import host as hardware
 from provisioning.gpu.facts import MachineState
-from provisioning.types import Isolation, LimitEnforcement, NodeInfo
+from provisioning.types import HeldEnvironment, Isolation, LimitEnforcement, NodeInfo
 
 RESERVE_MIB = 1024
+MAX_HELD = 512
 
 
 def node_info(
@@ -24,6 +25,7 @@ def node_info(
     isolation_warning: str,
     cgroup_host: cgroups.CgroupHost,
     scan: gpus.GpuScan,
+    held: tuple[HeldEnvironment, ...] = (),
 ) -> NodeInfo:
     """The node as it is now, with the GPUs of `scan`. Raises `OSError` when its figures cannot be read."""
     facts = hardware.look()
@@ -59,6 +61,7 @@ def node_info(
         accelerator_state=scan.state.value,
         provides=facts.provides,
         facts=facts.as_json(),
+        environments=held[:MAX_HELD],
     )
 
 

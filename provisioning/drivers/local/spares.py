@@ -176,6 +176,15 @@ class Spares:
         folder.remove()
         return gone
 
+    def end_those_of(self, place: str) -> None:
+        """End the spares that have been made from the environment in this folder."""
+        with self._alone() as lock:
+            if lock is None:
+                return
+            for folder, mark in self._all():
+                if mark.place == place:
+                    self._end_soon(folder, mark)
+
     def processes(self, spare: str) -> tuple[processes.Owned, ...]:
         """The live processes of the spare of this id, also when it has been claimed."""
         return processes.scan(self.instance, spare, spares={spare: (spare, 0)})
@@ -197,6 +206,7 @@ class Spares:
             owner=owner,
             created_at=time.time(),
             cgroups=tuple(str(group) for group in groups),
+            place=str(Path(kind.environment.python).parent.parent),
         )
         try:
             folder.prepare(uid)

@@ -160,6 +160,7 @@ def new_record(
         own_network=settings.sandbox.network is not None,
         home=spec.home_key,
         uid=settings.uid,
+        environment=spec.environment,
     )
 
 

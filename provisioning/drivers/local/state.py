@@ -70,6 +70,7 @@ class Record:
     own_network: bool = False
     home: str = ""
     uid: int = NODE_USER
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class SpareMark:
     created_at: float
     cgroups: tuple[str, ...] = ()
     uid: int = NODE_USER
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

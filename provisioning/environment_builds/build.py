@@ -1,0 +1,280 @@
+"""One build from beginning to end: resolve, install, compile, check, and only then give it its name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, disk, limits
+from provisioning.drivers.local.failures import is_full
+from provisioning.drivers.local.isolation import SandboxProbe
+from provisioning.environment_builds import gate, index, outcome, pythons, sources, uv_steps
+from provisioning.environment_builds.cell import Cell, Limits, Shown, Step
+from provisioning.environment_builds.failures import BuildError, classify
+from provisioning.environment_messages import (
+    MAX_LOCK,
+    BuildFailure,
+    BuildStage,
+    EnvironmentBuild,
+    Package,
+    SourceKind,
+)
+from provisioning.environments.content import digest_of, logical_lines
+from provisioning.environments.store import Stamp, Store, remove_tree, size_kib
+from provisioning.service import notebook
+
+CPU_MILLI = 2000
+MEMORY_MIB = 4096
+TEMPORARY_SHARE = 3
+"""A build may take so many times what its environment may: downloads, unpacked archives, sources."""
+CONTENTS = "contents.json"
+ARCHIVES = "archive-v*/*"
+"""Where uv keeps what it has unpacked, in its cache."""
+Report = Callable[[BuildStage, int, int], object]
+NO_WHEEL = ("building is disabled", "no usable wheels", "has no binary distribution", "--no-build")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What builds run on: found out by the driver in the same way for workspaces."""
+
+    sandbox: SandboxProbe
+    host: cgroups.CgroupHost
+    filters: Path
+
+
+class Build:
+    """A build that goes on. `write` takes lines of the log; `going_on` raises to end it."""
+
+    def __init__(
+        self,
+        command: EnvironmentBuild,
+        store: Store,
+        machine: Machine,
+        *,
+        report: Report,
+        write: Callable[[str], object],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        self._command = command
+        self._store = store
+        self._machine = machine
+        self._report = report
+        self._write = write
+        self._cancelled = cancelled
+        self._deadline = time.monotonic() + command.deadline_s
+
+    def run(self) -> Stamp:
+        """The environment, made or found. Raises `BuildError` or `OSError`."""
+        command = self._command
+        if command.digest and (kept := self._store.find(command.digest)):
+            return kept
+        self._report(BuildStage.WAITING, 0, 0)
+        with self._store.alone(self._going_on):
+            self._store.sweep()
+            if command.digest and (kept := self._store.find(command.digest)):
+                return kept
+            work = self._store.building / secrets.token_hex(8)
+            work.mkdir(mode=0o700)
+            try:
+                return self._made(work)
+            except OSError as error:
+                raise _of_the_disk(error) from error
+            finally:
+                self._store.sweep()
+
+    # -- the steps --------------------------------------------------------------------------------
+
+    def _made(self, work: Path) -> Stamp:
+        command = self._command
+        if not self._machine.sandbox.bwrap and limits.several_users():
+            raise BuildError(
+                BuildFailure.UNFORESEEN,
+                f"Environments are built in a sandbox. {self._machine.sandbox.reason} Then build again.",
+            )
+        self._report(BuildStage.RESOLVING, 0, 0)
+        uv = uv_steps.find_uv()
+        python = pythons.find(command.python, uv=uv, downloads=self._store.folder / ".pythons")
+        packages = index.of_this_node()
+        cell = Cell(
+            folder=work,
+            sandbox=self._machine.sandbox,
+            host=self._machine.host,
+            limits=self._limits(),
+            bases=python.bases,
+            python=python.executable,
+            filters=self._machine.filters,
+        )
+        cell.prepare()
+        cell.check_disk()
+        if not cell.apart:
+            self._write("No sandbox: this build runs as workspaces do here.")
+        self._write(f"Python {python.version}")
+        with gate.opened(packages, work) if cell.apart else contextlib.nullcontext():
+            steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._going_on)
+            lock = self._lock(steps, work)
+            digest = digest_of(lock, command.python)
+            if command.digest and command.digest != digest:
+                raise BuildError(
+                    BuildFailure.HASH_MISMATCH, "The lock is not the one that the digest names. Lock again."
+                )
+            if kept := self._store.find(digest):
+                self._write("This environment is here already.")
+                return kept
+            made = self._installed(steps, work, digest, lock)
+        return self._finished(cell, python, made, digest, lock)
+
+    def _lock(self, steps: uv_steps.Uv, work: Path) -> str:
+        command = self._command
+        if command.lock:
+            sources.prepared(SourceKind.LOCK, command.lock)
+            return command.lock
+        source = sources.prepared(command.source_kind, command.source)
+        if command.source_kind is SourceKind.LOCK and sources.is_locked(command.source):
+            return command.source
+        lock = steps.resolved(source, work)
+        if len(lock) > MAX_LOCK:
+            raise BuildError(BuildFailure.TOO_LARGE, "The lock is too long. Leave packages out.")
+        return lock
+
+    def _installed(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
+        """The folder in which the packages are. From wheels where all have one: then no code of theirs runs.
+
+        Otherwise in a folder that shares nothing with other environments, for code of a package could
+        write into what it shares.
+        """
+        total = sum(not line.startswith("-") for line in logical_lines(lock))
+        (work / "lock.txt").write_text(lock)
+        apart = steps.cell.apart
+        place = self._store.place(digest)
+        self._report(BuildStage.DOWNLOADING, 0, total)
+        roots = [(self._store.staging, self._store.cache, True)]
+        roots.append((work / "root", work / "root" / ".uv-cache", False))
+        for root, cache, wheels_only in roots:
+            root.mkdir(mode=0o700, exist_ok=True)
+            made = root / place.name if apart else place
+            remove_tree(made)
+            steps.cell.watched[:] = [made]
+            shown = [Shown(str(root), str(self._store.folder), writable=True)]
+            inside = str(self._store.folder / ".uv-cache") if apart else str(cache)
+
+            steps.make_venv(str(place), shown)
+            progress = self._progress(cache, made, total)
+            lines = steps.synced(str(place), inside, work, shown, wheels_only=wheels_only, progress=progress)
+            if lines is None:
+                return made
+            if not wheels_only or not any(sign in line for line in lines for sign in NO_WHEEL):
+                raise classify(lines, steps.requirements, resolving=False)
+            self._write("Some packages have no wheel: they are built from source, apart from all else.")
+        raise AssertionError("both ways end in one of the lines above")
+
+    def _progress(self, cache: Path, made: Path, total: int) -> Callable[[BuildStage], object]:
+        """Reports how many packages have come, or have been installed, when it is called."""
+        before = sum(1 for _ in cache.glob(ARCHIVES))
+
+        def progress(stage: BuildStage) -> None:
+            if stage is BuildStage.INSTALLING:
+                done = sum(1 for _ in made.glob("lib/python3*/site-packages/*.dist-info"))
+            else:
+                done = sum(1 for _ in cache.glob(ARCHIVES)) - before
+            self._report(stage, max(0, min(done, total)), total)
+
+        return progress
+
+    def _finished(self, cell: Cell, python: pythons.Python, made: Path, digest: str, lock: str) -> Stamp:
+        place = self._store.place(digest)
+        outcome.secure(made, python)
+        cell.watched[:] = [made]
+        self._report(BuildStage.COMPILING, 0, 0)
+
+        def follow(line: str) -> None:
+            if match := re.fullmatch(r"compiled (\d+) of (\d+)", line):
+                self._report(BuildStage.COMPILING, int(match[1]), int(match[2]))
+            else:
+                self._write(line)
+
+        workers = str(max(1, min(CPU_MILLI // 1000, os.cpu_count() or 1)))
+        (cell.folder / "tmp" / CONTENTS).unlink(missing_ok=True)
+        finishing = [python.executable, "-I", "-S", cell.inside("finishing.py"), str(place), workers]
+        finishing += [f"{cell.temporary}/{CONTENTS}", json.dumps(notebook.DEFAULTS, indent=2) + "\n"]
+        shown = Shown(str(made), str(place), writable=True)
+        code, lines = cell.run(Step(finishing, [shown]), follow, self._going_on)
+        if code:
+            raise BuildError(
+                BuildFailure.BUILD_FAILED,
+                f"What was installed is no environment: {(lines or ['no output'])[-1][:500]}. "
+                "Change the packages.",
+            )
+        contents = outcome.read_contents(
+            outcome.read_text(cell.folder / "tmp" / CONTENTS, "its list of packages")
+        )
+        self._report(BuildStage.CHECKING, 0, 0)
+        code, lines = cell.run(
+            Step([f"{place}/bin/python", "-c", "import sys"], [Shown(str(made), str(place))]),
+            self._write,
+            self._going_on,
+        )
+        if code:
+            raise BuildError(
+                BuildFailure.BUILD_FAILED,
+                "Python does not start in the environment. Look at the last lines of the log.",
+                log_line=(lines or [""])[-1],
+            )
+        outcome.secure(made, python)
+        size = size_kib(made) >> 10
+        if size > self._command.disk_limit_mib:
+            raise BuildError(
+                BuildFailure.TOO_LARGE,
+                f"The environment takes {size} MiB, more than its {self._command.disk_limit_mib} MiB. "
+                "Leave packages out.",
+            )
+        stamp = Stamp(
+            digest=digest,
+            place=str(place),
+            lock=lock,
+            python=self._command.python,
+            python_version=python.version,
+            bases=python.bases,
+            size_mib=max(1, size),
+            packages=tuple(Package(name, version, kib) for name, version, kib in contents.packages),
+            programs=tuple(contents.programs),
+            extensions=tuple(contents.extensions),
+            cuda=outcome.cuda_of(lock),
+        )
+        self._going_on()
+        self._store.complete(made, stamp)
+        self._store.mark_used(digest)
+        return stamp
+
+    def _going_on(self) -> None:
+        if self._cancelled():
+            raise BuildError(BuildFailure.CANCELLED, "The build was cancelled.")
+        if time.monotonic() > self._deadline:
+            raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
+
+    def _limits(self) -> Limits:
+        return Limits(
+            deadline=self._deadline,
+            disk_mib=self._command.disk_limit_mib * TEMPORARY_SHARE,
+            keep_free_mib=disk.reserve_mib(),
+            cpu_milli=CPU_MILLI,
+            memory_mib=int(os.environ.get("BERTH_NODE_BUILD_MEMORY_MIB") or MEMORY_MIB),
+        )
+
+
+def _of_the_disk(error: OSError) -> BuildError:
+    if is_full(error):
+        return BuildError(
+            BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."
+        )
+    return BuildError(
+        BuildFailure.UNFORESEEN,
+        f"The node could not build ({error.strerror or error}). Look at the log of its worker.",
+    )

@@ -1,0 +1,288 @@
+"""The sandbox in which the steps of a build run, and the loop that holds a step to its limits.
+
+Each step sees the system's programs, a Python installation, uv and what it is shown; no home, nothing of the
+portal, no other environment. Its network is its own and empty, but for the way to the package index where a
+step has one. Where this machine can make no sandbox, and has one user, steps run without, as workspaces do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from provisioning.drivers.local import cgroups, processes
+from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
+from provisioning.drivers.local.sandbox import (
+    ETC_OWN,
+    ETC_SHARED,
+    etc_files,
+    namespace_argv,
+    proc_argv,
+    system_argv,
+)
+from provisioning.environment_builds import gate
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import BuildFailure
+from provisioning.environments.store import size_kib
+
+HERE = Path(__file__).resolve().parent
+INSIDE = "/run/berth"
+GROUP = "environment-build"
+USER = "build"
+NICE = 10
+LOOK_S = 0.2
+DISK_LOOK_S = 2.0
+END_TIMEOUT_S = 10.0
+MAX_LINE = 4000
+KEPT_LINES = 2000
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a build may take: time until `deadline` (monotonic), disk, and the rest as a workspace.
+
+    `keep_free_mib` of the disk stay free for workspaces.
+    """
+
+    deadline: float
+    disk_mib: int
+    keep_free_mib: int
+    cpu_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A folder or file that a step sees: `outside` here, `inside` there."""
+
+    outside: str
+    inside: str
+    writable: bool = False
+
+
+@dataclass(slots=True)
+class Step:
+    """One program to run. `code` is what ran, `lines` the last of what it wrote."""
+
+    argv: Sequence[str]
+    shown: Sequence[Shown]
+    env: Mapping[str, str] = field(default_factory=dict)
+    index: bool = False
+
+
+@dataclass(slots=True)
+class Cell:
+    """The steps of one build. `folder` is the build's own, outside; `bases` what its Python needs."""
+
+    folder: Path
+    sandbox: SandboxProbe
+    host: cgroups.CgroupHost
+    limits: Limits
+    bases: tuple[str, ...]
+    python: str
+    watched: list[Path] = field(default_factory=list)
+    filters: Path = Path()
+
+    @property
+    def apart(self) -> bool:
+        return bool(self.sandbox.bwrap)
+
+    def inside(self, name: str) -> str:
+        """Where a program of this package is for a step."""
+        return f"{INSIDE}/{name}" if self.apart else str(HERE / name)
+
+    @property
+    def temporary(self) -> str:
+        return "/tmp" if self.apart else str(self.folder / "tmp")  # noqa: S108 - the sandbox's own
+
+    def prepare(self) -> None:
+        """Raises `OSError`."""
+        for name in ("tmp", "tmp/home", "etc"):
+            (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, text in etc_files(USER, USER, system_hosts="", resolv_conf="").items():
+            (self.folder / "etc" / name).write_text(text)
+            (self.folder / "etc" / name).chmod(0o644)
+        cgroups.remove(cgroups.paths(self.host, GROUP))
+
+    def run(
+        self, step: Step, on_line: Callable[[str], object], going_on: Callable[[], object]
+    ) -> tuple[int, list[str]]:
+        """Run a step to its end; its exit code and last lines. Raises `BuildError` for a limit.
+
+        `going_on` is called every now and then, and ends the step by raising. Whatever the step has started
+        has ended when this returns.
+        """
+        groups: tuple[Path, ...] = ()
+        if self.host.version:
+            groups = cgroups.create(
+                self.host, GROUP, cpu_milli=self.limits.cpu_milli, memory_mib=self.limits.memory_mib
+            )
+        lines: list[str] = []
+        try:
+            with self._started(step, groups) as process:
+                try:
+                    self._follow(process, lines, on_line, going_on)
+                finally:
+                    self._end(process, groups)
+            if process.returncode and cgroups.oom_kills(groups):
+                raise BuildError(
+                    BuildFailure.BUILD_FAILED,
+                    f"The build took more than its {self.limits.memory_mib} MiB of memory. Choose versions "
+                    "of the packages that have a wheel for this Python.",
+                )
+        finally:
+            self._remove(groups)
+        return process.returncode, lines
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _started(self, step: Step, groups: Sequence[Path]):  # type: ignore[no-untyped-def]
+        env = {
+            "HOME": f"{self.temporary}/home",
+            "TMPDIR": self.temporary,
+            "LANG": "C.UTF-8",
+            "PATH": SYSTEM_PATH,
+            "USER": USER,
+            **(gate.environ() if step.index and self.apart else {}),
+            **step.env,
+        }
+        argv = self._argv(step, env) if self.apart else list(step.argv)
+        bytes_limit = self.limits.disk_mib << 20
+        rlimits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": bytes_limit}
+        if not self.host.version:
+            rlimits["RLIMIT_DATA"] = self.limits.memory_mib << 20
+        plan = {
+            "argv": argv,
+            "env": {} if self.apart else env,
+            "cgroup_procs": [str(group / "cgroup.procs") for group in groups],
+            "rlimits": rlimits,
+            "nice": NICE,
+            "umask": 0o022,
+            "files": filter_files(self.filters, self.sandbox) if self.apart else {},
+        }
+        with subprocess.Popen(
+            [sys.executable, "-I", "-S", str(HERE / "confine.py"), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={},
+            cwd="/",
+        ) as process:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(plan).encode())
+                process.stdin.close()
+            yield process
+
+    def _argv(self, step: Step, env: Mapping[str, str]) -> list[str]:
+        found = self.sandbox
+        argv = [found.bwrap, *namespace_argv(disable_userns=found.disable_userns, own_network=True)]
+        argv += ["--die-with-parent", "--hostname", USER]
+        if found.seccomp:
+            argv += ["--seccomp", "{seccomp}"]
+        argv += system_argv(system_folders())
+        for path in ETC_SHARED:
+            argv += ["--ro-bind-try", path, path]
+        for name in ETC_OWN:
+            argv += ["--ro-bind", f"{self.folder}/etc/{name}", f"/etc/{name}"]
+        argv += ["--proc", "/proc", "--dev", "/dev", *proc_argv(masked_files())]
+        argv += ["--tmpfs", "/run", "--bind", f"{self.folder}/tmp", "/tmp", "--tmpfs", "/var/tmp"]  # noqa: S108
+        argv += ["--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
+        for path in self.bases:
+            argv += ["--ro-bind", path, path]
+        for name in ("bridge.py", "finishing.py"):
+            argv += ["--ro-bind", str(HERE / name), f"{INSIDE}/{name}"]
+        for shown in step.shown:
+            argv += ["--bind" if shown.writable else "--ro-bind", shown.outside, shown.inside]
+        if step.index:
+            argv += ["--ro-bind", f"{self.folder}/index.sock", f"{INSIDE}/index.sock"]
+        argv += ["--chdir", "/tmp", "--clearenv"]  # noqa: S108 - the sandbox's own
+        for key, value in sorted(env.items()):
+            argv += ["--setenv", key, value]
+        argv += ["--"]
+        if step.index:
+            argv += [self.python, "-I", "-S", f"{INSIDE}/bridge.py", f"{INSIDE}/index.sock", str(gate.PORT)]
+        return [*argv, *step.argv]
+
+    def _follow(
+        self,
+        process: subprocess.Popen[bytes],
+        lines: list[str],
+        on_line: Callable[[str], object],
+        going_on: Callable[[], object],
+    ) -> None:
+        """Read what it writes until its end, and hold it to the limits meanwhile."""
+        assert process.stdout is not None
+        descriptor, rest, looked = process.stdout.fileno(), b"", time.monotonic()
+        wait = DISK_LOOK_S
+        while True:
+            if select.select([descriptor], [], [], LOOK_S)[0]:
+                data = os.read(descriptor, 65536)
+                if not data:
+                    break
+                *whole, rest = (rest + data).split(b"\n")
+                if len(rest) > MAX_LINE:
+                    whole, rest = [*whole, rest], b""
+                for each in whole:
+                    self._line(each, lines, on_line)
+            going_on()
+            if time.monotonic() > self.limits.deadline:
+                raise BuildError(BuildFailure.TIMED_OUT, "The build took longer than it may. Try again.")
+            if time.monotonic() - looked > wait:
+                begun = time.monotonic()
+                self.check_disk()
+                looked = time.monotonic()
+                wait = max(DISK_LOOK_S, 5 * (looked - begun))  # a large environment takes a while to measure
+        if rest:
+            self._line(rest, lines, on_line)
+
+    def _line(self, data: bytes, lines: list[str], on_line: Callable[[str], object]) -> None:
+        line = data.decode("utf-8", "replace").rstrip("\r").replace("\0", "")[:MAX_LINE]
+        lines.append(line)
+        del lines[:-KEPT_LINES]
+        on_line(line)
+
+    def check_disk(self) -> None:
+        """Raise `BuildError` where the build takes more than it may, or more than there is."""
+        taken = sum(size_kib(path) for path in (*self.watched, self.folder)) >> 10
+        if taken > self.limits.disk_mib:
+            raise BuildError(
+                BuildFailure.TOO_LARGE,
+                f"The build takes more than the {self.limits.disk_mib} MiB that it may. Leave packages out.",
+            )
+        if shutil.disk_usage(self.folder).free >> 20 < self.limits.keep_free_mib:
+            raise BuildError(
+                BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."
+            )
+
+    def _end(self, process: subprocess.Popen[bytes], groups: Sequence[Path]) -> None:
+        """End it and all that it has started."""
+        until = time.monotonic() + END_TIMEOUT_S
+        while True:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if process.poll() is None:
+                process.kill()
+            left = cgroups.pids(groups)
+            processes.kill((), left)
+            if (process.poll() is not None and not left) or time.monotonic() > until:
+                return
+            time.sleep(0.02)
+
+    def _remove(self, groups: Sequence[Path]) -> None:
+        until = time.monotonic() + END_TIMEOUT_S
+        while not cgroups.remove(groups) and time.monotonic() < until:
+            processes.kill((), cgroups.pids(groups))
+            time.sleep(0.02)

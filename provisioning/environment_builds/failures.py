@@ -1,0 +1,132 @@
+"""How a build fails, and what uv's words mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from provisioning.environment_messages import BuildFailure, FailedLine
+from provisioning.types import Failure
+
+MAX_TEXT = 4000
+_OF_THE_USER = frozenset(
+    {
+        BuildFailure.RESOLUTION_FAILED,
+        BuildFailure.HASH_MISMATCH,
+        BuildFailure.TOO_LARGE,
+        BuildFailure.CANCELLED,
+        BuildFailure.BUILD_FAILED,
+    }
+)
+_OF_THE_OPERATOR = frozenset({BuildFailure.NO_PYTHON, BuildFailure.UV_MISSING})
+
+# In this order: a full disk makes every other step fail too.
+_SIGNS: tuple[tuple[BuildFailure, tuple[str, ...]], ...] = (
+    (BuildFailure.DISK_FULL, ("No space left on device", "Disk quota exceeded", "os error 28)")),
+    (BuildFailure.TOO_LARGE, ("File too large (os error 27)",)),
+    (BuildFailure.HASH_MISMATCH, ("Hash mismatch for", "hash mismatch", "but none were provided for")),
+    (
+        BuildFailure.INDEX_UNREACHABLE,
+        (
+            "error sending request", "tunnel error", "Could not connect", "dns error", "operation timed out",
+            "connection closed", "Connection refused", "Connection reset", "504 Gateway", "503 Service",
+            "502 Bad Gateway", "500 Internal Server", "Failed to read `--find-links`",
+        ),
+    ),
+    (
+        BuildFailure.BUILD_FAILED,
+        ("Failed to build", "build backend", "Call to `", "no usable wheels", "building is disabled"),
+    ),
+    (
+        BuildFailure.RESOLUTION_FAILED,
+        (
+            "No solution found", "Couldn't parse", "not found in the package registry", "unsatisfiable",
+            "not found in the provided package locations", "Failed to parse", "TOML parse error",
+        ),
+    ),
+)  # fmt: skip
+_WORDS = {
+    BuildFailure.DISK_FULL: "The disk of the node is full. Free space there, then build again.",
+    BuildFailure.TOO_LARGE: "The environment takes more than it may. Leave packages out.",
+    BuildFailure.HASH_MISMATCH: (
+        "A package is not the one that the lock names, or the lock has no hash for it. Lock again."
+    ),
+    BuildFailure.INDEX_UNREACHABLE: (
+        "The package index of the node does not answer, or leads to a host that builds may not reach. "
+        "Check BERTH_NODE_PACKAGE_INDEX and BERTH_NODE_PACKAGE_HOSTS there."
+    ),
+    BuildFailure.BUILD_FAILED: (
+        "A package could not be built from its source. Choose a version that has a wheel for this Python."
+    ),
+    BuildFailure.RESOLUTION_FAILED: (
+        "The packages do not go together, or one does not exist. Change the list."
+    ),
+}
+
+
+class BuildError(Exception):
+    """A build that has failed: its code, a public text that names one next action, and where."""
+
+    def __init__(self, code: BuildFailure, message: str, *, source_line: int = 0, log_line: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.source_line = source_line
+        self.log_line = log_line
+
+    @property
+    def failure(self) -> Failure:
+        """What the control plane is told."""
+        if self.code in _OF_THE_USER:
+            return Failure(self.code.value, self.message[:MAX_TEXT], retryable=False, blame="user")
+        retryable = self.code not in _OF_THE_OPERATOR
+        return Failure(self.code.value, self.message[:MAX_TEXT], retryable=retryable, blame="operator")
+
+    @property
+    def failed_line(self) -> FailedLine | None:
+        if not self.source_line and not self.log_line:
+            return None
+        return FailedLine(self.source_line, self.log_line[:2000])
+
+
+def classify(lines: Sequence[str], source: Sequence[tuple[int, str]], *, resolving: bool) -> BuildError:
+    """The error that the output of uv tells of. `source` has the numbered requirements of the user."""
+    text = "\n".join(lines)
+    code = next((code for code, signs in _SIGNS if any(sign in text for sign in signs)), None)
+    if code is None:
+        code = BuildFailure.RESOLUTION_FAILED if resolving else BuildFailure.BUILD_FAILED
+    said = error_lines(lines)
+    line = said[0] if said else ""
+    words = _WORDS[code]
+    if code is not BuildFailure.DISK_FULL and said:
+        words = f"{words} uv said: {' '.join(said)[:1500]}"
+    return BuildError(code, words, source_line=line_of(said, source), log_line=line)
+
+
+def error_lines(lines: Sequence[str]) -> list[str]:
+    """The lines that say what went wrong: the causes of uv's last `error:`, or else that itself."""
+    start = next(
+        (number for number in range(len(lines) - 1, -1, -1) if lines[number].lstrip().startswith("error:")),
+        None,
+    )
+    if start is None:
+        return [line.strip() for line in lines if line.strip()][-1:]
+    said = [line.strip() for line in lines[start:] if line.strip()][:40]
+    first = next((number for number, line in enumerate(said) if line.startswith("cause:")), len(said))
+    causes = [line.removeprefix("cause:").strip() for line in said[first:]]
+    return causes or said
+
+
+def line_of(said: Sequence[str], source: Sequence[tuple[int, str]]) -> int:
+    """The number of the requirement that an error names, 0 where it names none of them."""
+    text = "\n".join(said).lower()
+    for number, requirement in sorted(source, key=lambda each: -len(each[1].strip())):
+        if "=" in requirement and requirement.strip().lower() in text:
+            return number
+    words = set(re.findall(r"[a-z0-9][a-z0-9._-]*", re.sub(r"[_.]", "-", text)))
+    words |= {word.split("==")[0] for word in words}
+    for number, requirement in source:
+        found = re.match(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)", requirement)
+        if found and re.sub(r"[-_.]+", "-", found[1]).lower() in words:
+            return number
+    return 0

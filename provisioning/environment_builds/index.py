@@ -1,0 +1,178 @@
+"""The package index of this node: where it is, which hosts that takes, and which folders.
+
+It is the node's own setting and no message changes it: `BERTH_NODE_PACKAGE_INDEX`, several divided by spaces,
+the first one being asked first; otherwise what uv or pip are configured with on this machine.
+`BERTH_NODE_PACKAGE_HOSTS` names more hosts that builds may reach, such as that of an index's files.
+"""
+
+from __future__ import annotations
+
+import configparser
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from provisioning.egress_proxy import host_rule
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import BuildFailure
+
+PYPI = "https://pypi.org/simple"
+FILES_OF = {"pypi.org": ("files.pythonhosted.org",)}
+"""The hosts of an index's files, where they are others and known."""
+CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
+
+
+@dataclass(frozen=True, slots=True)
+class PackageIndex:
+    """`urls` of indexes, the first asked first; `links` are folders or pages of files to install from.
+
+    With `merged` the best version of all indexes is taken, otherwise that of the first one that has the
+    package. `hosts` are what a build may reach, as the egress proxy takes them; `folders` what it is shown;
+    `networks` addresses of those hosts that are in private networks.
+    """
+
+    urls: tuple[str, ...]
+    links: tuple[str, ...] = ()
+    more_hosts: tuple[str, ...] = ()
+    certificates: str = ""
+    merged: bool = False
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for url in (*self.urls, *self.links):
+            parts = urlsplit(url)
+            if parts.scheme in ("http", "https") and parts.hostname:
+                found[parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"] = None
+                found.update(dict.fromkeys(FILES_OF.get(parts.hostname, ())))
+        return (*found, *(host for host in self.more_hosts if host not in found))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for url in (*self.urls, *self.links):
+            if (path := _path_of(url)) and Path(path).exists():
+                # Its pages may lead to files beside it, as the usual layout has them.
+                parent = str(Path(path).parent)
+                found[parent if url in self.urls and parent.count("/") > 1 else path] = None
+        return tuple(found)
+
+    def networks(self) -> tuple[str, ...]:
+        """The addresses of the operator's own hosts: an index is often in a private network."""
+        found: dict[str, None] = {}
+        for host in self.hosts:
+            name, _, port = host.partition(":")
+            if name.startswith("*"):
+                continue
+            try:
+                entries = socket.getaddrinfo(name, int(port or 443), type=socket.SOCK_STREAM)
+            except (OSError, ValueError):
+                continue
+            for entry in entries:
+                address = ipaddress.ip_address(str(entry[4][0]).partition("%")[0])
+                if address.is_private and not address.is_loopback and not address.is_link_local:
+                    found[str(address)] = None
+        return tuple(found)
+
+    def environ(self) -> dict[str, str]:
+        """uv's variables. Passwords in there can be read by code of packages that are built from source."""
+        # uv asks its default index last.
+        found = {"UV_DEFAULT_INDEX": self.urls[-1]}
+        if self.urls[1:]:
+            found["UV_INDEX"] = " ".join(self.urls[:-1])
+            found["UV_INDEX_STRATEGY"] = "unsafe-best-match" if self.merged else "first-index"
+        if self.links:
+            found["UV_FIND_LINKS"] = " ".join(self.links)
+        if self.certificates:
+            found["SSL_CERT_FILE"] = self.certificates
+        return found
+
+
+def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
+    """Raises `BuildError` for a setting that cannot be used."""
+    environ = os.environ if environ is None else environ
+    pip = _pip_settings(environ)
+    links = _words(environ.get("UV_FIND_LINKS") or pip.get("find-links", ""))
+    merged = False
+    if named := _words(environ.get("BERTH_NODE_PACKAGE_INDEX", "")):
+        urls = named
+    elif uv := environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or environ.get("UV_INDEX"):
+        more = environ.get("UV_INDEX") or environ.get("UV_EXTRA_INDEX_URL") or ""
+        last = PYPI if uv == environ.get("UV_INDEX") else uv
+        urls = [*(word.partition("=")[2] if _is_named(word) else word for word in _words(more)), last]
+    else:
+        urls = [*_words(pip.get("extra-index-url", "")), pip.get("index-url") or PYPI]
+        merged = True
+    hosts = _words(environ.get("BERTH_NODE_PACKAGE_HOSTS", "").replace(",", " "))
+    for host in hosts:
+        try:
+            host_rule(host)
+        except ValueError as error:
+            raise _unusable(f"BERTH_NODE_PACKAGE_HOSTS: {error}") from None
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "file"):
+            raise _unusable(f"The package index {_without_password(url)} is no address")
+    given = environ.get("SSL_CERT_FILE") or pip.get("cert", "")
+    certificates = next((path for path in (given, *CERTIFICATES) if path and Path(path).is_file()), "")
+    return PackageIndex(tuple(urls), tuple(links), tuple(hosts), certificates, merged)
+
+
+def _is_named(word: str) -> bool:
+    """Whether it is uv's `name=address`."""
+    return "=" in word and "://" not in word.partition("=")[0]
+
+
+def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """pip's configuration as pip reads it: files from the widest to the nearest, variables last."""
+    home = Path(environ.get("HOME") or "/")
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    files = [
+        Path("/etc/xdg/pip/pip.conf"),
+        Path("/etc/pip.conf"),
+        home / ".pip/pip.conf",
+        config / "pip/pip.conf",
+    ]
+    chosen = environ.get("PIP_CONFIG_FILE")
+    if chosen == os.devnull:
+        files = []
+    elif chosen:
+        files.append(Path(chosen))
+    parser = configparser.RawConfigParser()
+    found: dict[str, str] = {}
+    for file in files:
+        try:
+            parser.read(file)
+        except (configparser.Error, UnicodeDecodeError, OSError):
+            continue
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            found.update({key.replace("_", "-"): " ".join(v.split()) for key, v in parser.items(section)})
+    for key in ("index-url", "extra-index-url", "find-links", "cert"):
+        if value := environ.get(f"PIP_{key.upper().replace('-', '_')}"):
+            found[key] = value
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+def _path_of(url: str) -> str:
+    """The folder of a `file:` address or a path, the empty string for anything else."""
+    if url.startswith("/"):
+        return url
+    parts = urlsplit(url)
+    return unquote(parts.path) if parts.scheme == "file" else ""
+
+
+def _without_password(url: str) -> str:
+    return url.rpartition("@")[2] if "@" in url else url
+
+
+def _unusable(what: str) -> BuildError:
+    return BuildError(BuildFailure.INDEX_UNREACHABLE, f"{what}. Correct the settings of the node.")

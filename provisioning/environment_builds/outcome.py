@@ -1,0 +1,108 @@
+"""What has been installed, read and put in order from outside: code of packages may have had a hand in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from provisioning.environment_builds import pythons
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import MAX_LOCK, BuildFailure
+from provisioning.environments.content import logical_lines
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """What `finishing.py` has found. Code of packages may have had a hand in it."""
+
+    packages: list[tuple[str, str, int]]
+    programs: list[str]
+    extensions: list[str]
+
+
+def secure(made: Path, python: pythons.Python) -> None:
+    """Make what is read outside of sandboxes what it has to be, whatever code of a package has made of it.
+
+    Raises `BuildError` where there is a special file, or a link in place of a folder.
+    """
+    for folder in (made, made / "bin", made / "lib"):
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise tampered(folder.name)
+    for path, facts in _walk(made):
+        if stat.S_ISLNK(facts.st_mode):
+            continue
+        if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+            raise tampered(path.name)
+        mode = stat.S_IMODE(facts.st_mode)
+        wanted = mode & 0o755 | (0o755 if stat.S_ISDIR(facts.st_mode) else 0o444)
+        if mode != wanted:
+            path.chmod(wanted)
+    config = made / "pyvenv.cfg"
+    config.unlink(missing_ok=True)
+    with config.open("x") as file:
+        file.write(
+            f"home = {Path(python.executable).parent}\nimplementation = CPython\n"
+            f"version_info = {python.version}\ninclude-system-site-packages = false\n"
+        )
+    links = {"python": python.executable, "python3": "python", f"python{python.minor}": "python"}
+    for name, target in links.items():
+        link = made / "bin" / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
+
+def cuda_of(lock: str) -> str:
+    """The CUDA that the packages of a lock bring along, such as 12.4; the empty string for none."""
+    text = "\n".join(logical_lines(lock)).lower()
+    if found := re.search(r"^nvidia-cuda-runtime(?:-cu\d+)?==(\d+\.\d+)", text, re.M):
+        return found[1]
+    if found := re.search(r"^(?:torch|jaxlib|cupy)==[^ ;]*\+cu(?:da)?(\d{2})(\d)", text, re.M):
+        return f"{found[1]}.{found[2]}"
+    if found := re.search(r"^(?:nvidia-[a-z0-9-]+-cu|jax-cuda|cupy-cuda)(\d{2})", text, re.M):
+        return found[1]
+    return ""
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Everything below a folder, without following links. Folders are made readable first."""
+    with os.scandir(folder) as entries:
+        found = list(entries)
+    for entry in found:
+        facts = entry.stat(follow_symlinks=False)
+        path = Path(entry.path)
+        yield path, facts
+        if stat.S_ISDIR(facts.st_mode):
+            yield from _walk(path)
+
+
+def read_contents(text: str) -> Contents:
+    try:
+        found = msgspec.json.decode(text, type=Contents)
+    except msgspec.MsgspecError as error:
+        raise tampered("its list of packages") from error
+    return Contents(
+        [(name[:200], version[:100], max(0, size)) for name, version, size in found.packages[:5000]],
+        [name for name in found.programs[:1024] if 0 < len(name) <= 200],
+        [name[:200] for name in found.extensions[:100]],
+    )
+
+
+def tampered(what: str) -> BuildError:
+    return BuildError(
+        BuildFailure.BUILD_FAILED,
+        f"A package has left what cannot be in an environment ({what}). Leave that package out.",
+    )
+
+
+def read_text(path: Path, what: str) -> str:
+    """What a step has written, where code of a package could have put something else. Raises `BuildError`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(MAX_LOCK + 1).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise tampered(what) from error

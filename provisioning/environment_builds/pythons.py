@@ -1,0 +1,117 @@
+"""The Pythons of this node: its own, and those that uv finds. Downloads are for the node to allow."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from provisioning.drivers.local.environment import prefixes_of, visible
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import BuildFailure
+
+LOOK_TIMEOUT_S = 30.0
+DOWNLOAD_TIMEOUT_S = 600.0
+DOWNLOADS = "BERTH_NODE_PYTHON_DOWNLOADS"
+_LOOK = """
+import json, sys, sysconfig
+print(json.dumps([sys.implementation.name, "%d.%d.%d" % sys.version_info[:3],
+    getattr(sys, "_base_executable", "") or sys.executable, sys.base_prefix]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """An installed interpreter: `bases` are the folders outside of /usr that it needs."""
+
+    version: str
+    executable: str
+    bases: tuple[str, ...]
+
+    @property
+    def minor(self) -> str:
+        """Such as 3.12."""
+        return ".".join(self.version.split(".")[:2])
+
+
+def find(wanted: str, *, uv: str, downloads: Path) -> Python:
+    """The newest interpreter of a version such as 3.12, this node's own first. Raises `BuildError`."""
+    found = installed(uv, downloads)
+    good = [python for python in found if python.minor == wanted]
+    if not good and os.environ.get(DOWNLOADS) == "1":
+        _download(wanted, uv, downloads)
+        good = [python for python in installed(uv, downloads) if python.minor == wanted]
+    if good:
+        return good[0]
+    there = ", ".join(sorted({python.version for python in found})) or "none"
+    raise BuildError(
+        BuildFailure.NO_PYTHON,
+        f"The node has no Python {wanted}; it has {there}. Choose one of these, or install it there.",
+    )
+
+
+def installed(uv: str, downloads: Path) -> list[Python]:
+    """Every CPython of this machine by its real place, this node's own first, then the newest."""
+    own = _look(str(getattr(sys, "_base_executable", "") or sys.executable))
+    found: dict[str, Python] = {own.executable: own} if own else {}
+    for path in _listed(uv, downloads):
+        python = _look(path)
+        if python is not None and python.executable not in found:
+            found[python.executable] = python
+    rest = [python for python in found.values() if python is not own]
+    rest.sort(key=lambda python: [int(part) for part in python.version.split(".")], reverse=True)
+    return ([own] if own else []) + rest
+
+
+def _listed(uv: str, downloads: Path) -> Iterable[str]:
+    argv = [uv, "python", "list", "--only-installed", "--no-python-downloads", "--no-config"]
+    try:
+        done = subprocess.run(
+            [*argv, "--output-format", "json"],
+            capture_output=True,
+            text=True,
+            timeout=LOOK_TIMEOUT_S,
+            check=False,
+            env=_environ(downloads),
+        )
+        return [str(each["path"]) for each in json.loads(done.stdout) if each["implementation"] == "cpython"]
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
+        return []
+
+
+def _look(path: str) -> Python | None:
+    try:
+        done = subprocess.run(
+            [path, "-I", "-S", "-c", _LOOK],
+            capture_output=True,
+            text=True,
+            timeout=LOOK_TIMEOUT_S,
+            check=False,
+        )
+        name, version, executable, base = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired, ValueError):
+        return None
+    real = Path(os.path.realpath(executable))
+    if name != "cpython" or not re.fullmatch(r"3\.\d+\.\d+", version) or not real.exists():
+        return None
+    bases = visible([Path(base), *prefixes_of(Path(executable)), real.parent.parent])
+    return Python(version, str(real), bases)
+
+
+def _download(wanted: str, uv: str, downloads: Path) -> None:
+    subprocess.run(
+        [uv, "python", "install", "--no-config", "--no-bin", wanted],
+        capture_output=True,
+        timeout=DOWNLOAD_TIMEOUT_S,
+        check=False,
+        env=_environ(downloads),
+    )
+
+
+def _environ(downloads: Path) -> dict[str, str]:
+    return {**os.environ, "UV_PYTHON_INSTALL_DIR": str(downloads)}

@@ -1,0 +1,98 @@
+"""What people hand in: checked for what is the node's to decide, and written as uv reads it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import BuildFailure, SourceKind
+from provisioning.environments.content import logical_lines
+
+ALWAYS = ("pip",)
+"""What every environment has that is resolved here: `pip install` and `%pip` are for its users."""
+_ALLOWED_OPTIONS = ("--hash", "--pre", "--only-binary", "--no-binary", "--prefer-binary")
+_INDEX_OPTIONS = (
+    "-i",
+    "--index-url",
+    "--extra-index-url",
+    "--find-links",
+    "-f",
+    "--no-index",
+    "--trusted-host",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file for uv, and the user's requirements in it with the numbers of their lines."""
+
+    file_name: str
+    text: str
+    requirements: tuple[tuple[int, str], ...]
+
+
+def prepared(kind: SourceKind, text: str) -> Source:
+    """The source as uv reads it. Raises `BuildError` that names the line at fault."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\0" in text:
+        raise _refused(0, "The source holds a zero byte. Remove it.")
+    if kind is SourceKind.PYPROJECT:
+        return _pyproject(text)
+    numbered = tuple(
+        (number, line)
+        for number, line in enumerate(text.split("\n"), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    )
+    for number, line in numbered:
+        _check(number, line.strip(), packages=kind is SourceKind.PACKAGES)
+    if not numbered:
+        raise _refused(0, "The source names no package. Name one.")
+    return Source("requirements.in", text, numbered)
+
+
+def is_locked(text: str) -> bool:
+    """Whether a requirements file has one version and a hash for everything in it."""
+    lines = [line for line in logical_lines(text) if not line.startswith("-")]
+    return bool(lines) and all(
+        "--hash=" in line and re.match(r"[A-Za-z0-9._-]+(\[[^\]]*\])?\s*==\s*[^\s*]+", line) for line in lines
+    )
+
+
+def _check(number: int, line: str, *, packages: bool) -> None:
+    word = re.split(r"[\s=]", line, maxsplit=1)[0]
+    if word in _INDEX_OPTIONS:
+        raise _refused(number, f"Line {number}: the package index is a setting of the node. Remove {word}.")
+    if word.startswith("-") and (packages or word not in _ALLOWED_OPTIONS):
+        raise _refused(number, f"Line {number}: {word} cannot be used here. Write the packages themselves.")
+    if word.startswith((".", "/", "file:", "~")):
+        raise _refused(number, f"Line {number}: there are no files here. Name packages of the index.")
+
+
+def _pyproject(text: str) -> Source:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        number = int(found[1]) if found else 0
+        raise _refused(number, f"The pyproject.toml cannot be read: {error}. Correct it.") from None
+    project = document.get("project")
+    if not isinstance(project, dict) or not isinstance(project.get("dependencies"), list):
+        raise _refused(0, "The pyproject.toml has no project.dependencies. Add them.")
+    wanted = [each for each in project["dependencies"] if isinstance(each, str)]
+    if "dependencies" in project.get("dynamic", ()):
+        raise _refused(0, "The dependencies are dynamic and need the project's files. Name them.")
+    lines = text.split("\n")
+    numbered = []
+    for each in wanted:
+        name = re.split(r"[^A-Za-z0-9._-]", each.strip(), maxsplit=1)[0]
+        at = next((number for number, line in enumerate(lines, 1) if each in line), 0)
+        _check(at, each.strip(), packages=True)
+        numbered.append((at, each if at else name))
+    # Its dependencies alone: indexes and sources of its own are not for the node to follow.
+    return Source("requirements.in", "\n".join(wanted) + "\n", tuple(numbered))
+
+
+def _refused(number: int, words: str) -> BuildError:
+    return BuildError(BuildFailure.RESOLUTION_FAILED, words, source_line=number)

@@ -1,0 +1,146 @@
+"""uv's part of a build: its programs, arguments and variables."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from provisioning.environment_builds import index, pythons, sources
+from provisioning.environment_builds.cell import INSIDE, Cell, Shown, Step
+from provisioning.environment_builds.failures import BuildError, classify
+from provisioning.environment_builds.outcome import read_text
+from provisioning.environment_messages import BuildFailure, BuildStage
+
+
+class Uv:
+    """uv's part of a build."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        uv: str,
+        python: pythons.Python,
+        packages: index.PackageIndex,
+        write: Callable[[str], object],
+        going_on: Callable[[], object],
+    ) -> None:
+        self.cell = cell
+        self.requirements: tuple[tuple[int, str], ...] = ()
+        self._uv = uv
+        self._python = python
+        self._packages = packages
+        self._write = write
+        self._going_on = going_on
+
+    def resolved(self, source: sources.Source, work: Path) -> str:
+        """The lock of a source. Code of packages may run here, to say what they need."""
+        self.requirements = source.requirements
+        folder = work / "resolve"
+        folder.mkdir(mode=0o700)
+        (folder / source.file_name).write_text(source.text)
+        (folder / "always.in").write_text("\n".join(sources.ALWAYS) + "\n")
+        inside = f"{INSIDE}/resolve" if self.cell.apart else str(folder)
+        argv = [
+            "pip", "compile", "--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet",
+            "--python", self._python.executable, "--output-file", f"{inside}/lock.txt",
+            f"{inside}/{source.file_name}", f"{inside}/always.in",
+        ]  # fmt: skip
+        code, lines = self._run(
+            argv, [Shown(str(folder), inside, writable=True)], f"{self.cell.temporary}/cache"
+        )
+        if code:
+            raise classify(lines, source.requirements, resolving=True)
+        lock = read_text(folder / "lock.txt", "its lock")
+        for line in lock.splitlines():
+            if re.match(r"[A-Za-z0-9]", line):
+                self._write(line.rstrip(" \\"))
+        return lock
+
+    def make_venv(self, place: str, shown: list[Shown]) -> None:
+        argv = ["venv", "--no-project", "--offline", "--python", self._python.executable, place]
+        code, lines = self._run(argv, shown, f"{self.cell.temporary}/cache")
+        if code:
+            raise classify(lines, (), resolving=False)
+
+    def synced(
+        self,
+        place: str,
+        cache: str,
+        work: Path,
+        shown: list[Shown],
+        *,
+        wheels_only: bool,
+        progress: Callable[[BuildStage], object],
+    ) -> list[str] | None:
+        """Install what the lock names; None, or the lines that say why not."""
+        lock = f"{INSIDE}/lock.txt" if self.cell.apart else str(work / "lock.txt")
+        argv = [
+            "pip",
+            "sync",
+            "--require-hashes",
+            "--python",
+            f"{place}/bin/python",
+            "--link-mode",
+            "hardlink",
+        ]
+        argv += ["--no-build"] if wheels_only else []
+        stage = BuildStage.DOWNLOADING
+
+        def follow(line: str) -> None:
+            nonlocal stage
+            if line.startswith("Prepared "):
+                stage = BuildStage.INSTALLING
+            if not line.startswith(" + "):
+                self._write(line)
+
+        def going_on() -> None:
+            self._going_on()
+            progress(stage)
+
+        shown = [*shown, Shown(str(work / "lock.txt"), f"{INSIDE}/lock.txt")]
+        code, lines = self._run([*argv, lock], shown, cache, follow, going_on)
+        return lines if code else None
+
+    def _run(
+        self,
+        argv: list[str],
+        shown: list[Shown],
+        cache: str,
+        follow: Callable[[str], object] | None = None,
+        going_on: Callable[[], object] | None = None,
+    ) -> tuple[int, list[str]]:
+        program = f"{INSIDE}/uv" if self.cell.apart else self._uv
+        folders = [Shown(path, path) for path in self._packages.folders]
+        if self._packages.certificates:
+            folders.append(Shown(self._packages.certificates, self._packages.certificates))
+        environ = {
+            **self._packages.environ(),
+            "UV_CACHE_DIR": cache,
+            "UV_NO_CONFIG": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_PROGRESS": "1",
+            "UV_HTTP_TIMEOUT": "60",
+            "NO_COLOR": "1",
+        }
+        step = Step(
+            [program, *argv], [*shown, *folders, Shown(self._uv, f"{INSIDE}/uv")], environ, index=True
+        )
+        return self.cell.run(step, follow or self._write, going_on or self._going_on)
+
+
+def find_uv() -> str:
+    """The program that came with Berth, or the system's. Raises `BuildError`."""
+    try:
+        from uv import find_uv_bin
+
+        return str(Path(find_uv_bin()).resolve())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+    if not found:
+        raise BuildError(
+            BuildFailure.UV_MISSING,
+            "The program uv is missing on the node. Run `make environment` in Berth's folder there.",
+        )
+    return str(Path(found).resolve())

@@ -1,0 +1,354 @@
+"""The environments that are whole on this machine, under `$BERTH_HOME/environments/`.
+
+    env-<digest>/                     an environment, named by its content
+    env-<digest>/.berth-environment   its stamp, written last: a folder without one does not exist for anybody
+    .staging/                         what is being built from wheels, with the cache that such builds share
+    .building/<id>/                   what is being built by code of packages: it shares nothing
+    .removing-<id>/                   what is being removed
+    .build.lock                       held by the one build that goes on
+    .used/<digest>                    when it was last started from
+    .requests/                        which builds were begun here, and which are to be cancelled
+
+Only the user of the node's worker writes here. What code of a package has had a hand in is read without
+following links.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from provisioning.environment_messages import Package
+from provisioning.environments.content import is_digest
+from provisioning.types import HeldEnvironment
+
+STAMP = ".berth-environment"
+STAMP_MAX_BYTES = 4 << 20
+PREFIX = "env-"
+LOCK_LOOK_S = 0.2
+KEEP_REQUESTS_S = 7 * 86400.0
+KEEP_CACHE_MIB = 4096
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What is known of a whole environment.
+
+    `place` is the folder that its scripts name: a copy elsewhere is none. `bases` are the folders of the
+    Python installation that it hangs on, found out before any code of a package ran. `extensions` are the
+    modules that JupyterLab's server loads from it.
+    """
+
+    digest: str
+    place: str
+    lock: str
+    python: str
+    python_version: str
+    bases: tuple[str, ...]
+    size_mib: int
+    packages: tuple[Package, ...] = ()
+    programs: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+    cuda: str = ""
+
+
+class Store:
+    """The folder of environments of one node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.staging = folder / ".staging"
+        self.building = folder / ".building"
+        self.cache = self.staging / ".uv-cache"
+
+    def place(self, digest: str) -> Path:
+        """Where the environment is or will be. Raises `ValueError` for what is no digest."""
+        if not is_digest(digest):
+            raise ValueError(f"not a digest: {digest!r}")
+        return self.folder / f"{PREFIX}{digest}"
+
+    def find(self, digest: str) -> Stamp | None:
+        """The environment's stamp where it is whole, else None."""
+        place = self.place(digest)
+        stamp = _read(place / STAMP)
+        if stamp is None or stamp.digest != digest or stamp.place != str(place):
+            return None
+        return stamp
+
+    def held(self) -> tuple[HeldEnvironment, ...]:
+        """Every environment that is whole, by digest."""
+        found = (self.find(digest) for digest in self._digests())
+        return tuple(
+            HeldEnvironment(stamp.digest, stamp.size_mib, stamp.programs) for stamp in found if stamp
+        )
+
+    def _digests(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            names = (path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*"))
+            return sorted(name for name in names if is_digest(name))
+        return []
+
+    # -- making one -----------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the folders. Raises `OSError`."""
+        for path in (self.folder, self.staging, self.building, self.folder / ".used", self._requests):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def complete(self, made: Path, stamp: Stamp) -> None:
+        """Make what was built the environment, from one moment to the next. Raises `OSError`.
+
+        All of it is on the disk before its stamp is, and its stamp before it gets its name.
+        """
+        _sync_file_system(made)
+        (made / STAMP).unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(made / STAMP, flags, 0o644)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(asdict(stamp), file)
+            file.flush()
+            os.fsync(file.fileno())
+        place = self.place(stamp.digest)
+        if made != place:
+            made.rename(place)
+        _sync_folder(self.folder)
+
+    @contextlib.contextmanager
+    def alone(self, waiting: Callable[[], object] | None = None) -> Iterator[bool]:
+        """Hold the lock on building; whether it was had.
+
+        With `waiting` it is waited for: that is called again and again meanwhile, and ends it by raising.
+        """
+        self.prepare()
+        descriptor = os.open(self.folder / ".build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not (taken := _locks(descriptor, fcntl.LOCK_EX)) and waiting is not None:
+                waiting()
+                time.sleep(LOCK_LOOK_S)
+            yield taken
+        finally:
+            os.close(descriptor)
+
+    def sweep(self) -> None:
+        """Remove what builds and removals have left half-done. The caller holds the lock on building."""
+        places = {PREFIX + stamp.digest for digest in self._digests() if (stamp := self.find(digest))}
+        for path in self.folder.iterdir():
+            half = path.name.startswith(PREFIX) and path.name not in places
+            if half or path.name.startswith(".removing-"):
+                remove_tree(path)
+        for folder in (self.staging, self.building):
+            with contextlib.suppress(FileNotFoundError):
+                for path in folder.iterdir():
+                    if path != self.cache:
+                        remove_tree(path)
+        with contextlib.suppress(FileNotFoundError):
+            for path in self._requests.iterdir():
+                with contextlib.suppress(OSError):
+                    if time.time() > path.stat().st_mtime + KEEP_REQUESTS_S:
+                        path.unlink()
+
+    def prune_cache(self, *, keep_mib: int = KEEP_CACHE_MIB) -> None:
+        """Empty the cache where more than that in it is in no environment. The caller holds the lock.
+
+        As a whole, for uv takes it for granted that what it has noted is there. What environments share stays
+        with them.
+        """
+        unshared = 0
+        for folder, _, names in os.walk(self.cache):
+            for name in names:
+                facts = Path(folder, name).lstat()
+                unshared += facts.st_blocks if facts.st_nlink == 1 else 0
+        if unshared >> 11 > keep_mib:
+            remove_tree(self.cache)
+
+    # -- requests for builds, which any process of the worker may get ------------------------------
+
+    @property
+    def _requests(self) -> Path:
+        return self.folder / ".requests"
+
+    @contextlib.contextmanager
+    def request(self, key: str) -> Iterator[bool]:
+        """Hold the request of this key; whether it is neither held elsewhere nor done already."""
+        self.prepare()
+        with (self._requests / f"{_file_name(key)}.begun").open("a+") as file:
+            mine = _locks(file.fileno(), fcntl.LOCK_EX)
+            if mine:
+                file.seek(0)
+                mine = not file.read()
+            yield mine
+            if mine:
+                file.write("done")
+
+    def cancel(self, key: str) -> None:
+        """Have the request of this key given up, wherever it goes on."""
+        self.prepare()
+        (self._requests / f"{_file_name(key)}.cancelled").touch()
+
+    def is_cancelled(self, key: str) -> bool:
+        return (self._requests / f"{_file_name(key)}.cancelled").exists()
+
+    # -- using and removing ------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def using(self, digest: str) -> Iterator[Stamp | None]:
+        """The environment's stamp; it is not removed meanwhile. None where it is not whole here."""
+        try:
+            descriptor = os.open(self.place(digest) / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            yield None
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield self.find(digest)  # it may have gone while we waited
+        finally:
+            os.close(descriptor)
+
+    def mark_used(self, digest: str) -> None:
+        """Remember that a workspace was started from it just now."""
+        with contextlib.suppress(OSError):
+            (self.folder / ".used").mkdir(mode=0o700, exist_ok=True)
+            (self.folder / ".used" / digest).touch()
+
+    def used(self, *, since: float) -> list[str]:
+        """The environments that are whole and were started from since a unix time, latest first."""
+        times: dict[str, float] = {}
+        for digest in self._digests():
+            with contextlib.suppress(OSError):
+                times[digest] = (self.folder / ".used" / digest).stat().st_mtime
+        recent = sorted((digest for digest, at in times.items() if at >= since), key=lambda d: -times[d])
+        return [digest for digest in recent if self.find(digest)]
+
+    def remove(self, digest: str) -> bool:
+        """Remove an environment; False where something uses it. Removing what is not there is success."""
+        place = self.place(digest)
+        if not place.exists():
+            return True
+        gone = self.folder / f".removing-{secrets.token_hex(8)}"
+        try:
+            descriptor = os.open(place / STAMP, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            # No environment: a build that goes on, or what the sweep removes.
+            return True
+        try:
+            if not _locks(descriptor, fcntl.LOCK_EX) or in_use(place):
+                return False
+            place.rename(gone)
+        finally:
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
+            (self.folder / ".used" / digest).unlink()
+        remove_tree(gone)
+        return True
+
+
+def in_use(place: Path) -> bool:
+    """Whether a process on this machine names the folder, or shows it in its sandbox."""
+    needle = os.fsencode(place)
+    # A sandbox shows it at its own path, which its list of mounts writes so.
+    shown = os.fsencode(str(place).replace("\\", "\\134").replace(" ", "\\040") + " ")
+    for entry in PROC.iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        for file in ("cmdline", "environ"):
+            with contextlib.suppress(OSError):
+                if needle in (entry / file).read_bytes():
+                    return True
+        with contextlib.suppress(OSError):
+            if shown in (entry / "mountinfo").read_bytes():
+                return True
+    return False
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, also one with folders that deny it. Nothing is followed, nothing raised."""
+    if path.is_symlink() or not path.is_dir():
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return
+    for folder, names, _ in os.walk(path):
+        for name in names:
+            inside = Path(folder, name)
+            with contextlib.suppress(OSError):
+                if not inside.is_symlink():
+                    inside.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def size_kib(folder: Path) -> int:
+    """What a folder takes on the disk, each file once however often it is linked in there."""
+    total, seen = 0, set()
+    stack = [folder]
+    while stack:
+        try:
+            entries = list(os.scandir(stack.pop()))
+        except OSError:
+            continue  # it has just gone
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                facts = entry.stat(follow_symlinks=False)
+                if facts.st_nlink > 1 and not stat.S_ISDIR(facts.st_mode):
+                    if facts.st_ino in seen:
+                        continue
+                    seen.add(facts.st_ino)
+                total += facts.st_blocks
+                if stat.S_ISDIR(facts.st_mode):
+                    stack.append(Path(entry.path))
+    return total // 2
+
+
+def _read(path: Path) -> Stamp | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            return msgspec.json.decode(file.read(STAMP_MAX_BYTES), type=Stamp)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _locks(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _file_name(key: str) -> str:
+    return "".join(char if char.isalnum() or char == "-" else "_" for char in key)[:150]
+
+
+def _sync_file_system(path: Path) -> None:
+    """Have everything written to the file system of `path`. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.syncfs(descriptor) < 0:
+            number = ctypes.get_errno()
+            if number != errno.ENOSYS:
+                raise OSError(number, os.strerror(number), str(path))
+            os.sync()
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

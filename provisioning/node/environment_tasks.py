@@ -1,0 +1,280 @@
+"""Building and removing software environments on the node plane: minutes of work beside all other.
+
+A task only begins a build, which is a thread of the worker's process (as `gpu_tasks`): what it starts dies
+with that thread, so a worker that dies takes its build along, and the control plane, which hears nothing any
+more, sends it again. What a killed build has left is swept when the worker starts, and before the next build.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+from celery.signals import worker_ready
+
+from provisioning import messages
+from provisioning.celery_config import CONTROL_QUEUE
+from provisioning.driver import Driver
+from provisioning.drivers.local import cgroups
+from provisioning.drivers.local.driver import LocalDriver
+from provisioning.environment_builds.build import Build, Machine
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import (
+    MAX_LOG,
+    BuildFailure,
+    BuildStage,
+    EnvironmentBuild,
+    EnvironmentBuilt,
+    EnvironmentCancel,
+    EnvironmentProgress,
+    EnvironmentRemoval,
+)
+from provisioning.environments.store import Stamp, Store
+from provisioning.node.local_settings import LOCAL, driver_for
+from provisioning.node.worker import app
+from provisioning.types import PoolConfig
+
+log = logging.getLogger(__name__)
+
+PROGRESS_EVERY_S = 1.0
+ALIVE_EVERY_S = 5.0
+SLACK_S = 60.0
+"""How much longer than its deadline a build may take to end what it has started."""
+TRIES_S = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0)
+"""The result of minutes of work is not dropped because the broker is away for a moment."""
+MAX_WHOLE_LOG = 1 << 20
+
+
+@app.task(name="node.environment_build")  # type: ignore[untyped-decorator]
+def environment_build(command: dict[str, Any]) -> None:
+    """Begin a build; its result is sent when it has ended."""
+    begin(messages.load(command, EnvironmentBuild))
+
+
+@app.task(name="node.environment_cancel")  # type: ignore[untyped-decorator]
+def environment_cancel(command: dict[str, Any]) -> None:
+    """Have a build give up, whichever process of the worker it goes on in."""
+    order = messages.load(command, EnvironmentCancel)
+    store().cancel(_key(order.build, order.lease))
+
+
+@app.task(name="node.environment_remove")  # type: ignore[untyped-decorator]
+def environment_remove(command: dict[str, Any]) -> None:
+    """Remove an environment that nothing here uses, in a thread; the inventory tells whether it has gone."""
+    digest = messages.load(command, EnvironmentRemoval).digest
+    if digest:
+        threading.Thread(target=_remove, args=(digest,), name="environment-removal", daemon=True).start()
+
+
+def begin(command: EnvironmentBuild) -> threading.Thread | None:
+    """Start a build in a thread of its own; None where it came too late."""
+    if time.time() > command.expires_at:
+        log.info("build %s came too late and was not begun", command.build)
+        return None
+    thread = threading.Thread(target=_run, args=(command,), name="environment-build", daemon=True)
+    thread.start()
+    return thread
+
+
+def local_driver() -> LocalDriver:
+    """This node's own driver, with nothing but this node's settings."""
+    found: Driver = driver_for(PoolConfig(LOCAL, LOCAL))
+    assert isinstance(found, LocalDriver)
+    return found
+
+
+def store() -> Store:
+    """Where this node has its environments."""
+    return local_driver().environments
+
+
+def _run(command: EnvironmentBuild) -> None:
+    """One build from beginning to end. Nothing is sent where the same one goes on or was done."""
+    try:
+        with store().request(_key(command.build, command.lease)) as mine:
+            if mine:
+                _watch(command)
+            else:
+                log.info("build %s is not begun: it goes on, or was done", command.build)
+    except Exception:
+        log.exception("build %s could not be begun", command.build)
+        _answer(EnvironmentBuilt(command.build, command.lease, failure=_unforeseen().failure))
+
+
+def _watch(command: EnvironmentBuild) -> None:
+    """Wait for the build with a limit of our own, giving signs of life meanwhile."""
+    progress = Progress(command)
+    done: list[EnvironmentBuilt] = []
+    worker = threading.Thread(
+        target=lambda: done.append(_build(command, progress)), name="environment-work", daemon=True
+    )
+    worker.start()
+    until = time.monotonic() + command.deadline_s + SLACK_S
+    while worker.is_alive() and time.monotonic() < until:
+        worker.join(PROGRESS_EVERY_S)
+        progress.send()
+    progress.send(last=True)
+    if not done:
+        words = "The build did not end in time and cannot be ended. Look at the node."
+        error = BuildError(BuildFailure.TIMED_OUT, words)
+        done.append(EnvironmentBuilt(command.build, command.lease, failure=error.failure))
+    _answer(done[0])
+
+
+def _build(command: EnvironmentBuild, progress: Progress) -> EnvironmentBuilt:
+    """The answer. Every outcome, an unforeseen error too."""
+    key = _key(command.build, command.lease)
+    try:
+        driver = local_driver()
+        machine = Machine(driver.sandbox(), cgroups.detect(driver.instance), driver.base)
+        build = Build(
+            command,
+            driver.environments,
+            machine,
+            report=progress.at,
+            write=progress.write,
+            cancelled=lambda: driver.environments.is_cancelled(key),
+        )
+        return built(command, build.run())
+    except BuildError as error:
+        problem = error
+        progress.write(f"{error.code.value}: {error.message}")
+    except Exception as error:
+        log.exception("unforeseen error in a build")
+        problem = _unforeseen(type(error).__name__)
+    return EnvironmentBuilt(
+        command.build, command.lease, failure=problem.failure, failed_line=problem.failed_line
+    )
+
+
+def built(command: EnvironmentBuild, stamp: Stamp) -> EnvironmentBuilt:
+    """The answer for an environment that is whole."""
+    return EnvironmentBuilt(
+        build=command.build,
+        lease=command.lease,
+        digest=stamp.digest,
+        lock=stamp.lock,
+        packages=stamp.packages,
+        size_mib=stamp.size_mib,
+        programs=stamp.programs,
+        python_version=stamp.python_version,
+        cuda=stamp.cuda,
+    )
+
+
+class Progress:
+    """Where a build is and what it has written, sent at most once a second and at least every five."""
+
+    def __init__(self, command: EnvironmentBuild) -> None:
+        self._command = command
+        self._lock = threading.Lock()
+        self._place: tuple[BuildStage, int, int] = (BuildStage.WAITING, 0, 0)
+        self._sent_place: tuple[BuildStage, int, int] | None = None
+        self._sent_at = float("-inf")
+        self._text = ""
+        self._written = self._sent = 0
+
+    def at(self, stage: BuildStage, done: int, total: int) -> None:
+        self._place = (stage, done, total)
+
+    def write(self, line: str) -> None:
+        """Add a line to the log, up to its bound."""
+        with self._lock:
+            if self._written < MAX_WHOLE_LOG:
+                self._text += line + "\n"
+                self._written += len(line) + 1
+
+    def send(self, *, last: bool = False) -> None:
+        """Send what is new, or a sign of life when one is due. With `last`, all that is left."""
+        while True:
+            with self._lock:
+                chunk = self._text[:MAX_LOG]
+                place, offset = self._place, self._sent
+                quiet = time.monotonic() - self._sent_at < ALIVE_EVERY_S - 1
+                if not chunk and (last or (quiet and place == self._sent_place)):
+                    return
+            if not self._told(place, offset, chunk):
+                return  # it is sent again with what follows
+            with self._lock:
+                self._text = self._text[len(chunk) :]
+                self._sent += len(chunk)
+                self._sent_place, self._sent_at = place, time.monotonic()
+            if not last:
+                return
+
+    def _told(self, place: tuple[BuildStage, int, int], offset: int, chunk: str) -> bool:
+        stage, done, total = place
+        progress = EnvironmentProgress(
+            self._command.build, self._command.lease, stage, done, total, offset, chunk
+        )
+        try:
+            app.send_task(
+                "control.environment_progress",
+                kwargs={"progress": messages.dump(progress)},
+                queue=CONTROL_QUEUE,
+                expires=300,
+            )
+        except Exception as error:
+            log.debug("progress was not sent: %s", error)
+            return False
+        return True
+
+
+def _answer(answer: EnvironmentBuilt) -> None:
+    body = {"answer": messages.dump(answer)}
+    problem: Exception | None = None
+    for wait_s in TRIES_S:
+        if wait_s:
+            time.sleep(wait_s)
+        try:
+            app.send_task("control.apply_environment_build", kwargs=body, queue=CONTROL_QUEUE)
+        except Exception as error:
+            problem = error
+        else:
+            return
+    log.error("the result of build %s was not sent: %s", answer.build, problem)
+
+
+def _remove(digest: str) -> None:
+    try:
+        driver = local_driver()
+        if driver.remove_environment(digest):
+            with driver.environments.alone() as mine:
+                if mine:
+                    driver.environments.prune_cache()
+        else:
+            log.info("environment %s is in use and stays", digest)
+    except Exception:
+        log.exception("environment %s could not be removed", digest)
+
+
+def sweep() -> None:
+    """Remove what a killed build has left, unless one goes on. Never raises."""
+    try:
+        found = store()
+        if found.folder.is_dir():
+            with found.alone() as mine:
+                if mine:
+                    found.sweep()
+    except Exception as error:
+        log.warning("what builds have left was not swept: %s", error)
+
+
+@worker_ready.connect  # type: ignore[untyped-decorator]
+def _begin(**_: object) -> None:
+    threading.Thread(target=sweep, name="environment-sweep", daemon=True).start()
+
+
+def _key(build: str, lease: str) -> str:
+    return f"{build}-{lease}"
+
+
+def _unforeseen(what: str = "") -> BuildError:
+    return BuildError(
+        BuildFailure.UNFORESEEN,
+        f"The node met an unforeseen error{f' ({what})' if what else ''}. Ask your operator to look at the "
+        f"log of the node worker on {os.uname().nodename}.",
+    )

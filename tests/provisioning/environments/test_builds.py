@@ -1,0 +1,307 @@
+"""Builds as a whole: what is made, found again, refused, and what is left of what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from provisioning.environment_builds import pythons, uv_steps
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_builds.outcome import cuda_of
+from provisioning.environment_messages import BuildFailure, BuildStage, SourceKind
+from provisioning.environments.content import digest_of
+from provisioning.environments.store import STAMP, Store, in_use
+from tests.provisioning.environments.package_index import PYTHON, Bench, PackageFolder, machine
+
+APP = Path(__file__).with_name("build_and_die.py")
+pytestmark = pytest.mark.engine
+
+
+def failed(bench: Bench, source: str, **changes: object) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        bench.build(source, **changes)  # type: ignore[arg-type]
+    left_nothing(bench.store)
+    return caught.value
+
+
+def left_nothing(store: Store) -> None:
+    """No environment, no folder of a build, no process."""
+    assert not list(store.building.iterdir())
+    assert [path.name for path in store.staging.iterdir()] in ([], [".uv-cache"])
+    for place in store.folder.glob("env-*"):
+        assert store.find(place.name.removeprefix("env-")), f"{place} is half an environment"
+    assert not in_use(store.building)
+
+
+def python_of(place: str, code: str) -> str:
+    done = subprocess.run(
+        [f"{place}/bin/python", "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_an_environment_is_whole_and_says_what_is_in_it(any_bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("alpha", "2.0", needs="beta>=1")
+    packages.wheel(
+        "beta",
+        "1.5",
+        files={
+            "beta/__init__.py": "x = 1\n",
+            "broken.py": "def (:\n",
+            "beta-1.5.data/data/etc/jupyter/jupyter_server_config.d/beta.json": json.dumps(
+                {"ServerApp": {"jpserver_extensions": {"beta": True, "off": False, "os;evil": True}}}
+            ),
+            "beta-1.5.dist-info/entry_points.txt": "[console_scripts]\nbeta-tool = beta:main\n",
+        },
+    )
+    stamp = any_bench.build("alpha==2.*\n\n# of ours\n")
+    assert stamp.digest == digest_of(stamp.lock, PYTHON)
+    assert {(each.name, each.version) for each in stamp.packages} == {
+        ("alpha", "2.0"),
+        ("beta", "1.5"),
+        ("pip", "1.0"),
+    }
+    assert {"beta-tool", "python3"} <= set(stamp.programs) and stamp.extensions == ("beta",)
+    assert stamp.python_version.startswith(PYTHON) and stamp.size_mib >= 1
+    place = any_bench.store.place(stamp.digest)
+    assert python_of(str(place), "import alpha, beta; print(alpha.version, beta.x)") == "2.0 1"
+    # A script names the folder in which it stands, and a module has its bytecode.
+    assert str(place) in (place / "bin" / "beta-tool").read_text()
+    assert list(place.glob("lib/python3*/site-packages/beta/__pycache__/__init__.*.pyc"))
+    assert [each.digest for each in any_bench.store.held()] == [stamp.digest]
+    stages = list(BuildStage)
+    assert any_bench.stages == [stage for stage in stages if stage in any_bench.stages]
+    left_nothing(any_bench.store)
+
+
+def test_what_is_there_is_not_built_again(bench: Bench, packages: PackageFolder) -> None:
+    first = bench.build("pip")
+    born = (bench.store.place(first.digest) / STAMP).stat().st_ino
+    bench.stages.clear()
+    again = bench.build("pip", lock=first.lock, digest=first.digest)
+    assert again == first and not bench.stages
+    assert bench.build("pip # the same") == first
+    assert (bench.store.place(first.digest) / STAMP).stat().st_ino == born
+
+
+def test_environments_share_what_they_have_in_common(bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("alpha")
+    one, two = bench.build("alpha"), bench.build("alpha\npip")
+    assert one == two
+    packages.wheel("beta")
+    other = bench.build("alpha\nbeta")
+    files = [
+        next(bench.store.place(each.digest).glob("lib/python3*/site-packages/alpha.py"))
+        for each in (one, other)
+    ]
+    assert files[0].samefile(files[1])
+
+
+def test_a_lock_is_used_as_it_is(bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("alpha", "1.0")
+    lock = bench.build("alpha").lock
+    packages.wheel("alpha", "1.1")
+    stamp = bench.build(lock, source_kind=SourceKind.LOCK)
+    assert stamp.lock == lock and ("alpha", "1.0") in {(each.name, each.version) for each in stamp.packages}
+    unhashed = bench.build("alpha==1.1", source_kind=SourceKind.LOCK)
+    assert "--hash=sha256:" in unhashed.lock
+
+
+def test_a_pyproject_is_what_it_depends_on(bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("alpha")
+    text = '[project]\nname = "x"\nversion = "1"\ndependencies = ["alpha>=1"]\n[[tool.uv.index]]\nurl = "http://x"\n'
+    assert "alpha" in {each.name for each in bench.build(text, source_kind=SourceKind.PYPROJECT).packages}
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "line"),
+    [
+        ("pip\n\nnothing-like-it\n", "packages", 3),
+        ("pip\npip==99\n", "packages", 2),
+        ("pip\n# x\nodd===x y\n", "requirements", 3),
+        ("pip\n--index-url=https://elsewhere.example\n", "requirements", 2),
+        ("-r /etc/passwd\n", "requirements", 1),
+        ("pip\n/etc\n", "packages", 2),
+        ("[project\n", "pyproject", 1),
+        ('[project]\nname = "x"\ndependencies = ["nothing-like-it"]\n', "pyproject", 3),
+    ],
+)
+def test_a_source_that_does_not_resolve_names_its_line(
+    bench: Bench, packages: PackageFolder, source: str, kind: str, line: int
+) -> None:
+    error = failed(bench, source, source_kind=SourceKind(kind))
+    assert (error.code, error.source_line) == (BuildFailure.RESOLUTION_FAILED, line), error.message
+    assert error.failure.blame == "user" and not error.failure.retryable
+
+
+def test_a_package_that_is_another_than_the_lock_says(bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("alpha")
+    lock = bench.build("alpha").lock
+    other = lock.replace(next(w for w in lock.split() if "sha256:" in w)[-8:], "00000000")
+    for text in (other, "alpha==1.0\n"):
+        assert failed(bench, "alpha", lock=text).code is BuildFailure.HASH_MISMATCH
+    error = failed(bench, "alpha", lock=lock, digest="0" * 32)
+    assert error.code is BuildFailure.HASH_MISMATCH
+
+
+def test_an_index_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_NODE_PACKAGE_INDEX", "https://packages.invalid/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    error = failed(bench, "pip")
+    assert error.code is BuildFailure.INDEX_UNREACHABLE and error.failure.retryable
+
+
+def test_a_python_that_is_not_there_is_not_downloaded(bench: Bench) -> None:
+    error = failed(bench, "pip", python="3.99")
+    assert error.code is BuildFailure.NO_PYTHON
+    assert f"{PYTHON}." in error.message, "it says what there is"
+
+
+def test_a_node_without_uv(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)
+    monkeypatch.setattr(uv_steps.shutil, "which", lambda name: None)
+    assert failed(bench, "pip").code is BuildFailure.UV_MISSING
+
+
+def test_too_large_an_environment_is_not_kept(bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("large", files={"large.bin": os.urandom(4 << 20)})
+    error = failed(bench, "large", disk_limit_mib=2)
+    assert error.code is BuildFailure.TOO_LARGE and not bench.store.held()
+
+
+def test_a_build_ends_when_it_is_cancelled_or_takes_too_long(bench: Bench, packages: PackageFolder) -> None:
+    packages.source("endless", "import time\nSAID = ''\ndef attack():\n    time.sleep(3600)\n")
+    begun = time.monotonic()
+    error = failed(bench, "endless", cancelled=lambda: time.monotonic() > begun + 3)
+    assert error.code is BuildFailure.CANCELLED
+    assert failed(bench, "endless", deadline_s=4).code is BuildFailure.TIMED_OUT
+
+
+def test_two_at_once_build_once(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+    packages.source("slow", "import time\nSAID = ''\ndef attack():\n    time.sleep(1)\n")
+    second = Bench(Store(bench.store.folder), machine(tmp_path / "berth"))
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda b=b: found.append(b.build("slow"))) for b in (bench, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(found) == 2 and found[0] == found[1]
+    installed = [b for b in (bench, second) if BuildStage.CHECKING in b.stages]
+    assert len(installed) == 1
+
+
+@pytest.mark.parametrize("moment", ["resolving", "downloading", "compiling", "checking", "stamped", "named"])
+def test_killed_at_any_moment_nothing_half_built_is_ever_there(
+    bench: Bench, packages: PackageFolder, moment: str
+) -> None:
+    packages.wheel("alpha")
+    done = subprocess.run(
+        [sys.executable, str(APP), str(bench.store.folder.parent), moment, "alpha"],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == -9, done.stderr
+    held = bench.store.held()
+    assert len(held) == (moment == "named"), "an environment is there whole or not at all"
+    until = time.monotonic() + 10
+    while in_use(bench.store.folder) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not in_use(bench.store.folder), "what it had started ends with it"
+    with bench.store.alone() as mine:
+        assert mine
+        bench.store.sweep()
+    left_nothing(bench.store)
+    stamp = bench.build("alpha")
+    assert [each.digest for each in bench.store.held()] == [stamp.digest]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+def test_a_full_disk(packages: PackageFolder, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)], check=True)
+    try:
+        bench = Bench(Store(disk / "environments"), machine(disk))
+        packages.wheel("large", files={"large.bin": os.urandom(16 << 20)})
+        assert failed(bench, "large").code is BuildFailure.DISK_FULL
+        assert bench.build("pip").packages
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_room_is_kept_for_workspaces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", str(1 << 40))
+    assert failed(bench, "pip").code is BuildFailure.DISK_FULL
+
+
+def test_several_people_on_a_node_without_sandboxes_build_nothing(
+    packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BERTH_MULTIUSER", "1")
+    bench = Bench(Store(tmp_path / "environments"), machine(tmp_path, sandbox=False))
+    assert "sandbox" in failed(bench, "pip").message
+
+
+def test_removed_when_nothing_uses_it(bench: Bench, packages: PackageFolder) -> None:
+    stamp = bench.build("pip")
+    place = bench.store.place(stamp.digest)
+    with subprocess.Popen([f"{place}/bin/python", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not bench.store.remove(stamp.digest) and bench.store.find(stamp.digest)
+        process.kill()
+    with bench.store.using(stamp.digest) as found:
+        assert found == stamp and not bench.store.remove(stamp.digest)
+    assert bench.store.remove(stamp.digest) and bench.store.remove(stamp.digest)
+    assert not place.exists() and not bench.store.held()
+    with bench.store.using(stamp.digest) as found:
+        assert found is None
+    with bench.store.alone():
+        bench.store.prune_cache()
+        assert bench.store.cache.exists()
+        bench.store.prune_cache(keep_mib=-1)
+    assert not bench.store.cache.exists()
+    assert bench.build("pip") == stamp
+
+
+def test_what_is_half_there_is_swept(bench: Bench) -> None:
+    store = bench.store
+    stamp = bench.build("pip")
+    half = store.place("0" * 32)
+    half.mkdir()
+    (half / "denied").mkdir(mode=0o000)
+    moved = store.place("1" * 32)
+    moved.mkdir()
+    (moved / STAMP).write_text((store.place(stamp.digest) / STAMP).read_text())
+    (store.building / "left").mkdir()
+    with store.alone():
+        store.sweep()
+    left_nothing(store)
+    assert [each.digest for each in store.held()] == [stamp.digest]
+
+
+def test_this_nodes_own_python_comes_first(tmp_path: Path) -> None:
+    found = pythons.find(PYTHON, uv=uv_steps.find_uv(), downloads=tmp_path)
+    assert found.minor == PYTHON and Path(found.executable).exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda"),
+    [
+        ("nvidia-cuda-runtime-cu12==12.4.127", "12.4"),
+        ("nvidia-cuda-runtime==13.0.96", "13.0"),
+        ("torch==2.6.0+cu124", "12.4"),
+        ("nvidia-cudnn-cu12==9.1", "12"),
+        ("numpy==2", ""),
+    ],
+)
+def test_the_cuda_that_comes_along(line: str, cuda: str) -> None:
+    assert cuda_of(f"six==1\n{line} \\\n  --hash=sha256:aa\n") == cuda

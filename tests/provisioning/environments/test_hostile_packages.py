@@ -1,0 +1,205 @@
+"""Packages that mean harm: what their code can do while it is built, and what it can leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from provisioning.drivers.local import cgroups
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import BuildFailure
+from provisioning.environments.store import in_use
+from tests.provisioning.environments.package_index import Bench, PackageFolder
+
+pytestmark = pytest.mark.engine
+
+TRY = """
+SAID = {{}}
+def attempt(name, function):
+    try:
+        SAID[name] = repr(function())
+    except BaseException as error:
+        SAID[name] = type(error).__name__ + ": " + str(error)
+def attack():
+    import glob, os, socket, subprocess, urllib.request
+{body}
+"""
+
+
+def said(bench: Bench, packages: PackageFolder, body: str) -> dict[str, str]:
+    """What the code of a package could tell after trying these lines."""
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    packages.source("hostile", TRY.format(body=lines))
+    stamp = bench.build("hostile")
+    done = subprocess.run(
+        [f"{bench.store.place(stamp.digest)}/bin/python", "-c", "import hostile; print(hostile.said)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, str] = eval(done.stdout)
+    return found
+
+
+def test_it_reads_nothing_of_anybody(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+    home = tmp_path / "berth" / "homes" / "team" / "ada"
+    home.mkdir(parents=True)
+    (home / "secret").write_text("secret")
+    other = bench.build("pip")
+    found = said(
+        bench,
+        packages,
+        f"""
+attempt("home", lambda: open({str(home / "secret")!r}).read())
+attempt("environment", lambda: os.listdir({str(bench.store.place(other.digest))!r}))
+attempt("shadow", lambda: open("/etc/shadow").read())
+attempt("cache", lambda: glob.glob({str(bench.store.staging)!r} + "/*"))
+attempt("repository", lambda: os.listdir({str(Path.cwd())!r}))
+attempt("variables", lambda: sorted(k for k in os.environ if k.startswith(("BERTH", "DJANGO"))))
+attempt("processes", lambda: len([p for p in os.listdir("/proc") if p.isdigit()]) < 20)
+""",
+    )
+    for name in ("home", "environment", "shadow", "repository"):
+        assert found[name].startswith(("FileNotFoundError", "PermissionError")), (name, found[name])
+    assert (found["cache"], found["variables"], found["processes"]) == ("[]", "[]", "True")
+
+
+def test_it_reaches_nothing_but_the_index(bench: Bench, packages: PackageFolder) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = said(
+            bench,
+            packages,
+            f"""
+attempt("loopback", lambda: socket.create_connection(("127.0.0.1", {port}), 5))
+attempt("metadata", lambda: socket.create_connection(("169.254.169.254", 80), 5))
+attempt("outside", lambda: socket.create_connection(("192.0.2.1", 80), 5))
+attempt("name", lambda: socket.getaddrinfo("example.org", 80))
+attempt("proxy", lambda: urllib.request.urlopen("http://example.org/", timeout=10).read())
+attempt("proxy to loopback", lambda: urllib.request.urlopen("http://127.0.0.1:{port}/", timeout=10).read())
+""",
+        )
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert all("error" in text.split(":")[0].lower() for text in found.values()), found
+    assert "403" in found["proxy"]
+
+
+def test_it_writes_nowhere_else(bench: Bench, packages: PackageFolder) -> None:
+    packages.wheel("alpha", files={"shared.py": "good = True\n"})
+    other = bench.build("alpha")
+    place = bench.store.place(other.digest)
+    (module,) = place.glob("lib/python3*/site-packages/shared.py")
+    packages.wheel("beta", files={"shared2.py": "good = True\n"})
+    said(
+        bench,
+        packages,
+        f"""
+attempt("environment", lambda: open({str(module)!r}, "w").write("bad = True"))
+attempt("usr", lambda: open("/usr/bad", "w"))
+attempt("python", lambda: open(os.path.join(os.path.dirname(os.__file__), "bad.py"), "w"))
+for path in glob.glob({str(bench.store.folder)!r} + "/**/*.py", recursive=True):
+    attempt(path, lambda: open(path, "a").write("bad = True"))
+for path in glob.glob({str(packages.folder)!r} + "/**/*", recursive=True):
+    attempt(path, lambda: open(path, "a").write("bad"))
+""",
+    )
+    assert module.read_text() == "good = True\n"
+    assert not Path("/usr/bad").exists() and not (Path(os.__file__).parent / "bad.py").exists()
+    assert "bad" not in (packages.folder / "simple" / "alpha" / "index.html").read_text()
+    # What others get from now on is what the index has.
+    later = bench.build("alpha\nbeta")
+    (again,) = bench.store.place(later.digest).glob("lib/python3*/site-packages/shared.py")
+    assert again.read_text() == "good = True\n"
+
+
+def test_one_that_forks_without_end_ends_with_its_build(
+    bench: Bench, packages: PackageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not bench.machine.host.version:
+        pytest.skip("no control groups here")
+    monkeypatch.setattr(cgroups, "PIDS_MAX", 120)
+    body = """
+def bomb():
+    while True:
+        if os.fork() == 0:
+            os.setsid()
+attempt("bomb", bomb)
+"""
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    packages.source("bomb", TRY.format(body=lines))
+    with contextlib.suppress(BuildError):
+        bench.build("bomb", deadline_s=25)
+    assert not in_use(bench.store.building)
+    assert not any(path.exists() for path in cgroups.paths(bench.machine.host, "environment-build"))
+
+
+def test_a_wheel_that_leads_out_of_its_folder(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+    packages.wheel(
+        "alpha", files={"../../../../../../escaped.py": "bad\n", f"{tmp_path}/absolute.py": "bad\n"}
+    )
+    try:
+        bench.build("alpha")
+    except BuildError as error:
+        assert error.code is BuildFailure.BUILD_FAILED
+    assert not list(tmp_path.rglob("escaped.py")) or all(
+        path.is_relative_to(bench.store.folder / f"env-{held.digest}")
+        for path in tmp_path.rglob("escaped.py")
+        for held in bench.store.held()
+    )
+    assert not (tmp_path / "absolute.py").exists()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "os.mkfifo(place + '/pyvenv.cfg.d')",
+        "(os.unlink(place + '/pyvenv.cfg'), os.mkfifo(place + '/pyvenv.cfg'))",
+        "(os.rename(place + '/bin', place + '/was'), os.symlink('/etc', place + '/bin'))",
+    ],
+)
+def test_what_would_hold_up_or_mislead_the_node_is_not_kept(
+    bench: Bench, packages: PackageFolder, left: str
+) -> None:
+    body = f"place = glob.glob({str(bench.store.folder)!r} + '/env-*')[0]\n    {left}"
+    packages.source("leaves", TRY.format(body="    " + body))
+    with pytest.raises(BuildError) as caught:
+        bench.build("leaves", deadline_s=20)
+    # uv waits for what nobody writes, or what it has installed is refused.
+    assert caught.value.code in (BuildFailure.BUILD_FAILED, BuildFailure.TIMED_OUT)
+    assert not bench.store.held()
+
+
+def test_links_and_modes_are_put_right(bench: Bench, packages: PackageFolder, tmp_path: Path) -> None:
+    secret = tmp_path / "elsewhere"
+    (secret / "bin").mkdir(parents=True)
+    body = f"""
+place = glob.glob({str(bench.store.folder)!r} + "/env-*")[0]
+open(place + "/setuid", "w").close()
+os.chmod(place + "/setuid", 0o6777)
+os.unlink(place + "/pyvenv.cfg")
+os.symlink({str(secret / "config")!r}, place + "/pyvenv.cfg")
+os.makedirs(place + "/share/jupyter/lab")
+os.symlink({str(secret)!r}, place + "/share/jupyter/lab/settings")
+os.symlink({str(secret)!r}, place + "/.berth-environment")
+"""
+    lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    packages.source("leaves", TRY.format(body=lines))
+    try:
+        stamp = bench.build("leaves")
+    except BuildError as error:
+        assert error.code is BuildFailure.BUILD_FAILED
+    else:
+        place = bench.store.place(stamp.digest)
+        assert stat.S_IMODE((place / "setuid").stat().st_mode) == 0o755
+        assert "include-system-site-packages = false" in (place / "pyvenv.cfg").read_text()
+        assert not (place / "pyvenv.cfg").is_symlink()
+        assert str(secret) not in stamp.bases
+    assert [path.name for path in secret.iterdir()] == ["bin"]
