@@ -125,6 +125,8 @@ def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) ->
     ada.start_new("jupyterlab")
     ada.arrive()
     run_a_cell(ada, "sum.ipynb")
+    bar = ada.page.get_by_role("group", name="Workspace")
+    assert "jupyterlab" in bar.inner_text()
     ada.shot("cell")
     assert '"2"' in (berth.home / "homes" / "lab" / "ada" / "sum.ipynb").read_text()
 
@@ -143,6 +145,25 @@ def test_jupyterlab_on_a_desktop(berth: Berth, person: Callable[..., Person]) ->
     assert "berth_ws" in names and "berth" not in names
     assert "token" not in ada.page.url
     ada.to_its_page("jupyterlab")
+    ada.delete()
+
+
+def test_stopping_leads_from_jupyterlab_to_our_page(person: Callable[..., Person]) -> None:
+    """By its own bar; what is left of JupyterLab in another tab comes to the portal, not to an error."""
+    ada = person("jupyterlab-stop", color_scheme="light", **DESKTOP)
+    ada.sign_in()
+    ada.start_new("jupyterlab")
+    ada.arrive()
+    bar = ada.page.get_by_role("group", name="Workspace")
+    bar.get_by_role("link", name="Berth").wait_for(timeout=START_LIMIT_MS)
+    address = bar.get_by_role("link", name="Stop").get_attribute("href")
+    assert address and re.fullmatch(re.escape(ada.berth.url) + r"/workspaces/[0-9a-f-]{36}/stop/", address)
+    other = ada.context.new_page()
+    other.goto(address)
+    other.get_by_role("button", name=re.compile("^Stop ")).click()
+    ada.page.wait_for_url(address.removesuffix("stop/"), timeout=START_LIMIT_MS)
+    ada.page.locator("#act-start").wait_for(timeout=START_LIMIT_MS)
+    ada.shot("ended")
     ada.delete()
 
 

@@ -12,8 +12,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
+import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from starlette.requests import ClientDisconnect, Request
@@ -45,7 +47,12 @@ _PROXY_PREFIX = "/gateway/"
 _OWN_PREFIX = "/.berth/"
 _CLIENT = "berth.client"
 
+_SUMMARY_S = 2.0
+"""A summary is kept for so long: pages that ask without a pause cost the database no more."""
+_MAX_SUMMARIES = 512
+
 Handler = Callable[[Request], Awaitable[Response]]
+Describe = Callable[[str], Awaitable[dict[str, Any] | None]]
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +80,7 @@ def build_app(
     authorize_bearer: AuthorizeBearer,
     record_entry: RecordEntry,
     *,
+    describe: Describe | None = None,
     clock: Callable[[], float] = time.time,
 ) -> Gateway:
     """The application.
@@ -81,9 +89,10 @@ def build_app(
     the portal's database, None where there is no such workspace. `authorize_bearer(token,
     external_name)` returns the user id behind a live token with the scope to connect, None for any
     other; whether that user may enter is checked against the view as well. `record_entry(entry)` writes
-    into the audit log that a token was used to enter; False where it may not be any more.
+    into the audit log that a token was used to enter; False where it may not be any more. `describe` is
+    `summary.summary_of`.
     """
-    return Gateway(settings, redis, resolve, authorize_bearer, record_entry, clock)
+    return Gateway(settings, redis, resolve, authorize_bearer, record_entry, describe, clock)
 
 
 class Gateway:
@@ -96,8 +105,11 @@ class Gateway:
         resolve: Resolve,
         authorize_bearer: AuthorizeBearer,
         record_entry: RecordEntry,
+        describe: Describe | None,
         clock: Callable[[], float],
     ) -> None:
+        self._describe = describe
+        self._described: dict[str, tuple[float, dict[str, Any] | None]] = {}
         self._domain = settings.domain
         self._auth_path = f"{_PROXY_PREFIX}{settings.secret}/auth".encode()
         self._redis = redis
@@ -118,6 +130,7 @@ class Gateway:
             "/.berth/page.css": self._style,
             "/.berth/enter": self._exchange,
             "/.berth/leave": self._leave,
+            "/.berth/workspace": self._summary,
         }
         self._router = Router(
             [Route(path, _Endpoint(handler, self._failure)) for path, handler in endpoints.items()],
@@ -221,6 +234,32 @@ class Gateway:
                 link_text="Open the workspace",
             ).response(html=client.navigation or request.method == "POST")
         return pages.redirect(following, status=303, headers={"set-cookie": self._cookie.set_header(cookie)})
+
+    async def _summary(self, request: Request) -> Response:
+        """What the workspace's own pages show of it: its state, its use, and what Berth has to say."""
+        client = _noted(request, direct(request.scope))
+        name = self._workspace(client)
+        if request.method != "GET":
+            return pages.METHOD_NOT_ALLOWED.response(html=False)
+        await self._access.enter(name, client)
+        found = await self._summary_of(name)
+        if found is None:
+            raise _NotFound
+        page = self._page_url(name)
+        body = {**found, "portal": f"{self._portal}/", "page": page, "stop": f"{page}stop/"}
+        return Response(
+            msgspec.json.encode(body), headers=pages.SECURITY_HEADERS, media_type="application/json"
+        )
+
+    async def _summary_of(self, name: str) -> dict[str, Any] | None:
+        now = self._clock()
+        kept_at, found = self._described.get(name, (0.0, None))
+        if self._describe is not None and not 0 <= now - kept_at < _SUMMARY_S:
+            found = await self._describe(name)
+            if len(self._described) >= _MAX_SUMMARIES:
+                self._described.clear()
+            self._described[name] = (now, found)
+        return found
 
     async def _leave(self, request: Request) -> Response:
         client = _noted(request, direct(request.scope))

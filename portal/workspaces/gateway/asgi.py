@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from portal.common import front_door
 from portal.common.serving import client_address
-from portal.workspaces.gateway import publishing
+from portal.workspaces.gateway import publishing, summary
 from portal.workspaces.gateway.app import GatewaySettings, build_app
 
 _TOKEN = front_door.TOKEN_HEADER.lower().encode()
@@ -51,6 +51,7 @@ def gateway_application(django_application: Any) -> ASGIApp:
         sync_to_async(_with_fresh_connection(publishing.resolve)),
         sync_to_async(_with_fresh_connection(publishing.authorize_bearer)),
         sync_to_async(_with_fresh_connection(publishing.record_entry)),
+        describe=sync_to_async(_with_fresh_connection(summary.summary_of)),
     )
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

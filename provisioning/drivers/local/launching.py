@@ -20,6 +20,8 @@ LAUNCHER = HERE.with_name("launcher.py")
 AGENT = HERE.parents[2] / "agent" / "agent.py"
 RELAY = AGENT.with_name("relay.py")
 APPS = AGENT.with_name("apps")
+JUPYTER = AGENT.with_name("jupyter")
+"""What JupyterLab finds by JUPYTER_PATH: an extension that shows the workspace that it runs in."""
 
 
 def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:

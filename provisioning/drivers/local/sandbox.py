@@ -17,6 +17,7 @@ AGENT_PATH = "/run/berth/agent.py"
 RELAY_PATH = "/run/berth/relay.py"
 RUN_PATH = "/run/berth/ws"
 APPS_PATH = "/run/berth/apps"
+JUPYTER_PATH = "/run/berth/jupyter"
 NODE_PATH = "/run/berth/node"
 """The folder of the socket to the portal."""
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,62}")

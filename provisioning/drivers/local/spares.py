@@ -37,10 +37,11 @@ from pathlib import Path
 from provisioning.drivers.local import cgroups, network, processes
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, APPS, RELAY, spawn
+from provisioning.drivers.local.launching import AGENT, APPS, JUPYTER, RELAY, spawn
 from provisioning.drivers.local.sandbox import (
     AGENT_PATH,
     APPS_PATH,
+    JUPYTER_PATH,
     RUN_PATH,
     SandboxPlan,
     bwrap_argv,
@@ -281,7 +282,7 @@ class Spares:
                 "PATH": os.pathsep.join(kind.environment.bin_dirs),
             },
             command=(*agent, python, f"{APPS_PATH}/app_host.py", "{control}", recipe),
-            readonly_at=((str(APPS), APPS_PATH),),
+            readonly_at=((str(APPS), APPS_PATH), (str(JUPYTER), JUPYTER_PATH)),
             masked=masked_files(),
             disable_userns=kind.sandbox.disable_userns,
             own_network=kind.sandbox.network is not None,

@@ -18,8 +18,15 @@ from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
 from provisioning.drivers.local.handover import TooDeep, hand_over
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, RELAY, spawn
-from provisioning.drivers.local.sandbox import NODE_PATH, RUN_PATH, SandboxPlan, bwrap_argv, hostname
+from provisioning.drivers.local.launching import AGENT, JUPYTER, RELAY, spawn
+from provisioning.drivers.local.sandbox import (
+    JUPYTER_PATH,
+    NODE_PATH,
+    RUN_PATH,
+    SandboxPlan,
+    bwrap_argv,
+    hostname,
+)
 from provisioning.drivers.local.spares import write_etc
 from provisioning.drivers.local.staging import Mount, staged, user
 from provisioning.drivers.local.state import (
@@ -104,6 +111,7 @@ def launch(
             home=home_inside,
             temporary="/tmp" if settings.sandbox.bwrap else f"{run_inside}/tmp",  # noqa: S108 - its own tmpfs
             bin_dirs=settings.environment.bin_dirs,
+            jupyter=JUPYTER_PATH if settings.sandbox.bwrap else str(JUPYTER),
             devices=devices,
             markers=markers,
         )
@@ -212,6 +220,7 @@ def app_env(
     home: str,
     temporary: str,
     bin_dirs: Sequence[str],
+    jupyter: str,
     devices: Sequence[DeviceInfo],
     markers: Mapping[str, str],
 ) -> dict[str, str]:
@@ -224,6 +233,7 @@ def app_env(
         "LANG": "C.UTF-8",
         "PATH": os.pathsep.join((*bin_dirs[:1], f"{home}/.local/bin", *bin_dirs[1:])),
         "TMPDIR": temporary,
+        "JUPYTER_PATH": jupyter,
         "JUPYTER_CONFIG_DIR": f"{home}/.jupyter",
         "JUPYTER_DATA_DIR": f"{home}/.local/share/jupyter",
         "JUPYTER_RUNTIME_DIR": f"{temporary}/jupyter",
@@ -372,6 +382,7 @@ def _sandbox(
             "LANG": "C.UTF-8",
             "PATH": os.pathsep.join(settings.environment.bin_dirs),
         },
+        readonly_at=((str(JUPYTER), JUPYTER_PATH),),
         masked=masked_files(),
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,

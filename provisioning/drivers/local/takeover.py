@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.drivers.local import cgroups, processes
-from provisioning.drivers.local.sandbox import GPU_SHARED, RUN_PATH, hostname
+from provisioning.drivers.local.sandbox import GPU_SHARED, JUPYTER_PATH, RUN_PATH, hostname
 from provisioning.drivers.local.spares import Kind, Spares, Taken, write_etc
 from provisioning.drivers.local.start import (
     Settings,
@@ -125,6 +125,7 @@ def _hand_over(
         home=home_inside,
         temporary="/tmp",  # noqa: S108 - the sandbox's own
         bin_dirs=settings.environment.bin_dirs,
+        jupyter=JUPYTER_PATH,
         devices=devices,
         markers=markers,
     )

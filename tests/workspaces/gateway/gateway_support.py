@@ -138,6 +138,11 @@ class Portal:
     resolved: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     broken: bool = False
+    described: int = 0
+
+    async def describe(self, name: str) -> dict[str, Any] | None:
+        self.described += 1
+        return {"name": f"asked {self.described}"}
 
     async def resolve(self, name: str) -> WorkspaceView | None:
         if self.broken:
@@ -163,7 +168,14 @@ def portal() -> Portal:
 
 @pytest.fixture
 def gateway(portal: Portal, redis_async: AsyncRedis) -> Gateway:
-    return build_app(settings(), redis_async, portal.resolve, portal.authorize_bearer, portal.record_entry)
+    return build_app(
+        settings(),
+        redis_async,
+        portal.resolve,
+        portal.authorize_bearer,
+        portal.record_entry,
+        describe=portal.describe,
+    )
 
 
 @pytest.fixture

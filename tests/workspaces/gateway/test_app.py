@@ -453,6 +453,39 @@ class TestEnterAndLeave:
         for path in (f"/gateway/{SECRET}/x", "/gateway/", "/gateway/x/auth", "/gateway/x/routes"):
             assert code(await http.get(path, headers={"host": HOST, **BROWSER})) == (404, "not_found")
 
+    async def test_a_workspaces_own_pages_read_its_summary(self, http: Http, cookie: tuple[str, str]) -> None:
+        answer = await http.get("/.berth/workspace", headers={"host": HOST, cookie[0]: cookie[1]})
+        assert answer.status_code == 200
+        assert answer.json() == {
+            "name": "asked 1",
+            "portal": "http://localhost:8000/",
+            "page": PAGE,
+            "stop": f"{PAGE}stop/",
+        }
+        assert answer.headers["cache-control"] == "no-store"
+
+    async def test_pages_that_ask_without_a_pause_get_the_same_summary(
+        self, http: Http, cookie: tuple[str, str]
+    ) -> None:
+        headers = {"host": HOST, cookie[0]: cookie[1]}
+        answers = [await http.get("/.berth/workspace", headers=headers) for _ in range(20)]
+        assert {answer.json()["name"] for answer in answers} == {"asked 1"}
+
+    async def test_nobody_else_reads_a_summary(
+        self, http: Http, cookie: tuple[str, str], redis: Redis, redis_async: AsyncRedis
+    ) -> None:
+        path = "/.berth/workspace"
+        assert code(await http.get(path, headers={"host": HOST})) == (401, "not_signed_in")
+        other = {"host": f"{WS_B}.{DOMAIN}:8000", cookie[0]: cookie[1]}
+        assert code(await http.get(path, headers=other)) == (401, "not_signed_in")
+        stranger = f"berth_ws={await cookie_for(redis, redis_async, user='9')}"
+        assert code(await http.get(path, headers={"host": HOST, "cookie": stranger})) == (403, "forbidden")
+        foreign = {"host": HOST, cookie[0]: cookie[1], "origin": "http://evil.example"}
+        answer = await http.get(path, headers=foreign)
+        assert not [name for name in answer.headers if name.startswith("access-control-")]
+        posted = await http.post(path, headers={"host": HOST, cookie[0]: cookie[1]})
+        assert posted.status_code == 405
+
     async def test_there_is_nothing_else_below_the_prefix(self, http: Http) -> None:
         assert code(await http.get("/.berth/x", headers={"host": HOST})) == (404, "not_found")
 

@@ -1,0 +1,72 @@
+"""What a notebook shows of its own workspace: `/.berth/workspace` on the workspace's host.
+
+JupyterLab's extension asks for it (`provisioning/agent/jupyter`). Whoever may enter the workspace may read
+it, and so may every page that the workspace serves: nothing of other people is in it, and nothing can be
+done with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from portal.workspaces import home_limits
+from portal.workspaces.gateway.hosts import workspace_uuid
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from portal.workspaces.presenters import preempted_for
+from portal.workspaces.troubles import trouble_of
+
+
+def summary_of(external_name: str) -> dict[str, Any] | None:
+    """The workspace, its use and what Berth has to say about it; None where there is no such workspace.
+
+    `memory` in MiB; figures that the last heartbeat did not have are None. `messages` have a `tone`, `bad` or
+    `wait`, a `text`, and `at`: the time that the text speaks of (ISO 8601), or None.
+    """
+    workspace = (
+        Workspace.objects.select_related("team", "owner", "status", "preemption")
+        .filter(pk=workspace_uuid(external_name))
+        .first()
+    )
+    if workspace is None:
+        return None
+    running = workspace.state == State.RUNNING
+    seen = (workspace.status.activity or {}) if running else {}
+    return {
+        "name": workspace.name,
+        "team": workspace.team.name,
+        "state": workspace.state,
+        "memory": {"used_mib": seen.get("rss_mib"), "limit_mib": workspace.resources["memory_mib"]},
+        "gpus": [
+            {key: gpu.get(key) for key in ("utilization_percent", "memory_used_mib", "memory_total_mib")}
+            for gpu in seen.get("gpus") or ()
+        ],
+        "messages": messages_about(workspace) if running else [],
+    }
+
+
+def messages_about(workspace: Workspace) -> list[dict[str, str | None]]:
+    """What somebody who works in it has to know now, the most urgent first."""
+    found: list[dict[str, str | None]] = []
+
+    def say(tone: str, text: str, at: str | None = None) -> None:
+        found.append({"tone": tone, "text": text, "at": at})
+
+    cause, notice = preempted_for(workspace), workspace.preempting
+    if cause and notice is not None:
+        text = _("This workspace has to make room for %(cause)s and stops. Save your work.")
+        say("bad", text % {"cause": cause}, notice.preempt_at.isoformat())
+    home = home_limits.note_of(workspace)
+    if home is not None and home.text:
+        say("bad" if home.full else "wait", home.text)
+    stale_s = (workspace.status.activity or {}).get("gpus_stale_s")
+    if isinstance(stale_s, int):
+        text = _("The driver of its GPUs has not answered for %(count)d s. What computes on them may hang.")
+        say("bad", text % {"count": stale_s})
+    if workspace.allocations.filter(released_at=None, devices__device__cordoned=True).exists():
+        say("wait", _("A GPU of this workspace takes no new work and may be taken for repair. Save often."))
+    if trouble := trouble_of(workspace):
+        say("wait", trouble)
+    return found

@@ -1,0 +1,213 @@
+/*
+ * JupyterLab's extension of Berth: the workspace's name, team and use at the top, the ways to stop it and back to
+ * the portal, and a line for what Berth has to say. It asks `/.berth/workspace` of its own origin, nothing else.
+ *
+ * It is a module federation container written by hand, so that nothing has to be built: `init` is given the
+ * modules that JupyterLab shares, `get` answers with the factory of a module.
+ */
+(() => {
+  "use strict";
+
+  const ASK_EVERY_MS = 15000;
+  const ASK_AGAIN_MS = 3000;
+  const ENDED = ["stopping", "stopped", "terminating", "terminated", "failed"];
+  const STYLE = `
+    .berth-bar { display: flex; align-items: center; gap: 10px; padding: 0 10px; margin-left: auto;
+      font-size: var(--jp-ui-font-size1); color: var(--jp-ui-font-color1); white-space: nowrap; overflow: hidden; }
+    #jp-top-panel > .berth-bar { flex: 0 1 auto; }
+    .berth-name { font-weight: 600; overflow: hidden; text-overflow: ellipsis; min-width: 3em; }
+    .berth-team { color: var(--jp-ui-font-color2); overflow: hidden; text-overflow: ellipsis; }
+    .berth-use { color: var(--jp-ui-font-color2); font-variant-numeric: tabular-nums; }
+    .berth-use.full { color: var(--jp-error-color1); font-weight: 600; }
+    .berth-bar a { color: var(--jp-content-link-color); text-decoration: none; line-height: 24px; padding: 0 4px; }
+    .berth-bar a:hover { text-decoration: underline; }
+    .berth-bar a:focus-visible { outline: 2px solid var(--jp-brand-color1); }
+    .berth-says { padding: 6px 12px; font-size: var(--jp-ui-font-size1); color: var(--jp-ui-font-color1);
+      background: var(--jp-layout-color2); border-left: 4px solid var(--jp-warn-color1); }
+    .berth-says.bad { border-left-color: var(--jp-error-color1); font-weight: 600; }
+    @media (max-width: 760px) {
+      #jp-top-panel > .berth-bar { position: absolute !important; right: 0; left: auto !important; width: auto !important;
+        height: 100%; background: var(--jp-layout-color1); }
+      .berth-use, .berth-name, .berth-team { display: none; }
+    }
+  `;
+
+  let shared = {};
+
+  /** A module that JupyterLab shares, whatever its version is here. */
+  async function load(name) {
+    const versions = Object.values(shared[name] || {});
+    if (!versions.length) {
+      throw new Error(`JupyterLab does not share ${name}`);
+    }
+    return (await versions[versions.length - 1].get())();
+  }
+
+  function gib(mib) {
+    return mib >= 1024 ? (mib / 1024).toFixed(1) + " GiB" : mib + " MiB";
+  }
+
+  function useOf(memory) {
+    return memory.used_mib === null ? "" : `${gib(memory.used_mib)} of ${gib(memory.limit_mib)}`;
+  }
+
+  function gpuUse(gpus) {
+    const parts = gpus.map((gpu, index) => {
+      const name = gpus.length > 1 ? `GPU ${index}` : "GPU";
+      const busy = gpu.utilization_percent === null ? "" : ` ${gpu.utilization_percent} %`;
+      const held =
+        gpu.memory_used_mib === null || gpu.memory_total_mib === null
+          ? ""
+          : ` · ${gib(gpu.memory_used_mib)} of ${gib(gpu.memory_total_mib)}`;
+      return name + busy + held;
+    });
+    if (gpus.length <= 2) {
+      return parts.join("  ");
+    }
+    const busy = gpus.map(gpu => (gpu.utilization_percent === null ? "–" : gpu.utilization_percent));
+    return `${gpus.length} GPUs ${busy.join(" ")} %`;
+  }
+
+  function element(tag, className, text) {
+    const made = document.createElement(tag);
+    made.className = className;
+    if (text) {
+      made.textContent = text;
+    }
+    return made;
+  }
+
+  function link(text, title) {
+    const made = element("a", "", text);
+    made.title = title;
+    return made;
+  }
+
+  /** The bar at the top and the line below it; `show` fills both from an answer. */
+  function build(Widget) {
+    const style = element("style");
+    style.textContent = STYLE;
+    document.head.appendChild(style);
+    const bar = new Widget({ node: element("div", "berth-bar") });
+    bar.id = "berth-bar";
+    const name = element("span", "berth-name");
+    const team = element("span", "berth-team");
+    const memory = element("span", "berth-use");
+    const gpus = element("span", "berth-use");
+    const stop = link("Stop", "Stop this workspace. Files stay.");
+    const back = link("Berth", "This workspace in Berth");
+    bar.node.setAttribute("role", "group");
+    bar.node.setAttribute("aria-label", "Workspace");
+    bar.node.append(name, team, memory, gpus, stop, back);
+    const says = new Widget({ node: element("div", "berth-says") });
+    says.id = "berth-says";
+    says.node.setAttribute("role", "status");
+    says.hide();
+    let said = "";
+    return {
+      bar,
+      says,
+      show(seen) {
+        name.textContent = seen.name;
+        name.title = seen.name;
+        team.textContent = seen.team;
+        memory.textContent = useOf(seen.memory);
+        memory.title = "Memory of everything in this workspace";
+        memory.classList.toggle("full", seen.memory.used_mib > 0.9 * seen.memory.limit_mib);
+        gpus.textContent = gpuUse(seen.gpus);
+        stop.href = seen.stop;
+        back.href = seen.page;
+        const texts = seen.messages.map(message =>
+          message.at ? `${message.text} (${new Date(message.at).toLocaleTimeString()})` : message.text
+        );
+        if (texts.join("\n") !== said) {
+          said = texts.join("\n");
+          says.node.replaceChildren(...texts.map(text => element("div", "", text)));
+        }
+        says.node.classList.toggle("bad", seen.messages.some(message => message.tone === "bad"));
+        says.setHidden(!texts.length);
+      }
+    };
+  }
+
+  async function ask() {
+    const answer = await fetch("/.berth/workspace", { headers: { Accept: "application/json" }, cache: "no-store" });
+    return answer.ok ? answer.json() : null;
+  }
+
+  /** Leaves for the workspace's page in the portal once it has ended: whether it did. */
+  function left(seen) {
+    if (seen && ENDED.includes(seen.state)) {
+      window.location.assign(seen.page);
+      return true;
+    }
+    return false;
+  }
+
+  function activate(app, Widget) {
+    const view = build(Widget);
+    app.shell.add(view.bar, "top", { rank: 1000 });
+    app.shell.add(view.says, "header", { rank: 1 });
+    let timer = 0;
+    async function look() {
+      window.clearTimeout(timer);
+      let wait = ASK_EVERY_MS;
+      try {
+        const seen = await ask();
+        if (left(seen)) {
+          return;
+        }
+        if (seen) {
+          view.show(seen);
+        }
+      } catch {
+        wait = ASK_AGAIN_MS; // the portal is away for a moment
+      }
+      if (!document.hidden) {
+        timer = window.setTimeout(look, wait);
+      }
+    }
+    document.addEventListener("visibilitychange", () => document.hidden || look());
+    look();
+  }
+
+  const modules = {
+    "./extension": async () => {
+      const [{ Widget }, application, { showErrorMessage }] = await Promise.all(
+        ["@lumino/widgets", "@jupyterlab/application", "@jupyterlab/apputils"].map(load)
+      );
+      const bar = {
+        id: "berth:workspace",
+        description: "Shows the workspace, its use, and what Berth has to say about it.",
+        autoStart: true,
+        activate: app => activate(app, Widget)
+      };
+      const lost = {
+        id: "berth:connection-lost",
+        description: "Leads to the workspace's page once it has ended, instead of an error.",
+        autoStart: true,
+        provides: application.IConnectionLost,
+        activate: () => async (_manager, error) => {
+          try {
+            if (left(await ask())) {
+              return;
+            }
+          } catch {
+            // The way to the portal is gone, too: JupyterLab's own words are true.
+          }
+          await showErrorMessage("Server Connection Error", `The connection to this workspace was lost. ${error}`);
+        }
+      };
+      const found = { __esModule: true, default: application.IConnectionLost ? [bar, lost] : [bar] };
+      return () => found;
+    }
+  };
+
+  window._JUPYTERLAB = window._JUPYTERLAB || {};
+  window._JUPYTERLAB.berth = {
+    init: scope => {
+      shared = scope;
+    },
+    get: name => (modules[name] ? modules[name]() : Promise.reject(new Error(`Berth has no module ${name}`)))
+  };
+})();

@@ -1,0 +1,109 @@
+"""What a notebook shows of its own workspace."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from portal.inventory.models import AllocatedDevice, Device
+from portal.workspaces.gateway.summary import summary_of
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import HomeUsage, Preemption, Workspace
+from provisioning.types import external_name
+from tests.factories import WorkspaceFactory
+from tests.workspaces.helpers import run_until_ready
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def running(make, alice, local_pool, sent) -> Workspace:
+    workspace: Workspace = make(alice)
+    run_until_ready(sent, workspace)
+    return workspace
+
+
+def tell(workspace: Workspace, **activity: object) -> None:
+    workspace.status.activity = activity
+    workspace.status.save()
+
+
+def texts(workspace: Workspace) -> list[str]:
+    found = summary_of(workspace.external_name)
+    assert found is not None
+    return [message["text"] for message in found["messages"]]
+
+
+def test_its_name_and_what_it_uses(running):
+    gpu = {"uuid": "GPU-1", "utilization_percent": 45, "memory_used_mib": 2048, "memory_total_mib": 81920}
+    tell(running, rss_mib=300, gpus=[gpu])
+    found = summary_of(running.external_name)
+    assert (found["name"], found["team"], found["state"]) == (running.name, running.team.name, "running")
+    assert found["memory"] == {"used_mib": 300, "limit_mib": running.resources["memory_mib"]}
+    assert found["gpus"] == [{"utilization_percent": 45, "memory_used_mib": 2048, "memory_total_mib": 81920}]
+    assert found["messages"] == []
+
+
+def test_before_the_first_heartbeat_nothing_is_made_up(running):
+    found = summary_of(running.external_name)
+    assert found["memory"]["used_mib"] is None and found["gpus"] == []
+
+
+def test_nobody_knows_of_a_workspace_that_there_is_not(db):
+    assert summary_of(external_name("11111111-2222-3333-4444-555555555555")) is None
+
+
+def test_what_does_not_run_has_its_state_and_no_figures(running):
+    tell(running, rss_mib=300, gpus_stale_s=40)
+    Workspace.objects.filter(pk=running.pk).update(state=State.STOPPING)
+    found = summary_of(running.external_name)
+    assert (found["state"], found["memory"]["used_mib"], found["messages"]) == ("stopping", None, [])
+
+
+def test_who_has_to_make_room_is_told_when_and_for_whom_first(running):
+    tell(running, gpus_stale_s=40)
+    at = timezone.now() + timedelta(minutes=5)
+    Preemption.objects.create(workspace=running, cause="reclaim", preempt_at=at)
+    first, second = summary_of(running.external_name)["messages"]
+    assert (first["tone"], first["at"]) == ("bad", at.isoformat())
+    assert "the team that owns the quota" in first["text"]
+    assert "40 s" in second["text"]
+
+
+def test_a_full_home_is_told(running, settings):
+    settings.BERTH_HOME_LIMIT_MIB = 100
+    node = running.allocations.get().node
+    HomeUsage.objects.create(
+        user=running.owner,
+        team=running.team,
+        node=node,
+        used_mib=95,
+        percent=90,
+        measured_at=timezone.now(),
+    )
+    assert [text for text in texts(running) if "home folder holds" in text]
+
+
+def test_a_gpu_that_takes_no_new_work_is_told_to_who_has_it(running):
+    allocation = running.allocations.get()
+    device = Device.objects.create(node=allocation.node, uuid="GPU-1", index=0, model="H100", kind="gpu")
+    AllocatedDevice.objects.create(allocation=allocation, device=device)
+    assert texts(running) == []
+    Device.objects.update(cordoned=True)
+    assert [text for text in texts(running) if "taken for repair" in text]
+    allocation.released_at = timezone.now()
+    allocation.save()
+    assert texts(running) == []
+
+
+def test_nothing_is_said_of_what_another_workspace_has(running):
+    other = WorkspaceFactory(state=State.RUNNING, pool=running.pool)
+    tell(running, gpus_stale_s=40)
+    assert texts(other) == []
+
+
+def test_it_takes_few_queries(running, django_assert_max_num_queries):
+    with django_assert_max_num_queries(4):
+        summary_of(running.external_name)
