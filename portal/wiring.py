@@ -21,6 +21,7 @@ from portal.celery import ask_directory
 from portal.channels import outbox as channels
 from portal.channels.services import delete_all_of as delete_channels
 from portal.common.domain_events import in_transaction, on_commit
+from portal.environments.domain_events import BuildsChanged
 from portal.events.domain_events import NoticesWritten
 from portal.gpu_checks import lost_devices, preflight, results
 from portal.gpu_checks.domain_events import HandOutCheckEnded
@@ -98,6 +99,8 @@ def connect() -> None:
     # catalog
     in_transaction(EntryDeleting, workspaces.refuse_deletion)
     in_transaction(EntryChanged, snapshot_feed.catalog_changed, request_cycle)
+    # environments
+    on_commit(BuildsChanged, request_cycle)
     # workspaces
     in_transaction(WorkspaceRequested, admission.admit)
     in_transaction(WorkspaceQueued, cycle.decide_at_once)

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 from portal.accounts.models import Team
 from portal.catalog.models import Flavor, Template
 from portal.common.errors import InvalidInput
-from portal.common.reasons.codes import CatalogCode
+from portal.common.reasons.codes import CatalogCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.environments.models import Environment
 from portal.inventory.models import Pool
 
 E = TypeVar("E", Template, Flavor)
@@ -33,15 +34,16 @@ FLAVOR_FIELDS = (
 
 
 def fields_of(model: type[Template] | type[Flavor]) -> tuple[str, ...]:
-    """The plain fields of a document; slug, team, teams, successor and pool come beside them."""
+    """The plain fields of a document; slug, team, teams, successor, pool and environment come beside them."""
     return TEMPLATE_FIELDS if model is Template else FLAVOR_FIELDS
 
 
 def document_of(entry: Template | Flavor) -> Document:
-    """The entry's document. Reads `teams`, `successor`, `team` and `pool`."""
+    """The entry's document. Reads `teams`, `successor`, `team`, `pool` and `environment`."""
     found: Document = {"slug": entry.slug}
     if isinstance(entry, Template):
         found["team"] = entry.team.slug if entry.team is not None else None
+        found["environment"] = entry.environment.slug if entry.environment is not None else None
     else:
         found["pool"] = entry.pool.slug if entry.pool is not None else None
     found |= {name: getattr(entry, name) for name in fields_of(type(entry))}
@@ -59,6 +61,8 @@ def fill(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | Non
     for name in fields_of(type(entry)):
         if name in given:
             setattr(entry, name, given[name])
+    if "environment" in given and isinstance(entry, Template):
+        entry.environment = _environment(entry, given["environment"])
     if "pool" in given and isinstance(entry, Flavor):
         entry.pool = _pool(given["pool"])
     if "successor" in given:
@@ -88,6 +92,16 @@ def _pool(slug: str | None) -> Pool | None:
     if pool is None:
         raise _refused("pool", Reason(CatalogCode.NO_SUCH_POOL_NAMED, {"slug": slug}))
     return pool
+
+
+def _environment(template: Template, slug: str | None) -> Environment | None:
+    """One that everybody who may use the template may use: everybody's, or the same team's."""
+    if not slug:
+        return None
+    found = Environment.objects.filter(slug=strip_nul(slug)).first()
+    if found is None or not (found.team_id is None or found.team_id == template.team_id):
+        raise _refused("environment", Reason(EnvironmentCode.NO_SUCH_ENVIRONMENT))
+    return found
 
 
 def _successor(entry: Template | Flavor, slug: str | None) -> Template | Flavor | None:

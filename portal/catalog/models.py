@@ -134,7 +134,7 @@ class Template(Entry):
     )
     # The software that its workspaces get unless they name another; None is what each node has by itself.
     environment = models.ForeignKey(
-        "environments.Environment", null=True, blank=True, on_delete=models.PROTECT, related_name="templates"
+        "environments.Environment", null=True, blank=True, on_delete=models.SET_NULL, related_name="templates"
     )
     argv = models.JSONField(default=list)
     env = models.JSONField(default=dict, blank=True)

@@ -28,8 +28,14 @@ KNOWN_SHOWN = 20
 
 def _whole(rows: QuerySet[E]) -> QuerySet[E]:
     """With all that a document and an answer read, in a fixed number of queries."""
-    beside = ("team", "successor") if rows.model is Template else ("pool", "successor")
-    return rows.select_related(*beside).prefetch_related("teams")
+    beside = (
+        ("team", "successor", "environment__current") if rows.model is Template else ("pool", "successor")
+    )
+    found = rows.select_related(*beside).prefetch_related("teams")
+    if rows.model is Template:
+        # The environment's version is read for what it is called and brings, not for what it was made of.
+        found = found.defer(*(f"environment__current__{name}" for name in ("source", "lock", "packages")))
+    return found
 
 
 def templates_for(actor: User) -> QuerySet[Template]:

@@ -114,6 +114,12 @@ class TemplateSerializer(EntrySerializer):
     team = serializers.CharField(
         source="team.slug", allow_null=True, default=None, help_text="Whose own it is; null: the site's."
     )
+    environment = serializers.CharField(
+        source="environment.slug",
+        allow_null=True,
+        default=None,
+        help_text="The software that its workspaces get; null: what each node has by itself.",
+    )
     argv = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     env = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
     startup = serializers.SerializerMethodField(help_text="Null for who does not keep it.")
@@ -128,7 +134,7 @@ class TemplateSerializer(EntrySerializer):
             *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
             *("stop_timeout_s", "work_lost", "service_workers", "available", "reason", "next_action"),
             *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
-            *("activity", "enabled", "position", "deprecated", "successor", "updated_at"),
+            *("activity", "enabled", "position", "deprecated", "successor", "updated_at", "environment"),
         ]
         read_only_fields = fields
 
@@ -282,6 +288,12 @@ class TemplateChangeSerializer(EntryChangeSerializer):
     stop_timeout_s = serializers.IntegerField(min_value=0, max_value=300, required=False)
     work_lost = serializers.ChoiceField(WorkLost.choices, required=False)
     successor = serializers.CharField(max_length=81, allow_null=True, required=False)
+    environment = serializers.CharField(
+        max_length=40,
+        allow_null=True,
+        required=False,
+        help_text="Short name of the software environment that its workspaces get.",
+    )
 
 
 class TemplateCreateSerializer(TemplateChangeSerializer):

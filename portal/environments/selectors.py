@@ -115,7 +115,9 @@ def users_of(environment: Environment) -> tuple[list[str], list[str]]:
         .order_by("workspaces__name")
         .values_list("workspaces__name", flat=True)
     )
-    templates = Environment.objects.filter(pk=environment.pk, templates__isnull=False)
+    templates = Environment.objects.filter(
+        pk=environment.pk, templates__isnull=False, templates__deleted_at=None
+    )
     return list(workspaces[:50]), list(templates.values_list("templates__name", flat=True)[:50])
 
 

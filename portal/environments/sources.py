@@ -21,6 +21,8 @@ from provisioning.environments.content import logical_lines
 
 NOTEBOOK_PACKAGES = ("jupyterlab", "marimo")
 """What templates need that start notebooks."""
+NOTEBOOK_PROGRAMS = frozenset({"jupyter-lab", "marimo"})
+"""The programs of these packages: a template that starts one runs in an environment that has it."""
 MAX_SHOWN = 80
 
 

@@ -50,6 +50,7 @@ from portal.quota_requests.serializers import (
 from portal.quota_requests.services import requests as services
 from portal.quota_requests.services import rules
 from portal.quotas.models import Grant, GrantQuerySet
+from portal.workspaces import software
 
 ASKING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_WRITE}
 DECIDING = {"GET": Scope.QUOTAS_READ, "*": Scope.QUOTAS_DECIDE}
@@ -136,6 +137,7 @@ class RequestViewSet(ReadViewSet):
                 name=start.get("name", ""),
                 expected_s=round(hours * 3600) if (hours := start.get("expected_hours")) else None,
                 checkpointed=start["checkpointed"],
+                environment=software.named(request.user, start.get("environment", "")),
                 **wanted,
             )
         else:

@@ -161,6 +161,12 @@ class StartSerializer(StrictSerializer):
             "Without it, what the template and flavor say is taken."
         ),
     )
+    environment = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=40,
+        help_text="Short name of the software environment; without it, the template's.",
+    )
 
 
 class AskSerializer(StrictSerializer):

@@ -22,7 +22,7 @@ from portal.scheduling import (
     queue_status,
     snapshot_cache,
 )
-from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.capacity import PoolNodes, without_environments
 from portal.scheduling.engine import model
 from portal.scheduling.engine.outlook import blocker_of
 from portal.scheduling.engine.placement.types import SoftwareRequirements
@@ -37,6 +37,7 @@ from portal.scheduling.snapshot import (
 from portal.workspaces import home_places
 from portal.workspaces.domain_events import WorkspaceRequested
 from portal.workspaces.home_places import NOWHERE, Homes
+from portal.workspaces.software import with_software
 from provisioning.types import Placement
 
 REQUEST = "request"
@@ -109,12 +110,15 @@ def assess(
     resources: Mapping[str, Any] | None = None,
     priority: int = 0,
     expected_s: int | None = None,
+    environment: str = "",
 ) -> Verdict:
     """What would happen to this request now. Raises nothing: a refusal is a verdict too.
 
     Without a team only the pools are looked at, as an operator does. `resources` is what a workspace
-    keeps of its flavor as it was.
+    keeps of its flavor as it was. `environment` is the digest of the software that it runs in.
     """
+    if environment:
+        resources = with_software(flavor.as_request() if resources is None else resources, environment)
     wanted = Wanted(template, flavor, team, actor, resources, priority, expected_s, _homes(actor, team))
     with snapshot_cache.previews.use() as snapshot:
         return assess_on(snapshot, wanted)
@@ -127,6 +131,7 @@ def assess_many(
     team: Team | None = None,
     actor: User | None = None,
     expected_s: int | None = None,
+    environment: str = "",
 ) -> list[Verdict]:
     """The verdicts of several flavors on one and the same state."""
     with snapshot_cache.previews.use() as snapshot:
@@ -134,7 +139,15 @@ def assess_many(
             decision.foresee(snapshot)
         homes = _homes(actor, team)
         return [
-            assess_on(snapshot, Wanted(template, flavor, team, actor, expected_s=expected_s, homes=homes))
+            assess_on(
+                snapshot,
+                Wanted(
+                    *(template, flavor, team, actor),
+                    resources=with_software(flavor.as_request(), environment),
+                    expected_s=expected_s,
+                    homes=homes,
+                ),
+            )
             for flavor in flavors
         ]
 
@@ -278,7 +291,8 @@ def _impossible(placement_request: PlacementRequest, candidates: Sequence[PoolNo
         return Verdict(Outcome.IMPOSSIBLE, Reason(AdmissionCode.NO_NODE_REPORTED))
     reasons = list(placement_request.refusals)
     for each in placement_request.pools:
-        reasons += each.reasons_at_best(each.adapted(placement_request.request, placement_request.software))
+        request = without_environments(placement_request.request)
+        reasons += each.reasons_at_best(each.adapted(request, placement_request.software))
     return Verdict(Outcome.IMPOSSIBLE, _never(placement_request, tuple(reasons)), reasons=tuple(reasons))
 
 
@@ -306,7 +320,9 @@ def _never(placement_request: PlacementRequest, reasons: blockers.NodeReasons) -
 
 def _no_node_has_program(placement_request: PlacementRequest) -> bool:
     """Whether no node of the pools that could run it has the template's program."""
-    program = placement_request.template.program
+    program = placement_request.software.program
+    if not program:
+        return False
     nodes = [node for each in placement_request.pools for node in each.nodes]
     simulated = any(each.pool.simulated for each in placement_request.pools)
     return bool(nodes) and not simulated and all(program not in node.software.programs for node in nodes)
@@ -315,9 +331,8 @@ def _no_node_has_program(placement_request: PlacementRequest) -> bool:
 def _fits_without_needs(placement_request: PlacementRequest) -> bool:
     """Whether it would fit somewhere if drivers and devices could run the template's software."""
     plain = SoftwareRequirements(placement_request.software.program)
-    return any(
-        each.ever_takes(each.adapted(placement_request.request, plain)) for each in placement_request.pools
-    )
+    request = without_environments(placement_request.request)
+    return any(each.ever_takes(each.adapted(request, plain)) for each in placement_request.pools)
 
 
 def _not_admitted(verdict: Verdict) -> PortalError:

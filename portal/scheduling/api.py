@@ -29,6 +29,7 @@ from portal.scheduling.serializers import PreviewSerializer, VerdictSerializer, 
 from portal.workspaces import policies
 from portal.workspaces.api import team_named
 from portal.workspaces.models import Workspace
+from portal.workspaces.software import chosen, named
 
 
 class QueueEntrySerializer(serializers.Serializer[Any]):
@@ -116,7 +117,7 @@ class AdmissionPreview(ApiView):
         description="The same code as the creation: what it says is what the request gets. Creates nothing.",
         request=PreviewSerializer,
         responses={200: VerdictSerializer},
-        errors=[400, 415],
+        errors=[400, 409, 415],
     )
     def post(self, request: UserRequest) -> Response:
         given = body_of(request, PreviewSerializer)
@@ -126,11 +127,13 @@ class AdmissionPreview(ApiView):
         template = catalog.template_by_slug(request.user, given["template"])
         flavor = catalog.flavor_by_slug(request.user, given["flavor"])
         require_use(team, template, flavor)
+        software = chosen(template, team, named(request.user, given.get("environment", "")))
         found = offers.flavor_offers(
             template,
             team,
             request.user,
             expected_s=round(hours * 3600) if hours else None,
+            environment=software.digest,
             flavors=offers.shortlist(offers.choosable(request.user, team), flavor.slug),
         )
         verdict = next(offer.verdict for offer in found if offer.flavor == flavor)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, PlacementCode, Rule
+from portal.common.reasons.codes import NOT_SUITED, AdmissionCode, EnvironmentCode, PlacementCode, Rule
 from portal.common.reasons.reason import Reason
+from portal.environments.selectors import progress_of_digest
 from portal.scheduling.engine.model import Blocker, Holder, Outcome, Workload
 from portal.scheduling.engine.placement.types import NodeReason
 from portal.scheduling.placement_request import PlacementRequest
@@ -41,13 +42,27 @@ def reason_of(
         "outcome": outcome.value,
     }
     if blocker.rule in OF_NODES:
+        if (waits := environment_on_its_way(placement_request)) is not None:
+            return waits
         params |= first_node(node_reasons(placement_request))
     return Reason(blocker.rule, params)
 
 
 def no_room(placement_request: PlacementRequest) -> Reason:
     """No node takes it now, whatever the limits say."""
+    if (waits := environment_on_its_way(placement_request)) is not None:
+        return waits
     return Reason(Rule.PLACEMENT, first_node(node_reasons(placement_request)))
+
+
+def environment_on_its_way(placement_request: PlacementRequest) -> Reason | None:
+    """That no node has the software yet that it runs in, and how far that is; None where one has it."""
+    digest = placement_request.missing_environment
+    found = progress_of_digest(digest) if digest else None
+    if found is None:
+        return None
+    params = {"environment": found.environment, "state": found.state, "percent": found.percent}
+    return Reason(EnvironmentCode.ON_ITS_WAY, params)
 
 
 def too_large(reasons: NodeReasons) -> Reason:

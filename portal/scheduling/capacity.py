@@ -20,6 +20,7 @@ from portal.common.reasons.codes import MAY_PASS, PlacementCode
 from portal.common.reasons.reason import Reason
 from portal.inventory import resources
 from portal.inventory.counting import Tally
+from portal.inventory.held_environments import NEED
 from portal.inventory.models import AllocatedDevice, Allocation, Device, Node, Pool, PoolState
 from portal.scheduling import request_mix, software_requirements
 from portal.scheduling.engine.placement import filters
@@ -134,7 +135,7 @@ class PoolNodes:
     def adapted(self, request: ResourceRequest, software: SoftwareRequirements) -> ResourceRequest:
         """The request with what this pool's nodes must have for its software: simulated ones have all."""
         if self.pool.simulated:
-            return request
+            return without_environments(request)
         wanted = request.accelerators
         least = software.min_compute_capability
         if least is not None and not wanted.model:
@@ -166,6 +167,12 @@ class PoolNodes:
                 if version >= least
             }
         return found
+
+
+def without_environments(request: ResourceRequest) -> ResourceRequest:
+    """The request as if every node had the software environment that it needs: it is brought to any."""
+    needs = tuple(need for need in request.needs if not need.startswith(NEED))
+    return request if needs == request.needs else replace(request, needs=needs)
 
 
 def _at_best(node: NodeCapacity) -> NodeCapacity:

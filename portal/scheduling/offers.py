@@ -51,15 +51,21 @@ def flavor_offers(
     *,
     expected_s: int | None = None,
     flavors: Sequence[Flavor] | None = None,
+    environment: str = "",
 ) -> list[FlavorOffer]:
     """Flavors with what would happen to each now, for this template and team.
 
     All that may be chosen, or those that are given. `expected_s` is how long it is needed; without it,
-    as long as each flavor says.
+    as long as each flavor says. `environment` is the digest of the software that it runs in.
     """
     flavors = choosable(actor, team) if flavors is None else flavors
     verdicts = admission.assess_many(
-        template=template, flavors=flavors, team=team, actor=actor, expected_s=expected_s
+        template=template,
+        flavors=flavors,
+        team=team,
+        actor=actor,
+        expected_s=expected_s,
+        environment=environment,
     )
     return [FlavorOffer(flavor, verdict) for flavor, verdict in zip(flavors, verdicts, strict=True)]
 

@@ -14,10 +14,11 @@ from uuid import UUID
 from portal.catalog.models import Flavor, Template
 from portal.common.reasons.codes import PlacementCode
 from portal.common.reasons.reason import Reason
+from portal.inventory.held_environments import digests_in, need_of
 from portal.inventory.models import Pool
 from portal.inventory.node_commands import config_of
 from portal.quotas import resources
-from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.capacity import PoolNodes, without_environments
 from portal.scheduling.engine.placement.types import HOME_LABEL, NodeReason, SoftwareRequirements
 from portal.scheduling.software_requirements import requirements_of
 from portal.workspaces.home_places import NOWHERE, Homes, are_apart
@@ -57,8 +58,21 @@ class PlacementRequest:
 
     @property
     def possible(self) -> bool:
-        """Whether any pool could take it if nothing else ran and every node came back."""
-        return any(each.ever_takes(each.adapted(self.request, self.software)) for each in self.pools)
+        """Whether any pool could take it if nothing else ran and each node was back and had its software."""
+        request = without_environments(self.request)
+        return any(each.ever_takes(each.adapted(request, self.software)) for each in self.pools)
+
+    @property
+    def missing_environment(self) -> str:
+        """The digest of the environment that it needs and no node of its pools has, or an empty string."""
+        for digest in digests_in(self.request.needs):
+            need = need_of(digest)
+            nodes = (node for each in self.pools if not each.pool.simulated for node in each.nodes)
+            if not any(each.pool.simulated for each in self.pools) and not any(
+                need in node.provides for node in nodes
+            ):
+                return digest
+        return ""
 
 
 def request_of(data: Mapping[str, Any]) -> ResourceRequest:
@@ -124,7 +138,7 @@ class PlacementRequests:
         if home:
             request = replace(request, labels=(*request.labels, (HOME_LABEL, home)))
         variants = tuple(_variants(request, pools, simulated=flavor.simulated))
-        software = requirements_of(template, request.accelerators)
+        software = requirements_of(template, request.accelerators, request.needs)
         return PlacementRequest(template, request, tuple(pools), variants, software, tuple(refusals))
 
     def _refused(self, pool: Pool, template: Template, request: ResourceRequest) -> str:

@@ -27,6 +27,12 @@ class PreviewSerializer(StrictSerializer):
         max_value=720,
         help_text="As for a new workspace: a short one may start where a long one waits.",
     )
+    environment = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=40,
+        help_text="Short name of the software environment; without it, the template's.",
+    )
 
 
 class NodeReasonSerializer(serializers.Serializer[Any]):

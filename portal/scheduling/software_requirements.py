@@ -5,9 +5,12 @@ Versions are compared as (major, minor). Where nothing is known of a node's driv
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from portal.catalog.models import Template
+from portal.environments.selectors import content_of
+from portal.inventory.held_environments import digests_in
 from portal.scheduling.engine.placement.types import (
     UNKNOWN_VERSION,
     NodeSoftware,
@@ -49,8 +52,18 @@ def _requirements(
     )
 
 
-def requirements_of(template: Template, wanted: AcceleratorRequest) -> SoftwareRequirements:
-    """What a node must have for this template; of driver and device only where accelerators are asked for."""
+def requirements_of(
+    template: Template, wanted: AcceleratorRequest, needs: Iterable[str] = ()
+) -> SoftwareRequirements:
+    """What a node must have for this template; of driver and device only where accelerators are asked for.
+
+    An environment among the `needs` brings its programs along, and may need a newer driver.
+    """
+    program, min_cuda = template.program, template.min_cuda
+    for digest in digests_in(needs):
+        brought = content_of(digest)
+        program = "" if program in brought.programs else program
+        min_cuda = max(min_cuda, brought.cuda, key=lambda version: parse_version(version) or (0, 0))
     if not wanted.count:
-        return _requirements(template.program, "", "", "")
-    return _requirements(template.program, template.min_cuda, template.min_compute_capability, wanted.model)
+        return _requirements(program, "", "", "")
+    return _requirements(program, min_cuda, template.min_compute_capability, wanted.model)

@@ -40,7 +40,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.scopes import Scope
 from portal.events import live, stream
 from portal.events.models import Event
-from portal.workspaces import listing, selectors, services
+from portal.workspaces import listing, selectors, services, software
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import Workspace
 from portal.workspaces.serializers import (
@@ -140,6 +140,7 @@ class WorkspaceViewSet(ListViewSet):
             expected_s=round(hours * 3600) if (hours := given.get("expected_hours")) else None,
             priority=given["priority"],
             checkpointed=given["checkpointed"],
+            environment=software.named(request.user, given.get("environment", "")),
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
         headers = {"Location": reverse("api:workspace-detail", args=[creation.workspace.pk])}

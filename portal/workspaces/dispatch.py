@@ -17,7 +17,7 @@ from portal.catalog.selectors import as_of
 from portal.common.errors import Unavailable
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
-from portal.inventory import node_commands, node_messages
+from portal.inventory import held_environments, node_commands, node_messages
 from portal.inventory.models import Allocation, Node, Pool
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
@@ -70,6 +70,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
             heartbeat_s=settings.HEARTBEAT_S,
         ),
         app_token=app_token(workspace.pk, workspace.generation),
+        environment=next(iter(held_environments.digests_in(workspace.request.needs)), ""),
     )
 
 

@@ -29,9 +29,10 @@ _RELATED: dict[str, tuple[str, ...]] = {
     "queue_entry": ("outcome", "position", "eta_at", "eta_basis", "reason", "blocker"),
     "status": ("reason", "activity", "heartbeat_at"),
     "preemption": ("preempt_at", "cause"),
+    "environment_version": ("number", "environment__slug"),
 }
 # For a workspace that has none, all its columns are null; these never are where there is one.
-_OPTIONAL = {"pool": "slug", "preemption": "cause"}
+_OPTIONAL = {"pool": "slug", "preemption": "cause", "environment_version": "number"}
 
 COLUMNS = (*_OWN, *(f"{name}__{column}" for name, columns in _RELATED.items() for column in columns))
 
@@ -59,6 +60,9 @@ def _listed(row: dict[str, Any], held: dict[Any, list[SimpleNamespace]]) -> List
             part = None  # type: ignore[assignment]
         setattr(found, name, part)
     found.flavor.simulated = bool(found.flavor.pool__simulated)
+    if found.environment_version is not None:
+        slug = found.environment_version.environment__slug
+        found.environment_version.environment = SimpleNamespace(slug=slug)
     return found
 
 

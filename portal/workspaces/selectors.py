@@ -17,6 +17,7 @@ from portal.accounts.selectors import chargeable_teams
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.environments.selectors import LONG
 from portal.events.kinds import AuditKind
 from portal.events.models import Event
 from portal.workspaces.lifecycle import LIVE, State
@@ -29,7 +30,8 @@ def workspaces_for(actor: User) -> WorkspaceQuerySet:
     return (
         visible_to(actor, Workspace.objects.all())
         .select_related("owner", "team", "template", "flavor", "flavor__pool", "pool")
-        .select_related("queue_entry", "status", "preemption")
+        .select_related("queue_entry", "status", "preemption", "environment_version__environment")
+        .defer(*(f"environment_version__{name}" for name in LONG))
         .order_by("-created_at", "-id")
     )
 

@@ -74,6 +74,12 @@ class WorkspaceCreateSerializer(StrictSerializer):
             "Without it, what the template and flavor say is taken."
         ),
     )
+    environment = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=40,
+        help_text="Short name of the software environment; without it, the template's.",
+    )
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
@@ -148,6 +154,14 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     expected_hours = serializers.SerializerMethodField(help_text="How long it is expected to run.")
     activity = serializers.DictField(source="status.activity", help_text="What its agent saw last.")
     heartbeat_at = serializers.DateTimeField(source="status.heartbeat_at", allow_null=True)
+    environment = serializers.CharField(
+        allow_null=True,
+        default=None,
+        help_text="Short name of its software environment; null for what its node has by itself.",
+    )
+    environment_version = serializers.IntegerField(
+        allow_null=True, default=None, help_text="The number of that environment's version."
+    )
 
     class Meta:
         model = Workspace
@@ -157,12 +171,13 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "leaving", "priority", "preemptible", "expected_hours"),
-            *("checkpointed", "loses_work"),
+            *("checkpointed", "loses_work", "environment", "environment_version"),
         ]
         read_only_fields = fields
 
     def to_representation(self, workspace: Workspace) -> dict[str, Any]:
         """All fields, in the order of `fields`."""
+        version = workspace.environment_version
         return {
             "id": str(workspace.pk),
             "name": workspace.name,
@@ -199,6 +214,8 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "expected_hours": self.get_expected_hours(workspace),
             "checkpointed": workspace.checkpointed,
             "loses_work": workspace.loses_work,
+            "environment": version.environment.slug if version is not None else None,
+            "environment_version": version.number if version is not None else None,
         }
 
     def get_url(self, workspace: Workspace) -> str:

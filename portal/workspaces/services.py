@@ -25,9 +25,10 @@ from portal.common.domain_events import emit
 from portal.common.errors import InvalidInput, StateConflict, TooMany
 from portal.common.reasons.codes import AccountCode, CatalogCode, WorkspaceCode
 from portal.common.reasons.reason import Reason
+from portal.environments.models import Environment
 from portal.events import services as events
 from portal.events.kinds import AuditKind
-from portal.workspaces import dispatch, policies, reconcile
+from portal.workspaces import dispatch, policies, reconcile, software
 from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import (
     DELETABLE,
@@ -71,13 +72,16 @@ def create(
     expected_s: int | None = None,
     priority: int = 0,
     checkpointed: bool | None = None,
+    environment: Environment | None = None,
 ) -> Workspace:
     """Ask for a workspace and start it where there is room, else queue it.
 
     `expected_s` says how long it will be needed (estimates rest on it), else the flavor's is taken.
     `checkpointed` says that its work goes on where it was if it has to make room (False: that it begins
     anew); without it the template and flavor decide. Only the team's owners and operators give a `priority`
-    above 0. Raises `InvalidInput` (name, time, priority), `NotAllowed` (team, priority), `NeedsApproval`,
+    above 0. `environment` is the software that it runs in; without it, its template's.
+
+    Raises `InvalidInput` (name, time, priority), `NotAllowed` (team, priority), `NeedsApproval`,
     `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the idempotency key came
     with another request).
     """
@@ -91,6 +95,7 @@ def create(
         expected_s=expected_s,
         priority=priority,
         checkpointed=checkpointed,
+        environment=environment,
     ).workspace
 
 
@@ -105,6 +110,7 @@ def create_once(
     expected_s: int | None = None,
     priority: int = 0,
     checkpointed: bool | None = None,
+    environment: Environment | None = None,
     unapproved: bool = False,
 ) -> Creation:
     """Like `create`, and says whether the idempotency key had been used for this request before.
@@ -119,7 +125,9 @@ def create_once(
     # The name as it was asked for: one that we choose would differ when the request is repeated.
     parts = [team.slug, template.slug, flavor.slug, wished, str(expected_s or ""), str(priority)]
     # Only where it was said, so that keys which were used before it could be said stay good.
-    digest = _digest(*parts, *([] if checkpointed is None else [str(checkpointed)]))
+    said = [] if checkpointed is None else [str(checkpointed)]
+    digest = _digest(*parts, *said, *([] if environment is None else [f"environment:{environment.slug}"]))
+    runs_in = software.chosen(template, team, environment)
     for tries_left in reversed(range(FREE_NAME_TRIES)):
         name = wished or free_name(actor=actor, team=team, template=template)
         try:
@@ -137,6 +145,7 @@ def create_once(
                     flavor=flavor,
                     priority=priority,
                     checkpointed=checkpointed,
+                    environment_version=runs_in.version,
                 )
                 _count_start(actor)
                 workspace = _create(row, expected_s or flavor.expected_s, unapproved=unapproved)
@@ -168,6 +177,7 @@ def create_waiting(
     name: str = "",
     expected_s: int | None = None,
     checkpointed: bool | None = None,
+    environment: Environment | None = None,
 ) -> Workspace:
     """Like `create`, but what needs approval waits for it: the caller asks for it at the same time."""
     return create_once(
@@ -178,6 +188,7 @@ def create_waiting(
         name=name,
         expected_s=expected_s,
         checkpointed=checkpointed,
+        environment=environment,
         unapproved=True,
     ).workspace
 
@@ -210,7 +221,8 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
     now = timezone.now()
     actor = workspace.owner
     template, flavor = workspace.template, workspace.flavor
-    workspace.resources = flavor.as_request()
+    version = workspace.environment_version
+    workspace.resources = software.with_software(flavor.as_request(), version.digest if version else "")
     workspace.preemptible = flavor.preemptible
     said = workspace.checkpointed
     workspace.loses_work = template.loses_work_on(flavor) if said is None else not said
@@ -230,9 +242,14 @@ def _create(workspace: Workspace, expected_s: int, *, unapproved: bool) -> Works
         kind=AuditKind.WORKSPACE_REQUESTED,
         workspace=workspace,
         message=f"asked for {template.name} on {flavor.name}",
-        data={"template": template.slug, "flavor": flavor.slug},
+        data={"template": template.slug, "flavor": flavor.slug, **_software_data(workspace)},
     )
     return workspace
+
+
+def _software_data(workspace: Workspace) -> dict[str, Any]:
+    version = workspace.environment_version
+    return {} if version is None else {"environment": version.environment.slug, "version": version.number}
 
 
 def _digest(*parts: str) -> str:

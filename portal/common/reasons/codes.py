@@ -36,6 +36,7 @@ class PlacementCode(StrEnum):
     LABEL_MISSING = "label_missing"
     HOME_ELSEWHERE = "home_elsewhere"
     FEATURE_MISSING = "feature_missing"
+    ENVIRONMENT_MISSING = "node_lacks_environment"
     CUDA_TOO_OLD = "cuda_too_old"
     COMPUTE_CAPABILITY_TOO_LOW = "compute_capability_too_low"
     NODE_LACKS_PROGRAM = "node_lacks_program"

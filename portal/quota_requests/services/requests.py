@@ -26,6 +26,7 @@ from portal.common.formatting import format_amount, format_resource_amount
 from portal.common.reasons.codes import RequestCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
+from portal.environments.models import Environment
 from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
@@ -122,11 +123,12 @@ def ask_to_start(
     name: str = "",
     expected_s: int | None = None,
     checkpointed: bool | None = None,
+    environment: Environment | None = None,
     **wanted: Any,
 ) -> QuotaRequest:
     """Like `ask` (which takes `wanted`), with a workspace that starts by itself when it is approved.
 
-    `expected_s` and `checkpointed` are those of `workspaces.services.create`.
+    `expected_s`, `checkpointed` and `environment` are those of `workspaces.services.create`.
 
     Raises what `ask` and creating a workspace raise, and `StateConflict` where nothing has to be approved.
     """
@@ -138,6 +140,7 @@ def ask_to_start(
         name=name,
         expected_s=expected_s,
         checkpointed=checkpointed,
+        environment=environment,
     )
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:
         raise StateConflict(

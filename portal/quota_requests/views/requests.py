@@ -32,6 +32,7 @@ from portal.quota_requests.models import QuotaRequest, RequestKind
 from portal.quota_requests.services import requests as services
 from portal.quotas import resources
 from portal.workspaces import services as workspaces
+from portal.workspaces import software
 
 ROWS_PER_PAGE = 20
 
@@ -45,7 +46,7 @@ def ask(request: SignedInRequest) -> HttpResponse:
     """Ask for more. Filled in by the place that refused: team, kind, resource, amount (base units).
 
     With template, flavor and name a workspace is made too, which starts by itself when approved; with it come
-    the hours that it is needed and whether its work is checkpointed, as typed for a new workspace.
+    the hours that it is needed, whether its work is checkpointed and its software, as for a new workspace.
     """
     data = request.POST if request.method == "POST" else request.GET
     teams = list(accounts.chargeable_teams(request.user))
@@ -100,6 +101,7 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
             "expected_s": _expected_s(data),
             # A box that was not ticked says nothing: then the template and flavor decide.
             "checkpointed": True if "checkpointed" in data else None,
+            "environment": software.named(actor, strip_nul(data.get("environment", ""))),
         }, ""
     except PortalError as error:
         return None, error.message

@@ -117,6 +117,7 @@ TEXTS: dict[StrEnum, Text] = {
         _("is not where your home folder is"), _("Choose a size that %(node)s has, or wait until it is free.")
     ),
     PlacementCode.FEATURE_MISSING: Text(_("lacks %(name)s")),
+    PlacementCode.ENVIRONMENT_MISSING: Text(_("does not have its software environment yet")),
     PlacementCode.CUDA_TOO_OLD: Text(_("lacks CUDA %(version)s or newer"), prepare=_version),
     PlacementCode.COMPUTE_CAPABILITY_TOO_LOW: Text(
         _("lacks compute capability %(version)s or newer%(on_model)s"), prepare=_version

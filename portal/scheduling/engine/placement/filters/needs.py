@@ -8,6 +8,9 @@ from portal.scheduling.engine.placement.arrays import Bools, Ints, NodeArrays
 from portal.scheduling.engine.placement.types import NodeCapacity, software_of
 from provisioning.types import ResourceRequest
 
+ENVIRONMENT = "environment:"
+"""How the need of a software environment begins: a node may get it yet."""
+
 
 def applies(request: ResourceRequest) -> bool:
     return bool(request.needs or software_of(request))
@@ -27,6 +30,8 @@ def reason(node: NodeCapacity, request: ResourceRequest) -> Reason | None:
             {"version": list(needed.min_compute_capability), "model": next(iter(needed.models), "")},
         )
     missing = sorted(set(request.needs) - set(node.provides))
+    if missing and missing[0].startswith(ENVIRONMENT):
+        return Reason(PlacementCode.ENVIRONMENT_MISSING)
     if missing:
         return Reason(PlacementCode.FEATURE_MISSING, {"name": missing[0]})
     if needed.program and needed.program not in node.software.programs:

@@ -1,0 +1,121 @@
+"""Which software environment a workspace runs in: the one that was named, its template's, or the node's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from portal.accounts.models import Team, User
+from portal.catalog.models import Template
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, PortalError, StateConflict
+from portal.common.reasons.codes import CatalogCode, EnvironmentCode
+from portal.common.reasons.reason import Reason
+from portal.environments import policies, selectors
+from portal.environments.models import Environment, EnvironmentVersion, Kind
+from portal.environments.sources import NOTEBOOK_PROGRAMS
+from portal.inventory.held_environments import need_of
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """The environment of a workspace and its version; both None for what each node has by itself."""
+
+    environment: Environment | None = None
+    version: EnvironmentVersion | None = None
+
+    @property
+    def digest(self) -> str:
+        return self.version.digest if self.version is not None else ""
+
+
+ON_THE_NODE = Software()
+
+
+def default_of(template: Template, team: Team | None) -> Software:
+    """What one gets that names none: its template's where that can be had now, else the node's own."""
+    environment = template.environment
+    if environment is None or refusal_of(template, team, environment) is not None:
+        return ON_THE_NODE
+    return _of(environment)
+
+
+def chosen(template: Template, team: Team | None, environment: Environment | None) -> Software:
+    """What a workspace gets that names this one, or none. Raises `PortalError` where it cannot be had."""
+    if environment is None:
+        return default_of(template, team)
+    reason = refusal_of(template, team, environment)
+    if reason is not None:
+        raise _refusals[reason.code](reason, code=reason.code.value, errors={"environment": [reason]})
+    return _of(environment)
+
+
+def refusal_of(template: Template, team: Team | None, environment: Environment) -> Reason | None:
+    """Why a workspace of the template and team cannot have it now, or None."""
+    name = environment.name
+    if not policies.may_use(environment, team):
+        where = {"environment": name, "team": team.name if team is not None else ""}
+        return Reason(EnvironmentCode.NOT_FOR_TEAM, where)
+    if not environment.enabled:
+        return Reason(EnvironmentCode.SWITCHED_OFF, {"environment": name})
+    if environment.kind == Kind.NODE:
+        return None
+    version = environment.current
+    if version is None:
+        found = selectors.progress_of(environment, selectors.newest_version(environment))
+        waits = {"environment": name, "state": found.state, "percent": found.percent}
+        return Reason(EnvironmentCode.NOT_READY, waits)
+    if lacks_program(template, version):
+        lacking = {"environment": name, "program": template.program, "template": template.name}
+        return Reason(EnvironmentCode.LACKS_PROGRAM, lacking)
+    return None
+
+
+def lacks_program(template: Template, version: EnvironmentVersion) -> bool:
+    """Whether the template's program would have to come with it and does not.
+
+    Another one, such as an editor, is the node's: it finds the environment's Python by its path.
+    """
+    if template.program in version.programs:
+        return False
+    command = template.argv[0] if template.argv else ""
+    return template.program in NOTEBOOK_PROGRAMS or command in version.programs
+
+
+def deprecation_of(environment: Environment) -> Reason | None:
+    """That another one shall be chosen, and which; None where it is not deprecated."""
+    if not environment.deprecated:
+        return None
+    if environment.successor is not None:
+        after = {"name": environment.name, "successor": environment.successor.name}
+        return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, after)
+    return Reason(CatalogCode.ENTRY_DEPRECATED, {"name": environment.name})
+
+
+def named(actor: User, slug: str) -> Environment | None:
+    """The environment of that short name, None for an empty one. Raises `InvalidInput`."""
+    if not slug:
+        return None
+    try:
+        return selectors.environment_by_slug(actor, slug)
+    except NotFound as error:
+        raise InvalidInput(error.reason, errors={"environment": [error.reason]}) from error
+
+
+def with_software(resources: Mapping[str, Any], digest: str) -> dict[str, Any]:
+    """A request in its JSON form that needs the environment of this digest on its node, if there is one."""
+    if not digest:
+        return dict(resources)
+    return {**resources, "needs": [*resources.get("needs", ()), need_of(digest)]}
+
+
+def _of(environment: Environment) -> Software:
+    return Software(environment, environment.current)
+
+
+_refusals: dict[Any, type[PortalError]] = {
+    EnvironmentCode.NOT_FOR_TEAM: NotAllowed,
+    EnvironmentCode.SWITCHED_OFF: InvalidInput,
+    EnvironmentCode.NOT_READY: StateConflict,
+    EnvironmentCode.LACKS_PROGRAM: InvalidInput,
+}

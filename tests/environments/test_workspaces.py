@@ -1,0 +1,230 @@
+"""Workspaces in an environment: chosen, refused, placed where it is, waiting for it, started with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from portal.accounts.models import Role
+from portal.catalog.models import Flavor, Template
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput, NotAllowed, StateConflict
+from portal.common.reasons.codes import EnvironmentCode, PlacementCode
+from portal.common.reasons.reason import Reason
+from portal.common.reasons.wording import message_of, reason_of
+from portal.environments import services as environments
+from portal.environments import upkeep
+from portal.environments.models import Environment
+from portal.inventory import services as inventory
+from portal.inventory.models import Node
+from portal.scheduling import admission, capacity
+from portal.scheduling.admission import Outcome
+from portal.workspaces import services, software
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import Workspace
+from provisioning.types import HeldEnvironment
+from tests.environments.helpers import LOCK, built, commands, environment, failed, only, progress, ready
+from tests.environments.test_builds import DIGEST, second_node
+from tests.factories import MembershipFactory, TeamFactory, inventory_of, node_info
+
+pytestmark = pytest.mark.django_db
+
+
+def jupyter() -> Template:
+    return Template.objects.select_related("environment__current").get(slug="jupyterlab")
+
+
+def small() -> Flavor:
+    return Flavor.objects.get(slug="cpu-small")
+
+
+def create(actor, team, wanted=None, template=None, **fields) -> Workspace:
+    return services.create(
+        actor=actor,
+        team=team,
+        template=template or jupyter(),
+        flavor=small(),
+        environment=wanted,
+        **fields,
+    )
+
+
+def only_start(sent):
+    (message,) = sent.take("node.execute")
+    return message.command
+
+
+def test_a_workspace_starts_with_the_environment_that_was_chosen(team, bob, local_pool, sent):
+    made = ready(sent)
+    workspace = create(bob, team, made)
+    assert workspace.environment_version == made.current
+    assert workspace.resources["needs"] == [f"environment:{DIGEST}"]
+    assert only_start(sent).spec.environment == DIGEST
+
+
+def test_without_one_it_has_what_the_node_has(team, bob, local_pool, sent):
+    workspace = create(bob, team)
+    assert (workspace.environment_version, "needs" in workspace.resources) == (None, False)
+    assert only_start(sent).spec.environment == ""
+
+
+def test_a_templates_environment_is_the_default_once_it_is_ready(team, bob, local_pool, sent):
+    made = environment()
+    Template.objects.filter(slug="jupyterlab").update(environment=made)
+    assert create(bob, team).environment_version is None
+    built(next(each for each in commands(sent) if each.build))
+    workspace = create(bob, team)
+    assert workspace.environment_version.environment == made
+    minimal = Environment.objects.create(
+        slug="minimal", name="Minimal", kind="node", updated_at=made.updated_at
+    )
+    assert create(bob, team, minimal).environment_version is None
+
+
+def test_it_keeps_its_version_when_another_becomes_current(team, bob, local_pool, sent):
+    made = ready(sent)
+    workspace = create(bob, team, made)
+    environments.rebuild(actor=SYSTEM, environment=made)
+    assert built(only(sent), lock=LOCK.replace("2.1.0", "2.2.0"))
+    workspace.refresh_from_db()
+    assert workspace.environment_version.number == 1
+    assert f"environment:{DIGEST}" in workspace.request.needs
+
+
+def test_what_cannot_be_had_is_refused_and_says_why(team, bob, local_pool, sent):
+    made = environment(name="Data science")
+    command = only(sent)
+    progress(command, "downloading", done=6, total=10)
+    with pytest.raises(StateConflict) as waits:
+        create(bob, team, made)
+    assert waits.value.code == "environment_not_ready"
+    assert waits.value.message == "“Data science” is being built: 40 %."
+    failed(command, "resolution_failed")
+    with pytest.raises(StateConflict) as refused:
+        create(bob, team, made)
+    assert refused.value.message == "“Data science” could not be built."
+    environments.change(actor=SYSTEM, environment=made, enabled=False)
+    made.refresh_from_db()
+    with pytest.raises(InvalidInput) as off:
+        create(bob, team, made)
+    assert off.value.reason.code is EnvironmentCode.SWITCHED_OFF
+    assert not Workspace.objects.exists()
+
+
+def test_another_teams_is_neither_seen_nor_used(team, alice, bob, charlie, local_pool, sent):
+    made = ready(sent, team=team, actor=alice)
+    other = TeamFactory(slug="audio")
+    MembershipFactory(team=other, user=charlie, role=Role.OWNER)
+    with pytest.raises(InvalidInput):
+        software.named(charlie, made.slug)
+    MembershipFactory(team=other, user=bob)
+    with pytest.raises(NotAllowed) as refused:
+        create(bob, other, made)
+    assert refused.value.reason.code is EnvironmentCode.NOT_FOR_TEAM
+    assert create(bob, team, made).environment_version == made.current
+
+
+def test_a_template_whose_program_it_lacks_is_refused_but_an_editor_is_the_nodes(team, bob, local_pool, sent):
+    made = environment()
+    built(only(sent), programs=("python3",))
+    made.refresh_from_db()
+    with pytest.raises(InvalidInput) as refused:
+        create(bob, team, made)
+    assert "has no jupyter-lab" in refused.value.message
+    editor = Template.objects.get(slug="vscode")
+    assert create(bob, team, made, template=editor).environment_version == made.current
+
+
+def test_an_environment_brings_the_program_that_the_node_lacks(team, bob, catalog, sent):
+    from tests.factories import local_pool_with
+
+    held = HeldEnvironment(DIGEST, 300, ("jupyter-lab",))
+    local_pool_with(node_info(programs=("bash",)))
+    made = ready(sent)
+    assert held.digest == made.current.digest
+    assert admission.assess(template=jupyter(), flavor=small()).outcome is Outcome.IMPOSSIBLE
+    said = admission.assess(template=jupyter(), flavor=small(), environment=DIGEST)
+    assert said.outcome is Outcome.FITS_NOW
+    assert create(bob, team, made).state == State.PROVISIONING
+
+
+def test_it_goes_to_the_node_that_has_it(team, bob, local_pool, sent):
+    made = ready(sent)
+    second_node(local_pool)
+    Node.objects.filter(name="node-1").update(cordoned=True)
+    workspace = create(bob, team, made)
+    assert workspace.state == State.PENDING
+    others = capacity.load()[local_pool.pk]
+    reasons = dict(others.reasons(workspace.request))
+    assert reasons["node-2"].code is PlacementCode.ENVIRONMENT_MISSING
+
+
+def test_one_that_is_on_no_node_waits_and_starts_by_itself_when_it_is_there(
+    team, bob, local_pool, sent, run_node
+):
+    from portal.scheduling import cycle
+
+    made = ready(sent, name="Data science")
+    # The node has lost it.
+    inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
+    upkeep.sweep()
+    command = only(sent)
+    progress(command, "downloading", done=6, total=10)
+    said = admission.assess(
+        template=jupyter(), flavor=small(), team=team, actor=bob, environment=made.current.digest
+    )
+    assert said.outcome is Outcome.QUEUED
+    assert said.message == "“Data science” is being built: 40 %."
+    workspace = create(bob, team, made)
+    assert (workspace.state, workspace.pool) == (State.PENDING, None)
+    assert message_of(reason_of(workspace.queue_entry.reason)) == said.message
+    assert built(command)
+    cycle.run()
+    workspace.refresh_from_db()
+    assert workspace.state == State.PROVISIONING
+    assert only_start(sent).spec.environment == DIGEST
+
+
+def test_one_that_is_on_its_way_keeps_nobody_else_from_starting(team, bob, local_pool, sent):
+    made = ready(sent)
+    inventory.apply_inventory(pool=local_pool, inventory=inventory_of(node_info()))
+    assert create(bob, team, made).state == State.PENDING
+    assert create(bob, team).state == State.PROVISIONING
+
+
+def test_simulated_pools_take_any(team, bob, pool, local_pool, sent):
+    made = ready(sent)
+    flavor = Flavor.objects.get(slug="sim-cpu")
+    workspace = services.create(actor=bob, team=team, template=jupyter(), flavor=flavor, environment=made)
+    assert workspace.state == State.PROVISIONING
+
+
+def test_the_cuda_of_an_environment_counts_as_a_templates_does(team, bob, catalog, sent):
+    from tests.factories import local_pool_with
+
+    local_pool_with(node_info(gpus=1, driver_version="550.54", cuda_version="12.4"))
+    flavor = Flavor.objects.get(accelerator_count=1)
+    newer = environment(name="Torch")
+    built(only(sent), cuda="13.0", lock=LOCK.replace("numpy", "torch"))
+    newer.refresh_from_db()
+    said = admission.assess(template=jupyter(), flavor=flavor, environment=newer.current.digest)
+    assert said.outcome is Outcome.IMPOSSIBLE
+    assert "13.0" in said.message
+    without = admission.assess(template=jupyter(), flavor=small(), environment=newer.current.digest)
+    assert without.outcome is Outcome.FITS_NOW
+
+
+def test_a_repeated_request_with_another_environment_is_another_request(team, bob, local_pool, sent):
+    made = ready(sent)
+    first = create(bob, team, made, idempotency_key="k")
+    assert create(bob, team, made, idempotency_key="k") == first
+    with pytest.raises(StateConflict):
+        create(bob, team, idempotency_key="k")
+
+
+def test_a_deprecated_one_names_its_successor(local_pool, sent):
+    old, new = environment(name="Old"), environment(name="New", source="pandas")
+    old = environments.change(actor=SYSTEM, environment=old, deprecated=True, successor=new.slug)
+    reason = software.deprecation_of(old)
+    assert isinstance(reason, Reason)
+    assert "New" in reason.params["successor"]
+    assert software.deprecation_of(new) is None
