@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.broker import Broker
 
 _scratch: Path | None = None
+# Nothing is built behind a test, by whichever program it starts.
+os.environ["BERTH_SKIP_DATA_SCIENCE"] = "1"
 NO_REDIS = "redis://127.0.0.1:1/0"
 
 

@@ -99,6 +99,8 @@ class Berth:
             "BERTH_REQUESTS_PER_MINUTE_PER_ADDRESS": "0",
             "BERTH_STARTS_PER_MINUTE": "0",
             "BERTH_STARTS_PER_HOUR": "0",
+            # Nothing is built behind a test.
+            "BERTH_SKIP_DATA_SCIENCE": "1",
             **({"BERTH_NOTEBOOK_ENV": str(environment)} if environment else {"BERTH_SKIP_NOTEBOOK": "1"}),
             **variables,
         }

@@ -197,6 +197,7 @@ class Berth(Contestant):
             "BERTH_HOME": str(self.folder / "var"),
             "BERTH_PORT": str(self.port),
             "BERTH_NOTEBOOK_ENV": str(self.notebook_env),
+            "BERTH_SKIP_DATA_SCIENCE": "1",
             "BERTH_ADMIN_PASSWORD": secrets.token_urlsafe(16),
             "BERTH_SPARES": str(self.spares),
             # More than people and their programs ask.

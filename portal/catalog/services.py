@@ -10,6 +10,7 @@ from django.db import transaction
 
 from portal.catalog.initial_catalog import FLAVORS, TEMPLATES
 from portal.catalog.models import Flavor, Template
+from portal.environments.models import Environment
 from portal.inventory.domain_events import InventoryApplied
 from portal.inventory.models import Pool
 from provisioning.types import DeviceKind
@@ -25,6 +26,15 @@ def ensure_starting_catalog() -> None:
             Template.objects.create(**template)
     for flavor in FLAVORS:
         _ensure(**flavor)
+
+
+def prefer_environment(*, template: str, environment: str) -> None:
+    """Have a template's workspaces get an environment by default, where it has none yet."""
+    found = Environment.objects.filter(slug=environment, team=None).first()
+    entry = Template.objects.filter(slug=template, environment=None).first()
+    if found is not None and entry is not None:
+        entry.environment = found
+        entry.save(update_fields=["environment"])
 
 
 def offer_accelerators(event: InventoryApplied) -> None:

@@ -14,8 +14,10 @@ from django.db import transaction
 
 from portal.accounts import services
 from portal.accounts.models import Team, User
-from portal.catalog.services import ensure_starting_catalog
+from portal.catalog.services import ensure_starting_catalog, prefer_environment
 from portal.common.actors import SYSTEM
+from portal.environments import curated
+from portal.environments.curated import DATA_SCIENCE
 from portal.inventory import services as inventory
 from portal.inventory.models import Pool
 
@@ -34,6 +36,9 @@ class Command(BaseCommand):
             if not Team.objects.filter(slug=TEAM).exists():
                 services.create_team(actor=SYSTEM, slug=TEAM, name="Default", owner=admin)
             ensure_starting_catalog()
+            if DATA_SCIENCE in curated.ensure():
+                # Once, when it is made: an operator's choice stays.
+                prefer_environment(template="jupyterlab", environment=DATA_SCIENCE)
             if not Pool.objects.filter(driver="local").exists():
                 inventory.create_pool(
                     actor=SYSTEM,

@@ -1,0 +1,98 @@
+"""What comes with the portal: made once, built behind everything else, quiet where it cannot be built."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+
+from portal.catalog.models import Template
+from portal.common.actors import SYSTEM
+from portal.environments import curated, services, upkeep
+from portal.environments.models import Environment, EnvironmentBuild, EnvironmentVersion, VersionState
+from portal.events.models import Notification
+from portal.workspaces.software import ON_THE_NODE, default_of
+from tests.environments.helpers import built, commands, environment, failed, only
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def whole(settings):
+    settings.BERTH_SKIP_DATA_SCIENCE = False
+
+
+def data_science() -> Environment:
+    return Environment.objects.get(slug=curated.DATA_SCIENCE)
+
+
+def jupyter() -> Template:
+    return Template.objects.select_related("environment__current").get(slug="jupyterlab")
+
+
+def test_they_are_made_once_and_what_was_changed_stays(whole, db):
+    assert curated.ensure() == ["minimal", "data-science", "pytorch", "jax"]
+    services.change(actor=SYSTEM, environment=data_science(), name="Ours", enabled=False)
+    assert curated.ensure() == []
+    assert (data_science().name, data_science().enabled, data_science().curated) == ("Ours", False, True)
+
+
+def test_only_data_science_is_built_by_itself(whole, local_pool, sent):
+    curated.ensure()
+    states = dict(EnvironmentVersion.objects.values_list("environment__slug", "state"))
+    assert states == {"data-science": "building", "pytorch": "new", "jax": "new"}
+    upkeep.sweep()
+    command = only(sent)
+    assert {"numpy", "jupyterlab", "marimo"} < set(command.source.split())
+    assert command.source.count("jupyterlab\n") == 1
+
+
+def test_it_waits_behind_what_people_ask_for(whole, local_pool, sent, alice, team):
+    environment(name="Goes on")
+    first = only(sent)
+    curated.ensure()
+    services.create(actor=alice, team=team, name="Mine", source_kind="packages", source="duckdb")
+    built(first)
+    assert only(sent).source.startswith("duckdb")
+    assert EnvironmentBuild.objects.get(version__environment=data_science()).priority < 0
+
+
+def test_left_out_where_that_is_said(settings, db):
+    settings.BERTH_SKIP_DATA_SCIENCE = True
+    assert curated.ensure() == ["minimal", "pytorch", "jax"]
+    assert not EnvironmentVersion.objects.filter(state=VersionState.BUILDING).exists()
+
+
+def test_a_first_start_makes_it_the_default_of_jupyterlab_and_a_later_one_leaves_it(
+    whole, db, sent, monkeypatch
+):
+    monkeypatch.setenv("BERTH_ADMIN_PASSWORD", "a-long-enough-password")
+    call_command("bootstrap")
+    assert jupyter().environment == data_science()
+    Template.objects.update(environment=None)
+    call_command("bootstrap")
+    assert jupyter().environment is None
+
+
+def test_minimal_until_it_is_ready(whole, local_pool, sent, team):
+    curated.ensure()
+    Template.objects.filter(slug="jupyterlab").update(environment=data_science())
+    assert default_of(jupyter(), team) == ON_THE_NODE
+    upkeep.sweep()
+    built(only(sent))
+    assert default_of(jupyter(), team).environment == data_science()
+
+
+def test_without_a_network_users_hear_nothing_and_operators_what_to_do(
+    whole, local_pool, sent, olga, bob, clock
+):
+    curated.ensure()
+    upkeep.sweep()
+    for wait_s in (61, 121):
+        failed(only(sent), "index_unreachable")
+        clock.shift(wait_s)
+        upkeep.sweep()
+    assert len(commands(sent)) == 1
+    told = Notification.objects.get()
+    assert told.user == olga
+    assert told.repeats >= 1
+    assert "does not reach the package index" in told.body
