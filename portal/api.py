@@ -9,6 +9,7 @@ from portal.accounts import api as accounts
 from portal.accounts import token_api as tokens
 from portal.accounts import user_api as users
 from portal.catalog import api as catalog
+from portal.catalog_pages import preview_api as catalog_previews
 from portal.channels import api as channels
 from portal.common.api import routes, unknown_endpoint
 from portal.environments import api as environments
@@ -52,6 +53,7 @@ v1 = [
     *workspaces.urlpatterns,
     *catalog.urlpatterns,
     *environments.urlpatterns,
+    *catalog_previews.urlpatterns,
     *accounts.urlpatterns,
     *tokens.urlpatterns,
     *users.urlpatterns,

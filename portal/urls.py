@@ -30,6 +30,7 @@ urlpatterns = [
     path("", include("portal.reports.urls")),
     path("", include("portal.reservations.urls")),
     path("", include("portal.scheduling.urls")),
+    path("", include("portal.catalog_pages.urls")),
     path("", include("portal.channels.urls")),
     path("", include("portal.webhooks.urls")),
     path("", include("portal.service_accounts.urls")),

@@ -52,6 +52,12 @@ def document_of(entry: Template | Flavor) -> Document:
     return found
 
 
+def document_of_new(entry: Template | Flavor) -> Document:
+    """The document of an entry that has no row yet: what its columns begin with, for everybody."""
+    found: Document = {name: getattr(entry, name) for name in fields_of(type(entry))}
+    return {"slug": entry.slug, **found, "teams": None, "successor": None}
+
+
 def fill(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | None:
     """Write the fields of a document, or of a part of one, into an entry that is not saved yet.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -72,14 +71,3 @@ def with_predecessors(rows: Sequence[Revision]) -> list[tuple[Revision, list[Dif
         earlier = by_number.get(row.number - 1)
         found.append((row, differences(earlier.data, row.data) if earlier else []))
     return found
-
-
-def as_text(value: Any) -> str:
-    """A value of a document as a line for people: lists and maps as JSON, nothing as a dash."""
-    match value:
-        case None | "" | []:
-            return "–"
-        case str():
-            return value
-        case _:
-            return json.dumps(value, ensure_ascii=False)

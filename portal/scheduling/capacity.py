@@ -108,6 +108,11 @@ class PoolNodes:
             return True
         return self.pool.repartitions and reason.code in BY_LAYOUT and "repartition" in reason.params
 
+    def fitting(self, request: ResourceRequest) -> tuple[int, int]:
+        """On how many nodes a part of the request fits now, and would if nothing ran there."""
+        now = sum(1 for node in self.cluster.snapshot() if self._fits(node, request))
+        return now, sum(1 for node in self.nodes if self._fits(_at_best(node), request))
+
     def reasons_at_best(self, request: ResourceRequest) -> Reasons:
         """Why no node could ever take the request, node by node."""
         found = ((node.name, filters.reason(_at_best(node), request)) for node in self.nodes)

@@ -56,6 +56,14 @@ class PlacementRequest:
         pools = ",".join(each.pool.slug for each in self.pools)
         object.__setattr__(self, "place_key", f"{self.software!r}|{pools}|{self.request!r}")
 
+    @classmethod
+    def of_size(
+        cls, request: ResourceRequest, pools: Sequence[PoolNodes], *, simulated: bool
+    ) -> PlacementRequest:
+        """One of a size alone, for any template: nothing is asked of a node's programs."""
+        variants = tuple(_variants(request, pools, simulated=simulated))
+        return cls(Template(), request, tuple(pools), variants, SoftwareRequirements())
+
     @property
     def possible(self) -> bool:
         """Whether any pool could take it if nothing else ran and each node was back and had its software."""

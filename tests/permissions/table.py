@@ -213,6 +213,28 @@ GET    api/v1/workspaces/<uuid:workspace_id>/events/stream  401 404 200 404 200 
 GET    api/v1/workspaces/<uuid:workspace_id>/logs           401 404 200 404 200 200 200 200   workspaces:read
 POST   api/v1/admission/preview                             401 400 403 200 200 200 403 403   catalog:read
 
+# --- pages: the catalog ---
+GET    catalog/templates/                                   302 200 200 200 200 200 200 200   -
+GET    catalog/templates/new/                               302 302 403 403 403 302 403 200   -
+POST   catalog/templates/new/                               302 302 403 403 403 302 403 400   -
+GET    catalog/templates/<slug:slug>/                       302 200 200 200 200 200 200 200   -
+GET    catalog/templates/<slug:slug>/edit/                  302 403 403 403 403 403 403 200   -
+POST   catalog/templates/<slug:slug>/edit/                  302 403 403 403 403 403 403 400   -
+GET    catalog/templates/<slug:slug>/delete/                302 403 403 403 403 403 403 200   -
+POST   catalog/templates/<slug:slug>/delete/                302 403 403 403 403 403 403 302   -
+GET    catalog/templates/<slug:slug>/versions/<int:number>/restore/ 302 403 403 403 403 403 403 200 -
+POST   catalog/templates/<slug:slug>/versions/<int:number>/restore/ 302 403 403 403 403 403 403 302 -
+GET    catalog/flavors/                                     302 200 200 200 200 200 200 200   -
+GET    catalog/flavors/new/                                 302 403 403 403 403 403 403 200   -
+POST   catalog/flavors/new/                                 302 403 403 403 403 403 403 400   -
+GET    catalog/flavors/<slug:slug>/                         302 200 200 200 200 200 200 200   -
+GET    catalog/flavors/<slug:slug>/edit/                    302 403 403 403 403 403 403 200   -
+POST   catalog/flavors/<slug:slug>/edit/                    302 403 403 403 403 403 403 400   -
+GET    catalog/flavors/<slug:slug>/delete/                  302 403 403 403 403 403 403 200   -
+POST   catalog/flavors/<slug:slug>/delete/                  302 403 403 403 403 403 403 302   -
+GET    catalog/flavors/<slug:slug>/versions/<int:number>/restore/ 302 403 403 403 403 403 403 200 -
+POST   catalog/flavors/<slug:slug>/versions/<int:number>/restore/ 302 403 403 403 403 403 403 302 -
+
 # --- REST: catalog ---
 GET    api/v1/environments                                  401 200 200 200 200 200 200 200   environments:read
 POST   api/v1/environments                                  401 400 403 403 403 201 403 201   environments:write
@@ -228,6 +250,7 @@ GET    api/v1/environments/<slug:slug>/builds/<uuid:build_id> 401 404 200 200 20
 POST   api/v1/environments/<slug:slug>/builds/<uuid:build_id>/cancel 401 404 403 403 403 200 403 200   environments:write
 GET    api/v1/environments/<slug:slug>/builds/<uuid:build_id>/log 401 404 200 200 200 200 200 200   environments:read
 GET    api/v1/environments/<slug:slug>/builds/<uuid:build_id>/stream 401 404 200 200 200 200 200 200   environments:read
+POST   api/v1/catalog/preview                               401 200 200 200 200 200 200 200   catalog:read
 GET    api/v1/templates                                     401 200 200 200 200 200 200 200   catalog:read
 GET    api/v1/templates/<slug:slug>                         401 200 200 200 200 200 200 200   catalog:read
 POST   api/v1/templates                                     401 403 403 403 403 403 403 201   catalog:write

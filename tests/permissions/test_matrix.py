@@ -368,6 +368,7 @@ class Stage:
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
             ("POST", "api/v1/member-caps"): cap,
             ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
+            ("POST", "api/v1/catalog/preview"): {"flavor": "cpu-small"},
             ("POST", "api/v1/templates"): {
                 "slug": "shell",
                 "name": "Shell",

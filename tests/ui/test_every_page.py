@@ -53,6 +53,30 @@ class TestSignInProvider(TestSignInProviders):
     url = "/sign-in-providers/corp/"
 
 
+class TestTemplates(PageCase):
+    url, reader, fixtures, partials = "/catalog/templates/", "olga", ("local_pool",), ("entries",)
+
+
+class TestTemplate(PageCase):
+    url, reader, fixtures, partials = "/catalog/templates/jupyterlab/", "olga", ("local_pool",), ("fits",)
+
+
+class TestNewTemplate(PageCase):
+    url, reader, fixtures = "/catalog/templates/new/", "olga", ("local_pool",)
+
+
+class TestFlavors(PageCase):
+    url, fixtures, partials = "/catalog/flavors/", ("team", "local_pool"), ("entries",)
+
+
+class TestFlavor(PageCase):
+    url, fixtures, partials = "/catalog/flavors/cpu-small/", ("team", "local_pool"), ("fits",)
+
+
+class TestChangeFlavor(PageCase):
+    url, reader, fixtures = "/catalog/flavors/cpu-small/edit/", "olga", ("local_pool",)
+
+
 class TestTeams(PageCase):
     url = "/teams/"
 

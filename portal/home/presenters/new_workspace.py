@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from portal.accounts.models import Team, User
 from portal.accounts.selectors import chargeable_teams
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_size
+from portal.common.reasons.wording import sentence_of
+from portal.common.texts import strip_nul
 from portal.quotas.presenters.bars import QuotaUsage
 from portal.quotas.selectors import limits
 from portal.scheduling import admission, offers
 from portal.workspaces import selectors
+
+E = TypeVar("E", Template, Flavor)
+CARDS = 48
+"""How many templates, and how many flavors, a page shows."""
+
+
+def deprecated(entry: Template | Flavor) -> str:
+    """That it is deprecated and what to choose instead, or an empty string."""
+    reason = catalog.deprecation_of(entry)
+    return sentence_of(reason) if reason is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +38,11 @@ class FlavorCard:
     verdict: admission.Verdict
     chosen: bool
 
+    @property
+    def deprecated(self) -> str:
+        """What to choose instead, where it is deprecated."""
+        return deprecated(self.flavor)
+
 
 @dataclass(frozen=True, slots=True)
 class TemplateCard:
@@ -33,6 +51,11 @@ class TemplateCard:
     template: Template
     reason: str
     chosen: bool
+
+    @property
+    def deprecated(self) -> str:
+        """What to choose instead, where it is deprecated."""
+        return deprecated(self.template)
 
     @property
     def available(self) -> bool:
@@ -46,6 +69,8 @@ class Choice:
     templates: list[TemplateCard]
     flavors: list[FlavorCard]
     team: Team | None
+    find: str
+    left_out: int
     alternatives: list[Flavor]
     bars: list[QuotaUsage]
 
@@ -75,16 +100,20 @@ class Choice:
         return self.verdict is not None and self.verdict.outcome is admission.Outcome.NEEDS_APPROVAL
 
 
-def choice(actor: User, *, template: str, flavor: str, team: str, expected_s: int | None = None) -> Choice:
+def choice(
+    actor: User, *, template: str, flavor: str, team: str, expected_s: int | None = None, find: str = ""
+) -> Choice:
     """The form with these slugs chosen; for an empty or unknown one the last choice, else one that works.
 
-    `expected_s` is how long the workspace is needed, where that was said.
+    `expected_s` is how long the workspace is needed, where that was said. With `find`, only templates and
+    flavors with these words are shown, beside what is chosen; in any case at most `CARDS` of each.
     """
     last = selectors.last_choice(actor)
     teams = {item.slug: item for item in chargeable_teams(actor)}
     team_slug = _pick(list(teams), team, last.team.slug if last else "")
     offered = catalog.templates_of(teams[team_slug]) if team_slug else Template.objects.none()
-    cards = catalog.template_offers(offered)
+    kept, hidden = _shown(list(offered), find, template or (last.template.slug if last else ""))
+    cards = catalog.template_offers(kept)
     usable = [offer.template.slug for offer in cards if not offer.reason]
     current = [offer.template.slug for offer in cards if not offer.reason and not offer.template.deprecated]
     picked = _pick(usable, template, last.template.slug if last else "", *current[:1])
@@ -92,7 +121,12 @@ def choice(actor: User, *, template: str, flavor: str, team: str, expected_s: in
     nearest: list[Flavor] = []
     chosen_template = next((offer.template for offer in cards if offer.template.slug == picked), None)
     if chosen_template is not None:
-        sized = offers.flavor_offers(chosen_template, teams.get(team_slug), actor, expected_s=expected_s)
+        wanted = flavor or (last.flavor.slug if last else "")
+        shown, more = _shown(offers.choosable(actor, teams.get(team_slug)), find, wanted)
+        hidden += more
+        sized = offers.flavor_offers(
+            chosen_template, teams.get(team_slug), actor, expected_s=expected_s, flavors=shown
+        )
         possible = [offer.flavor.slug for offer in sized if offer.verdict.possible]
         asked_for = [
             offer.flavor.slug
@@ -125,9 +159,29 @@ def choice(actor: User, *, template: str, flavor: str, team: str, expected_s: in
         ],
         flavors=flavors,
         team=teams.get(team_slug),
+        find=find,
+        left_out=hidden,
         alternatives=nearest,
         bars=_bars(actor, teams.get(team_slug)),
     )
+
+
+def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
+    """Those that have the words, with the chosen one, at most `CARDS`; and how many more there are.
+
+    Words that none has are those of the other kind: then all of these are shown.
+    """
+    words = strip_nul(find).lower().split()[:10]
+    having = {
+        entry.pk
+        for entry in entries
+        if all(word in f"{entry.name} {entry.slug} {entry.description}".lower() for word in words)
+    }
+    found = [entry for entry in entries if not having or entry.pk in having or entry.slug == chosen]
+    kept = found[:CARDS]
+    if len(found) > CARDS and (mine := next((each for each in found[CARDS:] if each.slug == chosen), None)):
+        kept[-1] = mine
+    return kept, len(entries) - len(kept)
 
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:

@@ -50,7 +50,12 @@ def new(request: SignedInRequest) -> HttpResponse:
             return _create(request, chosen, data.get("name", ""), once)
         except PortalError as refused:
             error = refused
-    choice = new_workspace.choice(request.user, **chosen, expected_s=_seconds_if_valid(data.get("hours", "")))
+    choice = new_workspace.choice(
+        request.user,
+        **chosen,
+        expected_s=_seconds_if_valid(data.get("hours", "")),
+        find=strip_nul(data.get("find", ""))[:100],
+    )
     suggested = ""
     if choice.team and choice.template:
         suggested = services.free_name(actor=request.user, team=choice.team, template=choice.template)

@@ -1,0 +1,175 @@
+"""What the pages of the catalog show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from portal.accounts.models import Team, User
+from portal.accounts.selectors import own_teams
+from portal.catalog import policies, selectors
+from portal.catalog.models import Flavor, Template
+from portal.common.formatting import format_cores, format_duration, format_memory, format_size
+from portal.common.reasons.wording import message_of, next_action_of
+from portal.history import selectors as history
+from portal.history.models import Revision
+
+VERSIONS_SHOWN = 20
+LABELS: dict[str, str | Promise] = {
+    "slug": _("Short name"), "team": _("Team"), "name": _("Name"), "description": _("What it is for"),
+    "icon": _("Icon"), "program": _("Program"), "install_hint": _("Where the program is missing"),
+    "min_cuda": _("Least CUDA version"), "min_compute_capability": _("Least compute capability"),
+    "argv": _("Command"), "env": _("Environment variables"), "startup": _("Startup script"),
+    "ready_path": _("Path that answers when it is ready"), "open_path": _("Path that opens"),
+    "upstream_auth": _("Signing in to the app"), "service_workers": _("Service workers"),
+    "activity": _("Activity"), "start_timeout_s": _("Time to start"),
+    "stop_timeout_s": _("Time to stop"), "work_lost": _("Work that is lost"),
+    "enabled": _("Offered"), "position": _("Place in the list"),
+    "deprecated": _("Deprecated"), "teams": _("Teams"), "successor": _("Successor"), "pool": _("Pool"),
+    "cpu_milli": _("CPU"), "memory_mib": _("Memory"),
+    "disk_mib": _("Scratch disk"), "nodes": _("Nodes"), "accelerator_count": _("Accelerators"),
+    "accelerator_model": _("Model"), "accelerator_models": _("Models"),
+    "accelerator_milli": _("Share of each"), "accelerator_memory_mib": _("Least GPU memory"),
+    "mig_profile": _("MIG profile"), "within": _("Several must share"), "preemptible": _("Preemptible"),
+    "expected_s": _("Expected to run"), "driver": _("Driver"), "config": _("Configuration"),
+}  # fmt: skip
+
+
+def in_words(model: type[Template] | type[Flavor], field: str, value: Any) -> str:
+    """A value of a document as people read it; a dash where there is none."""
+    if value in (None, "", [], {}) or (value == 0 and field.endswith("_mib")):
+        return "–"
+    match value:
+        case bool():
+            return gettext("Yes") if value else gettext("No")
+        case int() if field.endswith("_mib"):
+            return format_memory(value)
+        case int() if field == "cpu_milli":
+            return format_cores(value)
+        case int() if field == "accelerator_milli":
+            return f"{value / 10:g} %"
+        case int() if field.endswith("_s"):
+            return format_duration(value)
+        case list() if field == "argv":
+            return "\n".join(str(each) for each in value)
+        case list():
+            return ", ".join(str(each) for each in value)
+        case dict():
+            return "\n".join(f"{name}={text}" for name, text in value.items())
+    named = {each.name: each for each in model._meta.get_fields()}
+    choices = dict(getattr(named.get(field), "flatchoices", ()) or ())
+    return str(choices.get(value, value))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An entry in a list, with what can be said of it in a line."""
+
+    entry: Template | Flavor
+    url: str
+    size: str
+    audience: str | Promise
+    blocker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A field that a version changed, in words."""
+
+    label: str | Promise
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A kept version. `restore` is the address that asks before it is restored, empty for the present one."""
+
+    row: Revision
+    changes: tuple[Changed, ...]
+    restore: str
+
+    @property
+    def what(self) -> str:
+        """What was done, in a few words."""
+        words: str = self.row.get_act_display()
+        return words
+
+
+def kind_of(entry: Template | Flavor) -> str:
+    """What its URLs call it."""
+    return "template" if isinstance(entry, Template) else "flavor"
+
+
+def url_of(entry: Template | Flavor, name: str = "") -> str:
+    """The address of its page, or of what can be done there (`edit`, `delete`)."""
+    kind = kind_of(entry)
+    return reverse(f"catalog_pages:{name}-{kind}" if name else f"catalog_pages:{kind}", args=[entry.slug])
+
+
+def rows(actor: User, entries: Sequence[Template | Flavor]) -> list[Row]:
+    """Rows for these entries; two queries however many they are."""
+    programs = selectors.installed_programs()
+    own = None if actor.sees_all else set(own_teams(actor).values_list("pk", flat=True))
+    found = []
+    for entry in entries:
+        blocker = selectors.missing(entry, programs) if isinstance(entry, Template) else None
+        size = format_size(entry.as_request()) if isinstance(entry, Flavor) else entry.description
+        found.append(
+            Row(entry, url_of(entry), size, audience(entry, own), message_of(blocker) if blocker else "")
+        )
+    return found
+
+
+def audience(entry: Template | Flavor, own: set[Any] | None) -> str | Promise:
+    """Who may use it; of others' teams only those are told who see all (`own` is None)."""
+    if isinstance(entry, Template) and entry.team is not None:
+        return entry.team.name
+    if not entry.restricted:
+        return _("Everybody")
+    names = sorted(team.name for team in entry.teams.all() if own is None or team.pk in own)
+    return ", ".join(names) if names else _("Nobody")
+
+
+def makes_for(actor: User) -> list[Team]:
+    """The teams for which the actor may make templates."""
+    if actor.operates:
+        return list(Team.objects.order_by("slug")[:200])
+    return list(own_teams(actor).filter(memberships__user=actor, memberships__role="owner"))
+
+
+def versions(actor: User, entry: Template | Flavor) -> list[Version]:
+    """The newest versions with what each changed; none for who may not see the command."""
+    if not (actor.sees_all or policies.may_keep(actor, entry)):
+        return []
+    kept = list(history.revisions(*selectors.revision_subject(entry))[: VERSIONS_SHOWN + 1])
+    kind, keeps = kind_of(entry), policies.may_keep(actor, entry)
+    return [
+        Version(
+            row,
+            tuple(
+                Changed(
+                    LABELS.get(each.field, each.field),
+                    in_words(type(entry), each.field, each.before),
+                    in_words(type(entry), each.field, each.after),
+                )
+                for each in changes
+            ),
+            reverse(f"catalog_pages:restore-{kind}", args=[entry.slug, row.number])
+            if keeps and place
+            else "",
+        )
+        for place, (row, changes) in enumerate(history.with_predecessors(kept)[:VERSIONS_SHOWN])
+    ]
+
+
+def notes(entry: Template | Flavor) -> list[str]:
+    """What somebody should know before choosing it."""
+    found = selectors.deprecation_of(entry)
+    return [f"{message_of(found)} {next_action_of(found)}"] if found is not None else []

@@ -1,0 +1,100 @@
+"""Where a flavor fits: now and if everything were free, by the placement engine itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from portal.catalog.models import Flavor, Template
+from portal.common.reasons.reason import Reason
+from portal.inventory.models import Pool
+from portal.scheduling import snapshot_cache
+from portal.scheduling.capacity import PoolNodes
+from portal.scheduling.engine.placement.types import SoftwareRequirements
+from portal.scheduling.placement_request import PlacementRequest, candidate_pools, request_of
+from portal.scheduling.software_requirements import requirements_of
+from provisioning.types import Placement, ResourceRequest
+
+MAX_COUNTED = 50
+"""Of workspaces of one size that could start at once: more is "50 or more"."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFit:
+    """How a flavor stands with a pool. `refusal` is why its driver can never run it.
+
+    `nodes_now` of its nodes have room for a part of it at this moment, `nodes_ever` would with nothing else
+    on them; `starts_now` workspaces of it could be placed one after the other, at most `MAX_COUNTED`.
+    """
+
+    pool: Pool
+    nodes_now: int = 0
+    nodes_ever: int = 0
+    starts_now: int = 0
+    refusal: Reason | None = None
+
+    @property
+    def many(self) -> bool:
+        """Whether more than were counted could start."""
+        return self.starts_now >= MAX_COUNTED
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """The pools that may take a flavor, and what it would be charged, one way for each model that will do."""
+
+    pools: tuple[PoolFit, ...]
+    charges: tuple[Mapping[str, int], ...]
+
+    @property
+    def nodes_now(self) -> int:
+        return sum(each.nodes_now for each in self.pools)
+
+    @property
+    def nodes_ever(self) -> int:
+        return sum(each.nodes_ever for each in self.pools)
+
+
+def where(flavor: Flavor, template: Template | None = None) -> Fits:
+    """Where the flavor goes: for a template with what that needs, else by size alone."""
+    with snapshot_cache.previews.use() as snapshot:
+        candidates = candidate_pools(flavor, snapshot.pools)
+        if template is not None:
+            found = snapshot.placement_requests.of(template, flavor)
+            software, refusals = requirements_of(template, found.request.accelerators), dict(found.refusals)
+        else:
+            found = _by_size(flavor, candidates)
+            software, refusals = SoftwareRequirements(), {}
+        pools = []
+        for each in candidates:
+            if (refusal := refusals.get(each.pool.name)) is not None:
+                pools.append(PoolFit(each.pool, refusal=refusal))
+                continue
+            request = each.adapted(found.request, software)
+            now, ever = each.fitting(request)
+            pools.append(PoolFit(each.pool, now, ever, _starts(each, request) if now else 0))
+        pools.sort(key=lambda fit: (fit.pool.simulated, fit.pool.slug))
+        return Fits(tuple(pools), tuple(variant.amounts for variant in found.variants))
+
+
+def _by_size(flavor: Flavor, candidates: list[PoolNodes]) -> PlacementRequest:
+    request = request_of(flavor.as_request())
+    return PlacementRequest.of_size(request, candidates, simulated=flavor.simulated)
+
+
+def _starts(pool: PoolNodes, request: ResourceRequest) -> int:
+    """How many could be placed one after the other; the pool is left as it was."""
+    taken: list[Placement] = []
+    try:
+        while len(taken) < MAX_COUNTED and (placement := pool.cluster.find(request)) is not None:
+            pool.cluster.commit(placement, request)
+            taken.append(placement)
+    finally:
+        for placement in reversed(taken):
+            pool.cluster.release(placement, request)
+        if taken:
+            pool.changed()
+    if not taken:
+        # Another MIG layout has to be made first.
+        return int(pool.find(request) is not None)
+    return len(taken)
