@@ -13,16 +13,18 @@ Of a request without TLS its head is understood, written anew and sent with its 
 what one server would take for a second request never leaves. What is inside of a tunnel is not looked at.
 
 Run as `python -I -S egress_proxy.py` with a plan as JSON on standard input: `listener` (an inherited
-descriptor), `hosts`, `networks`, `closed` (texts, see `Rules`) and `watched`, a pidfd: the proxy ends with
-that process. Refusals are written to standard error, each host once.
+descriptor), `hosts`, `networks`, `closed` (texts, see `Rules`), `uid`, whom root becomes, and `watched`, a
+pidfd: the proxy ends with that process. Refusals are written to standard error, each host once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import encodings.idna  # noqa: F401 - resolving names takes it
 import ipaddress
 import json
+import os
 import re
 import socket
 import sys
@@ -462,6 +464,10 @@ def rules_of(plan: dict[str, Any]) -> Rules:
 
 
 async def _run(plan: dict[str, Any]) -> None:
+    if plan.get("uid") is not None:  # with all that is imported by now, as its files may be closed to others
+        os.setgroups([])
+        os.setresgid(plan["uid"], plan["uid"], plan["uid"])
+        os.setresuid(plan["uid"], plan["uid"], plan["uid"])
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(plan["watched"], ended.set)
     serving = asyncio.create_task(EgressProxy(rules_of(plan)).serve(socket.socket(fileno=plan["listener"])))

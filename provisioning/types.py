@@ -231,12 +231,21 @@ class AgentSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EgressLimit:
+    """`egress` is `open`, `list` or `none`; `allow` lists networks and hosts, separated by commas."""
+
+    egress: Word
+    allow: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkspaceSpec:
     """Everything a driver needs to start one workspace. `app_token` is the upstream secret.
 
     `environment` is the digest of the software environment that it runs in; empty for the node's own notebook
     environment. What its user installs is kept by `environment_name` (empty: by the digest), so that it is
     there in the next version too; with `reset_packages` that is removed first.
+    `egress` says what it may reach, besides what its pool and its node say: the tightest of all counts.
     """
 
     ref: WorkspaceRef
@@ -251,6 +260,7 @@ class WorkspaceSpec:
     environment: EnvironmentDigest = ""
     environment_name: EnvironmentName = ""
     reset_packages: bool = False
+    egress: tuple[EgressLimit, ...] = ()
 
     @property
     def home_key(self) -> str:
@@ -265,6 +275,8 @@ class WorkspaceSpec:
         body = asdict(self)
         body.pop("app_token")
         body.pop("reset_packages")
+        if not self.egress:
+            body.pop("egress")
         for name in ("environment", "environment_name"):
             if not body[name]:
                 # As it was before there were environments: workspaces that run since then keep their digest.

@@ -7,7 +7,6 @@ less.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,15 +14,13 @@ from pathlib import Path
 
 from provisioning import registry
 from provisioning.driver import Driver
-from provisioning.drivers.local import network
-from provisioning.drivers.local.network import CLOSED, Egress, Network, Policy
+from provisioning.drivers.local.egress import FROM_LOOSEST, Policy, named, policy_of, reachable
 from provisioning.errors import InvalidSpec
 from provisioning.types import JsonScalar, PoolConfig
 
 LOCAL = "local"
 SANDBOXES = ("none", "auto", "bwrap")
 """From the loosest to the tightest."""
-EGRESSES = (Egress.OPEN, Egress.LIST, Egress.NONE)
 
 
 def driver_for(pool: PoolConfig) -> Driver:
@@ -54,7 +51,7 @@ def within(pool: PoolConfig, environ: Mapping[str, str]) -> PoolConfig:
             "environment": environment,
             "sandbox": _sandbox(pool.config, environ),
             "egress": policy.egress.value,
-            "egress_allow": ",".join(map(str, policy.allowed)),
+            "egress_allow": policy.words(),
         },
     )
 
@@ -83,34 +80,19 @@ def _sandbox(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> st
 
 
 def _egress(config: Mapping[str, JsonScalar], environ: Mapping[str, str]) -> Policy:
-    floor = network.policy_of(environ.get("BERTH_EGRESS") or "open", environ.get("BERTH_EGRESS_ALLOW") or "")
-    asked = network.policy_of(
-        str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or "")
-    )
-    egress = max(floor.egress, asked.egress, key=EGRESSES.index)
+    floor = policy_of(environ.get("BERTH_EGRESS") or "open", environ.get("BERTH_EGRESS_ALLOW") or "")
+    asked = policy_of(str(config.get("egress") or floor.egress.value), str(config.get("egress_allow") or ""))
+    egress = max(floor.egress, asked.egress, key=FROM_LOOSEST.index)
     if egress is not asked.egress:
         # The pool's own list was meant for a looser node: what the node allows is what there is.
         return floor
     if not config.get("egress_allow"):
-        return Policy(egress, floor.allowed)
-    for one in asked.allowed:
-        if not _reachable(one, floor):
-            raise InvalidSpec(
-                f"The pool's egress_allow names {one}, which this node does not allow. Take it out of the "
-                "pool's configuration, or add it to BERTH_EGRESS_ALLOW on the node."
-            )
-    return Policy(egress, asked.allowed)
-
-
-def _reachable(one: Network, floor: Policy) -> bool:
-    """Whether a workspace may reach the whole network where only the node has a say."""
-    if any(_within(one, allowed) for allowed in floor.allowed):
-        return True
-    if floor.egress is not Egress.OPEN:
-        return False
-    closed = map(ipaddress.ip_network, CLOSED)
-    return not any(one.version == two.version and one.overlaps(two) for two in closed)
-
-
-def _within(one: Network, other: Network) -> bool:
-    return one.version == other.version and one.subnet_of(other)  # type: ignore[arg-type]
+        return Policy(egress, floor.allowed, floor.hosts)
+    refused = [str(one) for one in asked.allowed if not reachable(one, floor)]
+    refused += [str(rule) for rule in asked.hosts if not named(rule, floor)]
+    if refused:
+        raise InvalidSpec(
+            f"The pool's egress_allow names {refused[0]}, which this node does not allow. Take it out of the "
+            "pool's configuration, or add it to BERTH_EGRESS_ALLOW on the node."
+        )
+    return Policy(egress, asked.allowed, asked.hosts)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioning.drivers.local import network, processes
+from provisioning.drivers.local import egress, network, processes
 from provisioning.drivers.local.isolation import probe
 from provisioning.endpoints import PORTAL_SOCKET, SOCKET_HEADER, socket_name
 from provisioning.errors import InvalidSpec
@@ -379,17 +379,17 @@ def test_a_way_out_that_was_ended_comes_back_and_one_of_the_dead_goes(pool: Pool
 
 def test_the_rules_in_words() -> None:
     """A machine's own addresses stay closed, whatever is allowed; `list` closes the rest."""
-    policy = network.policy_of("list", "10.20.0.0/16, 203.0.113.7")
+    policy = egress.policy_of("list", "10.20.0.0/16, 203.0.113.7")
     text = network.rules(policy, ["198.51.100.9"])
     lines = [line.strip() for line in text.splitlines()]
     assert lines.index("ip daddr 198.51.100.9/32 reject") < lines.index("ip daddr 10.20.0.0/16 accept")
     assert "ip daddr 203.0.113.7/32 accept" in lines
     assert lines.count("reject") == 1 and "accept" not in lines
-    assert "accept" in [line.strip() for line in network.rules(network.Policy()).splitlines()]
+    assert "accept" in [line.strip() for line in network.rules(egress.Policy()).splitlines()]
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: network.policy_of("some", ""), lambda: network.policy_of("list", "x")]
+    "make", [lambda: egress.policy_of("some", ""), lambda: egress.policy_of("list", "x")]
 )
 def test_a_policy_that_is_none_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidSpec):

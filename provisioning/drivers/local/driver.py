@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -33,6 +34,7 @@ from provisioning.drivers.local import (
     staging,
     state,
 )
+from provisioning.drivers.local.egress import Policy, policy_of, tightest
 from provisioning.drivers.local.failures import (
     EnvironmentMissing,
     IsolationRequired,
@@ -130,7 +132,7 @@ class LocalDriver(Driver):
         )
         egress = config.get("egress") or os.environ.get("BERTH_EGRESS") or "open"
         allowed = config.get("egress_allow") or os.environ.get("BERTH_EGRESS_ALLOW") or ""
-        self.egress = network.policy_of(str(egress), str(allowed))
+        self.egress = policy_of(str(egress), str(allowed))
         self.node_name = os.environ.get("BERTH_NODE_NAME") or socket.gethostname()
 
     # -- the contract -----------------------------------------------------------------------
@@ -199,17 +201,19 @@ class LocalDriver(Driver):
         with disk_errors(self.home, starting=True), folder.operation() as lock:
             seen = self._look_before_start(folder, spec)
             uid = ownership.owner_of(self.base, self.instance, spec, sandbox)
+            policy = self._egress(spec)
             if seen is not None:
-                if seen.state in GOING and not network.ways_out(folder.path):
+                if seen.state in GOING and not network.complete(folder.path, policy):
                     # its worker was killed before it had one
-                    start_network(folder, replace(self._settings(sandbox, self._own_environment()), uid=uid))
+                    settings = self._settings(sandbox, self._own_environment())
+                    start_network(folder, replace(settings, uid=uid, egress=policy))
                 return seen
             disk.require_room(self.homes)
             devices = self._devices(here)
             if uid != state.NODE_USER:
                 ownership.require_open(devices)
             with self._environment(spec.environment) as found:
-                settings = replace(self._settings(sandbox, found), uid=uid)
+                settings = replace(self._settings(sandbox, found), uid=uid, egress=policy)
                 if not take_over_spare(spec, folder, settings, devices, self.spares):
                     launch(spec, folder, settings, devices, operation_lock=lock)
         return self.observe(spec.ref)
@@ -310,6 +314,11 @@ class LocalDriver(Driver):
                     f"Give the {word} a name of letters, digits and . _ @ + -."
                 )
 
+    def _egress(self, spec: WorkspaceSpec) -> Policy:
+        """What the workspace may reach: the tightest of what everybody says. Raises `InvalidSpec`."""
+        limits = (policy_of(limit.egress, limit.allow) for limit in spec.egress)
+        return functools.reduce(tightest, limits, self.egress)
+
     def _scan(self) -> gpus.GpuScan:
         """The GPUs, never in the midst of a change of layout: what a killed worker left is finished first."""
         partitions.recover(self.base)
@@ -377,14 +386,15 @@ class LocalDriver(Driver):
 
     def _keep_ways_out(self, settings: Settings) -> None:
         """Give each workspace that has lost its way out another one: pasta may have been killed."""
-        if self.egress.egress is network.Egress.NONE:
-            return
         for name in state.names(self.base):
             folder = state.WorkspaceDir(self.base, name)
             record = folder.record()
-            wanted = record is not None and record.own_network and not record.closed and folder.alive()
-            if not wanted or folder.operation_held() or network.ways_out(folder.path):
+            if record is None or not record.own_network or record.closed or not folder.alive():
                 continue
+            policy = policy_of(record.egress, record.egress_allow) if record.egress else self.egress
+            if folder.operation_held() or network.complete(folder.path, policy):
+                continue
+            settings = replace(settings, egress=policy)
             with contextlib.suppress(ProvisioningError), folder.operation():
                 if folder.record() == record and folder.alive():
                     start_network(folder, settings)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.drivers.local import network, processes, uids
+from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.sandbox import PROC_MASKED, namespace_argv, proc_argv, system_argv
 from provisioning.drivers.local.seccomp import filters
 from provisioning.drivers.local.staging import AS_USER, mount, staged_program, user
@@ -218,7 +219,7 @@ def _try_user(found: SandboxProbe, uid: int) -> str:
                         raise OSError("no process inside")
                     Path(f"/proc/{init}/environ").read_bytes()
                     if found.network is not None:
-                        network.join(found.network, init, Path(folder), network.Policy())
+                        network.join(found.network, init, Path(folder), Policy())
                 finally:
                     watch.cancel()
                     process.kill()
@@ -244,7 +245,7 @@ def _try_network(bwrap: str, disable_userns: bool, tools: network.Tools) -> str:
                     init = processes.sandbox_init(process.pid, timeout_s=PROBE_TIMEOUT_S)
                     if init is None:
                         raise StartFailed("The sandbox did not start.", detail="no process inside")
-                    network.join(tools, init, Path(folder), network.Policy())
+                    network.join(tools, init, Path(folder), Policy())
                 finally:
                     network.end(Path(folder))
         except (OSError, StartFailed) as error:

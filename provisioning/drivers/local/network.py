@@ -5,7 +5,10 @@ nothing in it reaches what listens on this machine's loopback. The way in is a U
 (`provisioning.node.gateway`). The way out is pasta, a process of this user on the outside; the rules are
 nftables', in the namespace, owned by a user namespace that no process of the sandbox is in.
 
-A pasta is found by its argument vector, which names the workspace's folder: it hides its environment.
+Where hosts are allowed by name, a proxy on the outside (`provisioning/egress_proxy.py`) listens on the
+namespace's loopback; where nothing else is allowed, it is the only way out, and no name is resolved inside.
+
+Both are found by their argument vector, which names the workspace's folder.
 """
 
 from __future__ import annotations
@@ -17,48 +20,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+from provisioning import proxy_inside
 from provisioning.drivers.local import processes
-from provisioning.errors import InvalidSpec, StartFailed
+from provisioning.drivers.local.egress import CLOSED, Egress, Network, Policy
+from provisioning.errors import StartFailed
 
 JOIN = Path(__file__).resolve().with_name("join_network.py")
 JOIN_TIMEOUT_S = 10.0
+PROXY_PORT = 808
+"""Where a workspace finds the proxy to names; below 1024, so nothing in it can listen there."""
 RESOLVER = "169.254.53.53"
 """Where a workspace asks for names; pasta asks this machine's resolver instead."""
-
-CLOSED = (
-    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
-    "::/128", "::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8",
-)  # fmt: skip
-"""Closed unless allowed: private networks, this machine, link-local (the metadata service), multicast."""
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-class Egress(StrEnum):
-    """What the workspaces of a pool may reach."""
-
-    OPEN = "open"
-    """Everything but `CLOSED`, this machine and its neighbours; and what is allowed."""
-
-    LIST = "list"
-    """Only what is allowed."""
-
-    NONE = "none"
-    """Nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What may be reached. `allowed` opens networks that are closed otherwise."""
-
-    egress: Egress = Egress.OPEN
-    allowed: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +60,10 @@ def tools() -> Tools | str:
     return Tools(pasta, nft)
 
 
-def policy_of(egress: str, allowed: str) -> Policy:
-    """The policy in a pool's configuration. Raises `InvalidSpec` that names what is wrong."""
-    try:
-        kind = Egress(egress)
-    except ValueError:
-        raise InvalidSpec(f"egress={egress} is unknown. Set it to open, list or none.") from None
-    networks = []
-    for word in re.split(r"[\s,]+", allowed.strip()) if allowed.strip() else ():
-        try:
-            networks.append(ipaddress.ip_network(word, strict=False))
-        except ValueError:
-            raise InvalidSpec(
-                f"egress_allow names “{word}”, which is no network. Write them like 10.1.0.0/16."
-            ) from None
-    return Policy(kind, tuple(networks))
-
-
 def rules(policy: Policy, here: Iterable[str] = ()) -> str:
     """The namespace's rules as nftables reads them. `here` are addresses of this machine."""
     lines = ["oifname lo accept"]
-    if policy.egress is not Egress.NONE:
+    if policy.routed:
         lines += ["icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit } accept"]
         lines += [f"ip daddr {RESOLVER} udp dport 53 accept", f"ip daddr {RESOLVER} tcp dport 53 accept"]
         closed = [ipaddress.ip_network(one) for one in (*CLOSED, *here)]
@@ -151,6 +111,7 @@ def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
     Repeating it is safe: rules are replaced, and a way out that is there stays.
     """
     ticks = processes.start_ticks(init)
+    pasta_there, proxy_there = _kinds(folder)
     uid = processes.user_of(init)
     another = uid if uid != os.geteuid() else None
     plan = {
@@ -161,13 +122,27 @@ def join(tools: Tools, init: int, folder: Path, policy: Policy) -> None:
         "nft": tools.nft,
         # As one transaction: no moment without rules.
         "rules": "table inet berth\ndelete table inet berth\n" + rules(policy, addresses_here()),
-        "way_out": []
-        if policy.egress is Egress.NONE or ways_out(folder)
-        else _pasta(tools.pasta, folder, another),
+        "way_out": _pasta(tools.pasta, folder, another) if policy.routed and not pasta_there else [],
     }
+    _run([str(JOIN)], plan)
+    if policy.proxied and not proxy_there:
+        plan = {
+            "pid": init,
+            "start_ticks": ticks,
+            "uid": another,
+            "port": PROXY_PORT,
+            "log": str(folder / "proxy.log"),
+            "hosts": [str(rule) for rule in policy.hosts],
+            "networks": [str(network) for network in policy.allowed],
+        }
+        _run([proxy_inside.__file__, str(_proxy(folder))], plan)
+
+
+def _run(script: Sequence[str], plan: Mapping[str, Any]) -> None:
+    """Raises `StartFailed` where the script does not succeed."""
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", str(JOIN)],
+            [sys.executable, "-I", "-S", *script],
             input=json.dumps(plan),
             capture_output=True,
             text=True,
@@ -212,10 +187,36 @@ def _name(folder: Path) -> Path:
     return folder / "pasta"
 
 
+def _proxy(folder: Path) -> Path:
+    return folder / "proxy"
+
+
+def proxy_env(policy: Policy) -> dict[str, str]:
+    """The variables by which programs find the proxy to names, where there is one."""
+    if not policy.proxied:
+        return {}
+    url, here = f"http://127.0.0.1:{PROXY_PORT}", "localhost,127.0.0.1,::1"
+    found = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "ALL_PROXY": url, "NO_PROXY": here}
+    return {**found, **{name.lower(): value for name, value in found.items()}}
+
+
 def ways_out(folder: Path) -> list[tuple[int, int]]:
     """The processes, by PID and start, that lead out of the workspace of this folder."""
-    wanted = {os.fsencode(_mark(folder)), os.fsencode(_name(folder))}
-    return [(pid, ticks) for pid, ticks, argv in _pastas() if wanted.intersection(argv)]
+    wanted = {os.fsencode(path) for path in (_mark(folder), _name(folder), _proxy(folder))}
+    return [(pid, ticks) for pid, ticks, argv in _leading_out() if wanted.intersection(argv)]
+
+
+def complete(folder: Path, policy: Policy) -> bool:
+    """Whether every way out that the policy has is there."""
+    pasta, proxy = _kinds(folder)
+    return (pasta or not policy.routed) and (proxy or not policy.proxied)
+
+
+def _kinds(folder: Path) -> tuple[bool, bool]:
+    """Whether the workspace of this folder has pasta, and the proxy to names."""
+    pasta, proxy = {os.fsencode(_mark(folder)), os.fsencode(_name(folder))}, os.fsencode(_proxy(folder))
+    argvs = [argv for _, _, argv in _leading_out()]
+    return any(pasta.intersection(argv) for argv in argvs), any(proxy in argv for argv in argvs)
 
 
 def end(folder: Path) -> bool:
@@ -225,14 +226,17 @@ def end(folder: Path) -> bool:
     return not found
 
 
-def _pastas() -> Iterable[tuple[int, int, Sequence[bytes]]]:
-    """Every pasta that this process can see, with its start and argument vector."""
+def _leading_out() -> Iterable[tuple[int, int, Sequence[bytes]]]:
+    """Every pasta and proxy that this process can see, with its start and argument vector."""
+    here = processes.pid_namespace("self")
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names are all that is wanted, and there are many
         if not entry.isdigit():
             continue
         try:
             name = Path("/proc", entry, "comm").read_text()
-            if not name.startswith(("pasta", "passt")):
+            # A proxy is a program in Python, as much in sandboxes is, too: those are in other namespaces.
+            proxy = name.startswith("python") and processes.pid_namespace(entry) == here
+            if not proxy and not name.startswith(("pasta", "passt")):
                 continue
             argv = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
         except OSError:

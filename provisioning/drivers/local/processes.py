@@ -80,7 +80,7 @@ def scan(
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     insiders: dict[int, bytes] = {}
-    here = _pid_namespace("self")
+    here = pid_namespace("self")
     for entry in os.listdir(PROC):  # noqa: PTH208 - names are all that is wanted, and there are many
         if not entry.isdigit():
             continue
@@ -96,15 +96,13 @@ def scan(
             continue
         if marker not in environ:
             continue
-        if _pid_namespace(entry) == here or is_namespace_init(pid, depth=2):
+        if pid_namespace(entry) == here or is_namespace_init(pid, depth=2):
             found = _claim(environ, marker, spares)
             if found is not None:
                 marked[pid] = found
         else:
             insiders[pid] = environ
-    agents = {
-        pid for pid, (_, _, is_agent) in marked.items() if is_agent and _pid_namespace(str(pid)) == here
-    }
+    agents = {pid for pid, (_, _, is_agent) in marked.items() if is_agent and pid_namespace(str(pid)) == here}
     for pid in agents:
         if parents[pid] in agents:
             marked[pid] = (*marked[pid][:2], False)
@@ -147,7 +145,8 @@ def _claim(
     return (name, generation, values.get(b"BERTH_ROLE") == b"agent") if name else None
 
 
-def _pid_namespace(entry: str) -> str:
+def pid_namespace(entry: str) -> str:
+    """Names the PID namespace of an entry of /proc; empty where it cannot be read."""
     try:
         return os.readlink(PROC / entry / "ns" / "pid")  # noqa: PTH115 - of very many files
     except OSError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provisioning.drivers.local import cgroups, network, processes
+from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
 from provisioning.drivers.local.handover import TooDeep, hand_over
@@ -57,7 +58,7 @@ class Settings:
     instance: str
     environment: Environment
     sandbox: SandboxProbe
-    egress: network.Policy
+    egress: Policy
     cgroup_host: cgroups.CgroupHost
     port_min: int
     port_max: int
@@ -114,6 +115,7 @@ def launch(
             jupyter=JUPYTER_PATH if settings.sandbox.bwrap else str(JUPYTER),
             devices=devices,
             markers=markers,
+            egress=settings.egress,
         )
         if not settings.sandbox.bwrap:
             (folder.run / "tmp").mkdir(mode=0o700)
@@ -169,6 +171,8 @@ def new_record(
         home=spec.home_key,
         uid=settings.uid,
         environment=spec.environment,
+        egress=settings.egress.egress.value,
+        egress_allow=settings.egress.words(),
     )
 
 
@@ -223,6 +227,7 @@ def app_env(
     jupyter: str,
     devices: Sequence[DeviceInfo],
     markers: Mapping[str, str],
+    egress: Policy,
 ) -> dict[str, str]:
     """The app's whole environment. The template may override comfort, never markers or devices."""
     return {
@@ -238,6 +243,7 @@ def app_env(
         "JUPYTER_DATA_DIR": f"{home}/.local/share/jupyter",
         "JUPYTER_RUNTIME_DIR": f"{temporary}/jupyter",
         "IPYTHONDIR": f"{home}/.ipython",
+        **network.proxy_env(egress),
         **spec.app.env,
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices),
         **markers,

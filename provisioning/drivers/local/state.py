@@ -50,7 +50,8 @@ NODE_USER = -1
 class Record:
     """The driver's record of the generation last started. Written before anything is launched.
 
-    `home` is the home's key (empty in records of older versions), `uid` whose it was (`uids.py`).
+    `home` is the home's key, `uid` whose it was (`uids.py`), `egress` and `egress_allow` what it may reach;
+    records of older versions name neither home nor egress.
     """
 
     workspace_id: str
@@ -71,6 +72,8 @@ class Record:
     home: str = ""
     uid: int = NODE_USER
     environment: str = ""
+    egress: str = ""
+    egress_allow: str = ""
 
 
 @dataclass(frozen=True, slots=True)

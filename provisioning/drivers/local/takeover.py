@@ -128,6 +128,7 @@ def _hand_over(
         jupyter=JUPYTER_PATH,
         devices=devices,
         markers=markers,
+        egress=settings.egress,
     )
     config["rlimits"] = rlimits(spec.resources.memory_mib, limited=bool(groups))
     identity = json.dumps(asdict(replace(launched, attempt=record.attempt)))

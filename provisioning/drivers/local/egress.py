@@ -1,0 +1,136 @@
+"""What workspaces may reach, as nodes, pools, teams and templates say, and the tightest of what they say."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from provisioning.egress_proxy import HostRule, host_rule
+from provisioning.errors import InvalidSpec
+
+CLOSED = (
+    "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.0.0.0/24", "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/3",
+    "::/128", "::1/128", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8",
+)  # fmt: skip
+"""Closed unless allowed: private networks, this machine, link-local (the metadata service), multicast."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Egress(StrEnum):
+    """What workspaces may reach."""
+
+    OPEN = "open"
+    """Everything but `CLOSED`, this machine and its neighbours; and what is allowed."""
+
+    LIST = "list"
+    """Only what is allowed."""
+
+    NONE = "none"
+    """Nothing."""
+
+
+FROM_LOOSEST = (Egress.OPEN, Egress.LIST, Egress.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be reached. `allowed` opens networks that are closed otherwise.
+
+    `hosts` may be reached by name, through a proxy; they mean something where the policy is a list.
+    """
+
+    egress: Egress = Egress.OPEN
+    allowed: tuple[Network, ...] = ()
+    hosts: tuple[HostRule, ...] = ()
+
+    @property
+    def routed(self) -> bool:
+        """Whether packets lead out at all; where only names are allowed, the proxy alone does."""
+        return self.egress is Egress.OPEN or (self.egress is Egress.LIST and bool(self.allowed))
+
+    @property
+    def proxied(self) -> bool:
+        """Whether a proxy leads to names."""
+        return self.egress is Egress.LIST and bool(self.hosts)
+
+    def words(self) -> str:
+        """What is allowed, as `policy_of` reads it."""
+        return ",".join(map(str, (*self.allowed, *self.hosts)))
+
+
+def policy_of(egress: str, allowed: str) -> Policy:
+    """The policy that a setting describes. Raises `InvalidSpec` that names what is wrong."""
+    try:
+        kind = Egress(egress)
+    except ValueError:
+        raise InvalidSpec(f"egress={egress} is unknown. Set it to open, list or none.") from None
+    networks: list[Network] = []
+    hosts: list[HostRule] = []
+    for word in re.split(r"[\s,]+", allowed.strip()) if allowed.strip() else ():
+        try:
+            networks.append(ipaddress.ip_network(word, strict=False))
+        except ValueError:
+            try:
+                hosts.append(host_rule(word))
+            except ValueError:
+                raise InvalidSpec(
+                    f"egress_allow names “{word}”, which is neither a network nor a host. Write them like "
+                    "10.1.0.0/16, pypi.org, *.example.org or git.example.org:22."
+                ) from None
+    return Policy(kind, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
+
+
+def tightest(one: Policy, other: Policy) -> Policy:
+    """What both allow. Never more than either of them."""
+    egress = max(one.egress, other.egress, key=FROM_LOOSEST.index)
+    if egress is Egress.NONE:
+        return Policy(Egress.NONE)
+    networks = [
+        *(network for network in one.allowed if reachable(network, other)),
+        *(network for network in other.allowed if reachable(network, one)),
+    ]
+    hosts = [
+        *(rule for rule in one.hosts if named(rule, other)),
+        *(rule for rule in other.hosts if named(rule, one)),
+    ]
+    if egress is Egress.OPEN:
+        # Open both: what opens a closed network has to be there twice, names open nothing.
+        networks = [network for network in networks if _allows(network, one) and _allows(network, other)]
+        hosts = []
+    return Policy(egress, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
+
+
+def reachable(network: Network, policy: Policy) -> bool:
+    """Whether the whole network may be reached under the policy."""
+    if _allows(network, policy):
+        return True
+    if policy.egress is not Egress.OPEN:
+        return False
+    closed = map(ipaddress.ip_network, CLOSED)
+    return not any(network.version == one.version and network.overlaps(one) for one in closed)
+
+
+def named(rule: HostRule, policy: Policy) -> bool:
+    """Whether all that the rule names may be reached by name under the policy."""
+    if policy.egress is Egress.OPEN:
+        return True  # names never lead to addresses that are closed
+    return policy.egress is Egress.LIST and any(_covers(outer, rule) for outer in policy.hosts)
+
+
+def _covers(outer: HostRule, rule: HostRule) -> bool:
+    if not set(rule.ports) <= set(outer.ports):
+        return False
+    if outer.below:
+        return rule.name.endswith(f".{outer.name}") or (rule.below and rule.name == outer.name)
+    return not rule.below and rule.name == outer.name
+
+
+def _allows(network: Network, policy: Policy) -> bool:
+    return any(
+        network.version == allowed.version and network.subnet_of(allowed)  # type: ignore[arg-type]
+        for allowed in policy.allowed
+    )

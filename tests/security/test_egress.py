@@ -1,0 +1,223 @@
+"""What a notebook that means harm can reach where only some hosts are allowed, by name.
+
+With the real sandbox and the real proxy. How the proxy reads requests, resolves and connects is attacked in
+`tests/provisioning/test_egress_proxy.py`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from provisioning.drivers.local import egress, network, processes
+from provisioning.drivers.local.egress import Egress, Policy, policy_of, tightest
+from provisioning.drivers.local.isolation import probe
+from provisioning.node.local_settings import within
+from provisioning.types import EgressLimit, Observation, ObservedState, PoolConfig, WorkspaceSpec
+from tests.instance import eventually
+from tests.provisioning.local.local_support import Pool, ask
+
+CLOSED = ("ConnectionRefusedError", "OSError", "TimeoutError", "gaierror")
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    if probe().network is None:
+        pytest.skip(probe().warning)
+    made = Pool(tmp_path, egress="list", egress_allow="good.example, *.good.example")
+    yield made
+    made.close()
+    assert network.ways_out(tmp_path / "berth" / "local") == []
+
+
+def says(seen: Observation, request: str) -> str:
+    """The first line that the proxy answers a request from inside."""
+    data = (request + "\r\n\r\n").encode()
+    call = (
+        f"(lambda s: (s.sendall({data!r}), s.recv(4096).decode().split('\\r\\n')[0])[1])"
+        f"(__import__('socket').create_connection(('127.0.0.1', {network.PROXY_PORT}), 10))"
+    )
+    return str(ask(seen, call))
+
+
+def connects(seen: Observation, address: str, port: int) -> str:
+    call = f"__import__('socket').create_connection(({address!r}, {port}), 2).close() or 'connected'"
+    return str(ask(seen, call))
+
+
+def proxy_of(pool: Pool, spec: WorkspaceSpec) -> int:
+    ((pid, _),) = network.ways_out(pool.driver._dir(spec.ref).path)
+    return pid
+
+
+def test_nothing_leads_out_but_the_proxy(pool: Pool) -> None:
+    seen = pool.run(pool.spec())
+    for address in ("203.0.113.9", "192.0.2.77", "169.254.169.254", network.RESOLVER, "2001:db8::1"):
+        assert connects(seen, address, 443) in CLOSED, address
+    assert connects(seen, network.RESOLVER, 53) in CLOSED
+    lookup = "__import__('socket').getaddrinfo('good.example', 443)"
+    assert ask(seen, lookup) == "gaierror"
+    datagram = "__import__('socket').socket(2, 2).sendto(b'x', ('203.0.113.9', 53))"
+    assert ask(seen, datagram) in (*CLOSED, "PermissionError")
+
+
+def test_programs_are_told_of_the_proxy(pool: Pool) -> None:
+    seen = pool.run(pool.spec())
+    url = f"http://127.0.0.1:{network.PROXY_PORT}"
+    for name in ("HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        assert ask(seen, f"os.environ[{name!r}]") == url
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["bad.example:443", "good.example:22", "good.example.bad.example:443",
+     "169.254.169.254:80", "127.0.0.1:6379", "[::1]:6379", "localhost:8000", "10.0.0.1:443",
+     "203.0.113.9:443", "[::ffff:127.0.0.1]:443", "2130706433:443"],
+)  # fmt: skip
+def test_the_proxy_leads_to_nothing_else(pool: Pool, target: str) -> None:
+    seen = pool.run(pool.spec())
+    assert " 403 " in says(seen, f"CONNECT {target} HTTP/1.1")
+    assert " 403 " in says(seen, f"GET http://{target}/ HTTP/1.1\r\nHost: good.example")
+
+
+def test_the_proxy_does_not_lead_to_this_machine_or_the_portal(pool: Pool) -> None:
+    seen = pool.run(pool.spec())
+    with socket.create_server(("0.0.0.0", 0)) as server:
+        port = server.getsockname()[1]
+        for address in ("127.0.0.1", *network.addresses_here()):
+            shown = f"[{address}]" if ":" in address else address
+            assert " 403 " in says(seen, f"CONNECT {shown}:{port} HTTP/1.1"), address
+
+
+def test_a_neighbours_proxy_is_not_reached_and_nobody_can_be_in_its_place(pool: Pool) -> None:
+    wide = pool.run(pool.spec())
+    none = pool.run(pool.spec(egress=(EgressLimit("none"),)))
+    assert " 403 " in says(wide, "CONNECT bad.example:443 HTTP/1.1")
+    assert connects(none, "127.0.0.1", network.PROXY_PORT) in CLOSED
+    bind = f"__import__('socket').socket().bind(('127.0.0.1', {network.PROXY_PORT}))"
+    assert ask(none, bind) == "PermissionError"
+    again = f"__import__('socket').socket().bind(('0.0.0.0', {network.PROXY_PORT}))"
+    assert ask(wide, again) in ("PermissionError", "OSError")
+
+
+def test_a_proxy_that_was_killed_comes_back_and_one_of_the_dead_goes(pool: Pool) -> None:
+    spec = pool.spec()
+    seen = pool.run(spec)
+    os.kill(proxy_of(pool, spec), signal.SIGKILL)
+    folder = pool.driver._dir(spec.ref).path
+    eventually(lambda: not network.ways_out(folder) or None, limit_s=20, what="the proxy ends")
+    pool.driver.prepare(owner=os.getpid())
+    assert " 403 " in says(seen, "CONNECT bad.example:443 HTTP/1.1")
+    pool.wait(lambda: pool.driver.ensure_stopped(spec.ref), ObservedState.STOPPED)
+    assert network.ways_out(folder) == []
+
+
+def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
+    if probe().uids is None:
+        pytest.skip("workspaces have no users of their own here")
+    spec = pool.spec()
+    pool.run(spec)
+    pid = proxy_of(pool, spec)
+    eventually(lambda: processes.user_of(pid) not in (0, None) or None, limit_s=20, what="it has begun")
+
+
+# --- the tightest counts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (("open", ""), ("open", ""), ("open", "")),
+        (("open", ""), ("list", "pypi.org 203.0.113.0/24"), ("list", "203.0.113.0/24,pypi.org")),
+        (("open", ""), ("list", "10.0.0.0/8"), ("list", "")),
+        (("open", "10.0.0.0/8"), ("list", "10.1.0.0/16"), ("list", "10.1.0.0/16")),
+        (("open", "10.0.0.0/8"), ("open", "10.1.0.0/16"), ("open", "10.1.0.0/16")),
+        (("open", "10.0.0.0/8"), ("open", ""), ("open", "")),
+        (("list", "10.0.0.0/8"), ("list", "10.1.0.0/16 192.168.0.0/16"), ("list", "10.1.0.0/16")),
+        (("list", "*.a.org"), ("list", "x.a.org b.org"), ("list", "x.a.org")),
+        (("list", "*.a.org"), ("list", "*.b.a.org a.org"), ("list", "*.b.a.org")),
+        (("list", "a.org:443"), ("list", "a.org"), ("list", "a.org:443")),
+        (("list", "a.org"), ("list", "a.org:22"), ("list", "")),
+        (("list", "a.org"), ("list", "203.0.113.0/24"), ("list", "")),
+        (("none", "10.0.0.0/8"), ("open", "10.0.0.0/8"), ("none", "")),
+        (("list", ""), ("open", "10.0.0.0/8"), ("list", "")),
+    ],
+)
+def test_what_both_allow(one: tuple[str, str], other: tuple[str, str], both: tuple[str, str]) -> None:
+    for first, second in ((one, other), (other, one)):
+        found = tightest(policy_of(*first), policy_of(*second))
+        assert (found.egress, found.words()) == (Egress(both[0]), both[1])
+
+
+def test_the_tightest_never_allows_more_than_either() -> None:
+    words = [
+        "",
+        "10.0.0.0/8",
+        "10.1.0.0/16",
+        "203.0.113.0/24",
+        "a.org",
+        "*.a.org",
+        "x.a.org:443",
+        "b.org 10.1.2.0/24",
+    ]
+    policies = [policy_of(kind, allowed) for kind in ("open", "list", "none") for allowed in words]
+    addresses = [
+        ipaddress.ip_network(one) for one in ("10.1.2.3", "10.9.9.9", "203.0.113.1", "8.8.8.8", "192.168.1.1")
+    ]
+    hosts = [
+        policy_of("list", one).hosts[0] for one in ("a.org:443", "x.a.org:443", "b.org:443", "c.org:443")
+    ]
+    for one in policies:
+        for other in policies:
+            both = tightest(one, other)
+            for address in addresses:
+                if egress.reachable(address, both):
+                    assert egress.reachable(address, one) and egress.reachable(address, other), (one, other)
+            for host in hosts:
+                if egress.named(host, both):
+                    assert egress.named(host, one) and egress.named(host, other), (one, other, host)
+
+
+def test_a_template_or_team_cannot_loosen_its_pool(pool: Pool) -> None:
+    for limit in (
+        EgressLimit("open"),
+        EgressLimit("list", "bad.example,10.0.0.0/8"),
+        EgressLimit("open", "10.0.0.0/8"),
+    ):
+        policy = pool.driver._egress(pool.spec(egress=(limit,)))
+        assert policy.egress is Egress.LIST and set(map(str, policy.hosts)) <= {
+            "good.example",
+            "*.good.example",
+        }
+        assert policy.allowed == ()
+
+
+def test_a_digest_changes_with_what_may_be_reached(pool: Pool) -> None:
+    spec = pool.spec()
+    digests = {
+        replace(spec, egress=limits).digest()
+        for limits in ((), (EgressLimit("none"),), (EgressLimit("list", "a.org"),))
+    }
+    assert len(digests) == 3
+
+
+def test_a_pool_may_name_hosts_where_its_node_does_not_forbid_it() -> None:
+    asked = PoolConfig("p", "local", {"egress": "list", "egress_allow": "pypi.org"})
+    taken = within(asked, {"BERTH_EGRESS": "open"}).config
+    assert (taken["egress"], taken["egress_allow"]) == ("list", "pypi.org")
+    taken = within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "pypi.org *.a.org"}).config
+    assert taken["egress_allow"] == "pypi.org"
+    with pytest.raises(Exception, match=r"names pypi\.org, which this node does not allow"):
+        within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "*.a.org"})
+
+
+def test_without_names_there_is_no_proxy() -> None:
+    assert network.proxy_env(Policy()) == {} == network.proxy_env(policy_of("list", "10.0.0.0/8"))
+    assert not policy_of("none", "a.org").proxied and not policy_of("open", "a.org").proxied
