@@ -31,6 +31,7 @@ from portal.scheduling import drain_api as drains
 from portal.service_accounts import api as service_accounts
 from portal.service_accounts import rule_api as trust_rules
 from portal.webhooks import api as webhooks
+from portal.workspace_secrets import api as secrets
 from portal.workspaces import api as workspaces
 
 
@@ -70,6 +71,7 @@ v1 = [
     *audit.urlpatterns,
     *webhooks.urlpatterns,
     *channels.urlpatterns,
+    *secrets.urlpatterns,
     *scheduling.urlpatterns,
     *limits.urlpatterns,
     *ledger.urlpatterns,

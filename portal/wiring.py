@@ -19,8 +19,12 @@ from portal.catalog import services as catalog
 from portal.catalog.domain_events import EntryChanged, EntryDeleting
 from portal.celery import ask_directory
 from portal.channels import outbox as channels
+from portal.channels.models import Channel
+from portal.channels.services import URL as CHANNEL_URL
 from portal.channels.services import delete_all_of as delete_channels
+from portal.common import sealed_texts
 from portal.common.domain_events import in_transaction, on_commit
+from portal.common.sealed_texts import SealedColumn
 from portal.environments.domain_events import BuildsChanged
 from portal.events.domain_events import NoticesWritten
 from portal.gpu_checks import lost_devices, preflight, results
@@ -44,6 +48,11 @@ from portal.reservations import services as reservations
 from portal.scheduling import admission, cycle, drains, evictions, snapshot_feed
 from portal.scheduling.hints import request_cycle
 from portal.scim import services as scim
+from portal.webhooks.models import Endpoint
+from portal.webhooks.services import SECRET as WEBHOOK_SECRET
+from portal.workspace_secrets.models import Secret, purpose_of
+from portal.workspace_secrets.services import delete_all_of as delete_secrets
+from portal.workspace_secrets.services import delete_with_template
 from portal.workspaces import home_places, homes, machine_losses, notices
 from portal.workspaces import services as workspaces
 from portal.workspaces.domain_events import (
@@ -61,9 +70,18 @@ from portal.workspaces.domain_events import (
 )
 from portal.workspaces.gateway import publishing
 
+SEALED = [
+    SealedColumn(Channel, "url", lambda _row: CHANNEL_URL),
+    SealedColumn(Endpoint, "secret", lambda _row: WEBHOOK_SECRET),
+    SealedColumn(Endpoint, "previous_secret", lambda _row: WEBHOOK_SECRET),
+    SealedColumn(Secret, "sealed", purpose_of),
+]
+"""All that is kept encrypted under the portal's secret key."""
+
 
 def connect() -> None:
     """Register every listener; once, when Django is ready."""
+    sealed_texts.COLUMNS[:] = SEALED
     ask_directory(machines.directory)
     # events
     in_transaction(NoticesWritten, channels.notices_written)
@@ -80,7 +98,9 @@ def connect() -> None:
     on_commit(UserDeactivated, publishing.end_access)
     in_transaction(UserReactivated, scim.reactivated)
     in_transaction(PlaceWithdrawn, workspaces.stop_all_in_team)
-    in_transaction(UserDeleted, workspaces.delete_all_of, homes.account_deleted, delete_channels)
+    in_transaction(
+        UserDeleted, workspaces.delete_all_of, homes.account_deleted, delete_channels, delete_secrets
+    )
     in_transaction(MemberSet, join_requests.member_set)
     in_transaction(TeamsChanged, snapshot_feed.limits_changed)
     # inventory
@@ -97,7 +117,7 @@ def connect() -> None:
     on_commit(MachineEnded, publishing.machine_ended)
     on_commit(MachineEnded, machine_losses.machine_ended)
     # catalog
-    in_transaction(EntryDeleting, workspaces.refuse_deletion)
+    in_transaction(EntryDeleting, workspaces.refuse_deletion, delete_with_template)
     in_transaction(EntryChanged, snapshot_feed.catalog_changed, request_cycle)
     # environments
     on_commit(BuildsChanged, request_cycle)

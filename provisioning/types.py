@@ -242,6 +242,9 @@ class EgressLimit:
 class WorkspaceSpec:
     """Everything a driver needs to start one workspace. `app_token` is the upstream secret.
 
+    With `secrets` its agent asks the portal for the workspace's secrets before it starts the app: no value of
+    one is in here.
+
     `environment` is the digest of the software environment that it runs in; empty for the node's own notebook
     environment. What its user installs is kept by `environment_name` (empty: by the digest), so that it is
     there in the next version too; with `reset_packages` that is removed first.
@@ -261,6 +264,7 @@ class WorkspaceSpec:
     environment_name: EnvironmentName = ""
     reset_packages: bool = False
     egress: tuple[EgressLimit, ...] = ()
+    secrets: bool = False
 
     @property
     def home_key(self) -> str:
@@ -270,13 +274,14 @@ class WorkspaceSpec:
     def digest(self) -> str:
         """SHA-256 of the specification without its secrets; equal digests mean equal workspaces.
 
-        `reset_packages` is left out: it says what to do on the way, not what the workspace is.
+        `reset_packages` and `secrets` are left out: they say what to do on the way, not what it is.
         """
         body = asdict(self)
         body.pop("app_token")
         body.pop("reset_packages")
         if not self.egress:
             body.pop("egress")
+        body.pop("secrets")
         for name in ("environment", "environment_name"):
             if not body[name]:
                 # As it was before there were environments: workspaces that run since then keep their digest.

@@ -17,6 +17,8 @@ class Scope(models.TextChoices):
     CATALOG_WRITE = "catalog:write", _("Change templates and flavors that you manage")
     ENVIRONMENTS_READ = "environments:read", _("See software environments and their builds")
     ENVIRONMENTS_WRITE = "environments:write", _("Make, build and change software environments")
+    SECRETS_READ = "secrets:read", _("See the names of secrets")
+    SECRETS_WRITE = "secrets:write", _("Write and delete secrets that you manage")
     TEAMS_READ = "teams:read", _("See teams")
     TEAMS_WRITE = "teams:write", _("Change teams")
     POOLS_READ = "pools:read", _("See pools, nodes and devices")

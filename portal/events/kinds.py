@@ -103,6 +103,11 @@ class AuditKind(StrEnum):
     ENVIRONMENT_BUILT = "environment.built"
     ENVIRONMENT_BUILD_FAILED = "environment.build_failed"
 
+    # Secrets for workspaces.
+    SECRET_CREATED = "secret.created"  # noqa: S105
+    SECRET_CHANGED = "secret.changed"  # noqa: S105
+    SECRET_DELETED = "secret.deleted"  # noqa: S105
+
     # Pools, nodes and devices.
     POOL_CREATED = "pool.created"
     POOL_CHECKS_SET = "pool.checks_set"
@@ -215,6 +220,7 @@ class AuditKind(StrEnum):
     WORKSPACE_DELETE_ASKED = "workspace.delete_asked"
     WORKSPACE_OPENED = "workspace.opened"
     WORKSPACE_NOT_APPROVED = "workspace.not_approved"
+    WORKSPACE_SECRETS_GIVEN = "workspace.secrets_given"
     WORKSPACE_LAUNCHED = "workspace.launched"
     WORKSPACE_UNCHECKED = "workspace.unchecked"
     WORKSPACE_PLACE = "workspace.place"

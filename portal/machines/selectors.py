@@ -73,10 +73,15 @@ def behind(workspace_id: UUID, pool_id: UUID | None) -> Machine | None:
 
 def comes_from_revoked(request: HttpRequest) -> bool:
     """Whether a request came through the nodes' door from a machine that is not believed any more."""
+    name = asking_node(request)
+    return name is not None and not Machine.objects.filter(name=name, state=MachineState.ACTIVE).exists()
+
+
+def asking_node(request: HttpRequest) -> str | None:
+    """The node that a request through the nodes' door comes from; None for what came another way."""
     if not door.is_door(request.headers.get(door.DOOR_HEADER, ""), settings.BERTH_GATEWAY_SECRET):
-        return False
-    name = request.headers.get(door.NODE_HEADER, "")
-    return not Machine.objects.filter(name=name, state=MachineState.ACTIVE).exists()
+        return None
+    return str(request.headers.get(door.NODE_HEADER, ""))
 
 
 def waiting_tokens(actor: User, pool: Pool) -> QuerySet[JoinToken]:

@@ -14,13 +14,14 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
+from portal.common.errors import StateConflict
 from portal.common.problems import plain_response
-from portal.machines.selectors import comes_from_revoked
-from portal.workspaces import reports, results
+from portal.machines import selectors
+from portal.workspaces import reports, results, secret_delivery
 from portal.workspaces.secrets import check_agent_token
 
 MAX_BODY = 256 * 1024
-Report = Callable[[UUID, int, dict[str, Any]], HttpResponse]
+Report = Callable[[HttpRequest, UUID, int, dict[str, Any]], HttpResponse]
 
 
 def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
@@ -32,10 +33,10 @@ def reported(handle: Report) -> Callable[[HttpRequest], HttpResponse]:
     def view(request: HttpRequest) -> HttpResponse:
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         known = check_agent_token(token.strip()) if kind.lower() == "bearer" else None
-        if known is None or comes_from_revoked(request):
+        if known is None or selectors.comes_from_revoked(request):
             return plain_response(401, "bad_agent_token", "This is not an agent's token.", request)
         try:
-            return handle(*known, reports.body_of(_read(request)))
+            return handle(request, *known, reports.body_of(_read(request)))
         except results.Revoked:
             return plain_response(410, "revoked", "This start of the workspace is over.", request)
         except RequestDataTooBig:
@@ -53,33 +54,48 @@ def _read(request: HttpRequest) -> bytes:
 
 
 @reported
-def launched(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+def launched(
+    _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
+) -> HttpResponse:
     results.agent_launched(
         workspace_id=workspace_id, generation=generation, endpoint=reports.endpoint_of(body)
     )
+    secret_delivery.close(workspace_id, generation)
     return HttpResponse(status=204)
 
 
 @reported
-def ready(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+def ready(_request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
     results.agent_ready(workspace_id=workspace_id, generation=generation, endpoint=reports.endpoint_of(body))
     return HttpResponse(status=204)
 
 
 @reported
-def heartbeat(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+def heartbeat(
+    _request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]
+) -> HttpResponse:
     activity = reports.activity_of(body, workspace_id=workspace_id)
     results.agent_heartbeat(workspace_id=workspace_id, generation=generation, activity=activity)
     return JsonResponse({"next_s": settings.HEARTBEAT_S})
 
 
 @reported
-def exited(workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
+def exited(_request: HttpRequest, workspace_id: UUID, generation: int, body: dict[str, Any]) -> HttpResponse:
     exit_code, log_tail = reports.ending_of(body)
     results.agent_exited(
         workspace_id=workspace_id, generation=generation, exit_code=exit_code, log_tail=log_tail
     )
     return HttpResponse(status=204)
+
+
+@reported
+def secrets(request: HttpRequest, workspace_id: UUID, generation: int, _body: dict[str, Any]) -> HttpResponse:
+    node = selectors.asking_node(request) or ""
+    try:
+        given = secret_delivery.hand_over(workspace_id=workspace_id, generation=generation, node=node)
+    except StateConflict as error:
+        return plain_response(409, error.reason.code.value, error.message, request)
+    return JsonResponse({"secrets": given}, headers={"Cache-Control": "no-store"})
 
 
 app_name = "agent"
@@ -88,4 +104,5 @@ urlpatterns = [
     path("ready", ready, name="ready"),
     path("heartbeat", heartbeat, name="heartbeat"),
     path("exited", exited, name="exited"),
+    path("secrets", secrets, name="secrets"),
 ]

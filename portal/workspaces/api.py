@@ -141,6 +141,7 @@ class WorkspaceViewSet(ListViewSet):
             priority=given["priority"],
             checkpointed=given["checkpointed"],
             environment=software.named(request.user, given.get("environment", "")),
+            secrets=given["secrets"],
         )
         self.kwargs["workspace_id"] = creation.workspace.pk
         headers = {"Location": reverse("api:workspace-detail", args=[creation.workspace.pk])}

@@ -19,6 +19,7 @@ _OWN = (
     *("id", "name", "state", "desired_state", "termination_reason", "resources", "generation", "created_at"),
     *("state_since", "requested_at", "admitted_at", "placed_at", "checks_began_at", "checks_ended_at"),
     *("launched_at", "ready_at", "priority", "preemptible", "expected_s", "checkpointed", "loses_work"),
+    "secrets",
 )
 _RELATED: dict[str, tuple[str, ...]] = {
     "owner": ("username",),

@@ -100,6 +100,8 @@ class Workspace(models.Model):
     checkpointed = models.BooleanField(null=True, blank=True, default=None)
     loses_work = models.BooleanField(default=True)
     expected_s = models.PositiveIntegerField(default=28_800)
+    # Names of secrets that its user has asked for (`portal.workspace_secrets`); others come by themselves.
+    secrets = models.JSONField(default=list, blank=True)
     endpoint = models.CharField(max_length=200, blank=True)
 
     created_at = models.DateTimeField(auto_now_add=True)
@@ -238,6 +240,24 @@ class WorkspaceStatus(models.Model):
 
     def __str__(self) -> str:
         return f"status of {self.workspace_id}"
+
+
+class StartSecrets(models.Model):
+    """What the agent of a start was given: `given` lists id, name, kind, whose and version, never a value.
+
+    `closed` once the app of that `generation` has begun.
+    """
+
+    workspace = models.OneToOneField(
+        Workspace, primary_key=True, on_delete=models.CASCADE, related_name="start_secrets"
+    )
+    generation = models.PositiveIntegerField()
+    given = models.JSONField(default=list)
+    given_at = models.DateTimeField()
+    closed = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return f"secrets of a start of {self.workspace_id}"
 
 
 class HomeDeletion(models.Model):

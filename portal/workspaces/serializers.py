@@ -80,6 +80,13 @@ class WorkspaceCreateSerializer(StrictSerializer):
         max_length=40,
         help_text="Short name of the software environment; without it, the template's.",
     )
+    secrets = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=50,
+        default=list,
+        help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
+    )
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
@@ -162,6 +169,9 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
     environment_version = serializers.IntegerField(
         allow_null=True, default=None, help_text="The number of that environment's version."
     )
+    secrets = serializers.ListField(
+        child=serializers.CharField(), help_text="Names of the secrets that it was asked for with."
+    )
 
     class Meta:
         model = Workspace
@@ -171,7 +181,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             *("generation", "created_at", "state_since", "requested_at", "admitted_at", "placed_at"),
             *("launched_at", "ready_at", "heartbeat_at", "activity"),
             *("queue", "leaving", "priority", "preemptible", "expected_hours"),
-            *("checkpointed", "loses_work", "environment", "environment_version"),
+            *("checkpointed", "loses_work", "environment", "environment_version", "secrets"),
         ]
         read_only_fields = fields
 
@@ -216,6 +226,7 @@ class WorkspaceSerializer(serializers.ModelSerializer[Workspace]):
             "loses_work": workspace.loses_work,
             "environment": version.environment.slug if version is not None else None,
             "environment_version": version.number if version is not None else None,
+            "secrets": list(workspace.secrets),
         }
 
     def get_url(self, workspace: Workspace) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -28,6 +29,7 @@ from portal.common.reasons.reason import Reason
 from portal.environments.models import Environment
 from portal.events import services as events
 from portal.events.kinds import AuditKind
+from portal.workspace_secrets.effective import require_known
 from portal.workspaces import dispatch, policies, reconcile, software
 from portal.workspaces.domain_events import RequestChanged, WorkspaceQueued, WorkspaceRequested
 from portal.workspaces.lifecycle import (
@@ -73,15 +75,17 @@ def create(
     priority: int = 0,
     checkpointed: bool | None = None,
     environment: Environment | None = None,
+    secrets: Sequence[str] = (),
 ) -> Workspace:
     """Ask for a workspace and start it where there is room, else queue it.
 
     `expected_s` says how long it will be needed (estimates rest on it), else the flavor's is taken.
     `checkpointed` says that its work goes on where it was if it has to make room (False: that it begins
-    anew); without it the template and flavor decide. Only the team's owners and operators give a `priority`
-    above 0. `environment` is the software that it runs in; without it, its template's.
+    anew); without it the template and flavor decide. `environment` is the software that it runs in; without
+    it, its template's. `secrets` names those that it gets beside those that come by themselves. Only the
+    team's owners and operators give a `priority` above 0.
 
-    Raises `InvalidInput` (name, time, priority), `NotAllowed` (team, priority), `NeedsApproval`,
+    Raises `InvalidInput` (name, time, priority, secrets), `NotAllowed` (team, priority), `NeedsApproval`,
     `NotPossible` (no pool can ever run it) and `StateConflict` (the name is in use; the idempotency key came
     with another request).
     """
@@ -96,6 +100,7 @@ def create(
         priority=priority,
         checkpointed=checkpointed,
         environment=environment,
+        secrets=secrets,
     ).workspace
 
 
@@ -111,6 +116,7 @@ def create_once(
     priority: int = 0,
     checkpointed: bool | None = None,
     environment: Environment | None = None,
+    secrets: Sequence[str] = (),
     unapproved: bool = False,
 ) -> Creation:
     """Like `create`, and says whether the idempotency key had been used for this request before.
@@ -121,12 +127,14 @@ def create_once(
     policies.require_priority(actor, team, priority)
     require_use(team, template, flavor)
     check_order(expected_s, priority)
+    asked_for = list(secrets)
     wished = name.strip().lower()
     # The name as it was asked for: one that we choose would differ when the request is repeated.
     parts = [team.slug, template.slug, flavor.slug, wished, str(expected_s or ""), str(priority)]
     # Only where it was said, so that keys which were used before it could be said stay good.
     said = [] if checkpointed is None else [str(checkpointed)]
-    digest = _digest(*parts, *said, *([] if environment is None else [f"environment:{environment.slug}"]))
+    said += [] if environment is None else [f"environment:{environment.slug}"]
+    digest = _digest(*parts, *said, *(f"secret:{name}" for name in sorted(asked_for)))
     runs_in = software.chosen(template, team, environment)
     for tries_left in reversed(range(FREE_NAME_TRIES)):
         name = wished or free_name(actor=actor, team=team, template=template)
@@ -146,6 +154,7 @@ def create_once(
                     priority=priority,
                     checkpointed=checkpointed,
                     environment_version=runs_in.version,
+                    secrets=require_known(actor, team, template, asked_for) if asked_for else [],
                 )
                 _count_start(actor)
                 workspace = _create(row, expected_s or flavor.expected_s, unapproved=unapproved)
@@ -178,6 +187,7 @@ def create_waiting(
     expected_s: int | None = None,
     checkpointed: bool | None = None,
     environment: Environment | None = None,
+    secrets: Sequence[str] = (),
 ) -> Workspace:
     """Like `create`, but what needs approval waits for it: the caller asks for it at the same time."""
     return create_once(
@@ -189,6 +199,7 @@ def create_waiting(
         expected_s=expected_s,
         checkpointed=checkpointed,
         environment=environment,
+        secrets=secrets,
         unapproved=True,
     ).workspace
 

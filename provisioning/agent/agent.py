@@ -20,7 +20,9 @@ CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default
   start_timeout_s*, stop_timeout_s*
   state_path, log_path, log_max_bytes*      what the driver reads; the log keeps one old file
   devices*             UUIDs of the granted GPUs
-  remove_config*       true: delete CONFIG once it has been read, because it holds secrets
+  remove_config*       true: delete CONFIG once it has been read, because it holds tokens
+  secrets*             true: ask the portal for the workspace's secrets before the app is started, and give it
+                       them as variables, or as files in `secrets_dir`*, a folder to make in memory
 
 Run as `python -I -S agent.py --unclaimed CLAIM_FD OWNER_FD LISTENER FOLDER PROGRAM [ARGUMENT…]` it starts
 PROGRAM, which imports an app ahead of time (`apps/app_host.py`), before it knows of any workspace. It waits
@@ -29,13 +31,15 @@ as one line; from then on it is the agent of that workspace, and PROGRAM its app
 of the pidfd OWNER_FD ends before a connection has come, when a connection closes without CONFIG, and when
 PROGRAM ends. FOLDER gets a state file.
 
+Values of secrets are in this process and in the app, and in no file but those of `secrets_dir`.
+
 The state file is `{"phase": unclaimed|starting|ready|exited, "reason", "exit_code", "port", "generation"}`.
 Exit codes of the agent: 0 ended on request or with its app, 64 bad configuration, 75 no port free.
 """
 
 # pathlib, contextlib and typing would double the time that this program takes to start, and it runs on
 # older versions of Python too.
-# ruff: noqa: PTH100, PTH105, PTH108, PTH113, PTH115, PTH118, PTH120, PTH123, PTH208, SIM105, UP031, S606
+# ruff: noqa: PTH100, PTH101, PTH103, PTH105, PTH108, PTH113, PTH115, PTH118, PTH120, PTH123, PTH208, SIM105, UP031, S606
 
 from __future__ import annotations
 
@@ -68,6 +72,9 @@ MAX_ITEMS = 10000  # kernels or terminals that are counted
 MAX_STAMP = 40  # characters of a time
 GPU_DEADLINE_S = 2.0
 CONTROL_TIMEOUT_S = 1.0
+SECRETS_TIMEOUT_S = 30.0  # for how long the portal is asked for secrets
+MASKED_LINES = 100  # a value of more is taken out as a whole only
+MASKED_MIN = 8  # what is shorter is too common a text to take it out of the log
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -119,6 +126,9 @@ def complete(config: Config) -> None:
     config.setdefault("log_max_bytes", 10 * 1024 * 1024)
     config.setdefault("devices", [])
     config.setdefault("rlimits", {})
+    config.setdefault("secrets", False)
+    config.setdefault("secrets_dir", "")
+    config["secret_env"] = {}
 
 
 def free_port(candidates: list[int]) -> int | None:
@@ -184,6 +194,7 @@ def filled_in(config: Config, port: int) -> tuple[list[str], dict[str, str]]:
         values["token_file"] = token_file
     argv = [substitute(argument, values) for argument in config["argv"]]
     env = {key: substitute(value, values) for key, value in config["env"].items()}
+    env.update(config["secret_env"])  # as they are: a brace in a secret is a brace
     return argv, env
 
 
@@ -334,6 +345,42 @@ class Unclaimed:
 
 
 # ---------------------------------------------------------------------------------------------
+# Secrets
+# ---------------------------------------------------------------------------------------------
+
+
+def unpacked(answer: Any) -> list[tuple[str, str, str]] | None:
+    """Name, kind and value of each secret in the portal's answer; None for what is no such answer."""
+    found: list[tuple[str, str, str]] = []
+    try:
+        for each in answer["secrets"]:
+            name, kind, value = str(each["name"]), str(each["kind"]), str(each["value"])
+            if not (name.isascii() and name.isidentifier()) or kind not in ("env", "file") or "\0" in value:
+                return None
+            found.append((name, kind, value))
+    except (KeyError, TypeError):
+        return None
+    return found
+
+
+def place_secrets(found: list[tuple[str, str, str]], folder: str) -> dict[str, str]:
+    """The variables that the app gets; what is a file is written below `folder`. Raises `OSError`."""
+    env = {name: value for name, kind, value in found if kind == "env"}
+    files = [(name, value) for name, kind, value in found if kind == "file"]
+    if files:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        os.chmod(folder, 0o700)
+        for name, value in files:
+            path = os.path.join(folder, name)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+            with open(descriptor, "wb") as handle:
+                handle.write(value.encode())
+        os.chmod(folder, 0o500)
+        env["BERTH_SECRETS_DIR"] = folder
+    return env
+
+
+# ---------------------------------------------------------------------------------------------
 # The log: size-capped, one old file, no token in it
 # ---------------------------------------------------------------------------------------------
 
@@ -341,10 +388,11 @@ class Unclaimed:
 class Log:
     """Copies the app's output to a file. A full disk loses lines, never the app."""
 
-    def __init__(self, path: str, max_bytes: int, secrets: list[str]) -> None:
+    def __init__(self, path: str, max_bytes: int, tokens: list[str]) -> None:
         self.path = path
         self.max_bytes = max_bytes
-        self.secrets = [secret.encode() for secret in secrets if len(secret) >= 8]
+        self.hidden: list[tuple[bytes, bytes]] = []
+        self.hide(tokens, b"[token]")
         self.pending = b""
         self.descriptor = -1
         self.size = 0
@@ -354,18 +402,26 @@ class Log:
         self.descriptor = os.open(self.path, flags, 0o600)
         self.size = os.fstat(self.descriptor).st_size
 
+    def hide(self, values: list[str], shown: bytes) -> None:
+        """Write `shown` for each of these from now on, and for each line of one that has some."""
+        lines = [value.splitlines() for value in values]
+        parts = {*values, *(value.strip() for value in values)}
+        parts.update(line for each in lines if len(each) <= MASKED_LINES for line in each)
+        known = {part for part, _shown in self.hidden}
+        encoded = {part.encode() for part in parts} - known
+        self.hidden += [(part, shown) for part in encoded if len(part) >= MASKED_MIN]
+        # The longest first: a shorter one may be a part of it.
+        self.hidden.sort(key=lambda pair: -len(pair[0]))
+
     def feed(self, data: bytes, last: bool = False) -> None:
-        """Write `data` without the secrets, holding back what may be the beginning of one."""
+        """Write `data` without what is hidden, holding back what may be the beginning of that."""
         data = self.pending + data
-        for secret in self.secrets:
-            data = data.replace(secret, b"[token]")
+        for part, shown in self.hidden:
+            data = data.replace(part, shown)
         held = 0
         if not last:
-            for secret in self.secrets:
-                for length in range(min(len(secret) - 1, len(data)), held, -1):
-                    if data.endswith(secret[:length]):
-                        held = length
-                        break
+            for part, _shown in self.hidden:
+                held = max(held, overlap(data, part))
         self.pending = data[len(data) - held :]
         self._write(data[: len(data) - held])
 
@@ -404,6 +460,18 @@ class Log:
                 break
         lines = data[-TAIL_BYTES:].decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-TAIL_LINES:])
+
+
+def overlap(data: bytes, part: bytes) -> int:
+    """How many bytes at the end of `data` are the beginning of `part`, and not all of it."""
+    start = max(0, len(data) - len(part) + 1)
+    while True:
+        start = data.find(part[:1], start)
+        if start < 0:
+            return 0
+        if part.startswith(data[start:]):
+            return len(data) - start
+        start += 1
 
 
 # ---------------------------------------------------------------------------------------------
@@ -855,6 +923,11 @@ class Agent:
         signal.signal(signal.SIGINT, self.on_term)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        trouble = self.take_secrets() if self.config["secrets"] else ""
+        if trouble:
+            self.write_state("exited", reason=trouble, exit_code=None)
+            self.post("exited", {"exit_code": None, "log_tail": self.log.tail()})
+            return 0
         port = free_port(self.config["ports"])
         if port is None:
             self.write_state("exited", reason="port_taken", exit_code=None)
@@ -896,6 +969,42 @@ class Agent:
         if reason in ("app_exit", "start_timeout"):
             self.post_exited(code)
         return 0
+
+    def take_secrets(self) -> str:
+        """Have the portal hand out the secrets of this start; why the app cannot be started, or ""."""
+        import select
+
+        self.write_state("starting")
+        deadline = time.monotonic() + SECRETS_TIMEOUT_S
+        wait_s = 0.1
+        while True:
+            status, answer = self.post("secrets", {}, 10.0)
+            if self.stop_signal:
+                return "stopped"
+            if status == 200:
+                break
+            if status in (401, 403, 410):
+                return "revoked"
+            if 400 <= status < 500 and status not in (408, 429):
+                return "secrets_refused"
+            if time.monotonic() > deadline:
+                return "secrets_unavailable"
+            select.select([self.wake_read], [], [], wait_s)
+            self.drain()
+            wait_s = min(wait_s * 2, 2.0)
+        found = unpacked(answer)
+        if found is None:
+            return "secrets_refused"
+        self.log.hide([value for _name, _kind, value in found], b"[secret]")
+        folder = self.config["secrets_dir"]
+        if not folder and any(kind == "file" for _name, kind, _value in found):
+            return "secrets_need_sandbox"
+        try:
+            self.config["secret_env"] = place_secrets(found, folder)
+        except OSError as error:
+            self.log.note("the secrets that are files could not be written: %s" % error)
+            return "secrets_refused"
+        return ""
 
     def find_way(self) -> None:
         """See whether the app answers on the listener itself, and have a relay where it does not."""

@@ -296,6 +296,23 @@ GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 200 200   webhooks:read
 POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 403 202 403 202   webhooks:write
 
+# --- REST: secrets; each of these has one TOKEN_A ---
+GET    api/v1/me/secrets                                    401 200 200 200 200 200 200 200   secrets:read
+GET    api/v1/me/secrets/<str:name>                         401 404 404 404 200 404 404 404   secrets:read
+PUT    api/v1/me/secrets/<str:name>                         401 201 201 201 200 201 201 201   secrets:write
+PATCH  api/v1/me/secrets/<str:name>                         401 404 404 404 200 404 404 404   secrets:write
+DELETE api/v1/me/secrets/<str:name>                         401 404 404 404 204 404 404 404   secrets:write
+GET    api/v1/teams/<slug:slug>/secrets                     401 404 200 200 200 200 200 200   secrets:read
+GET    api/v1/teams/<slug:slug>/secrets/<str:name>          401 404 200 200 200 200 200 200   secrets:read
+PUT    api/v1/teams/<slug:slug>/secrets/<str:name>          401 404 403 403 403 200 403 200   secrets:write
+PATCH  api/v1/teams/<slug:slug>/secrets/<str:name>          401 404 403 403 403 200 403 200   secrets:write
+DELETE api/v1/teams/<slug:slug>/secrets/<str:name>          401 404 403 403 403 204 403 204   secrets:write
+GET    api/v1/templates/<slug:slug>/secrets                 401 200 200 200 200 200 200 200   secrets:read
+GET    api/v1/templates/<slug:slug>/secrets/<str:name>      401 200 200 200 200 200 200 200   secrets:read
+PUT    api/v1/templates/<slug:slug>/secrets/<str:name>      401 403 403 403 403 403 403 200   secrets:write
+PATCH  api/v1/templates/<slug:slug>/secrets/<str:name>      401 403 403 403 403 403 403 200   secrets:write
+DELETE api/v1/templates/<slug:slug>/secrets/<str:name>      401 403 403 403 403 403 403 204   secrets:write
+
 # --- REST: channels of notices; the one named here is bob's, and is known to nobody else ---
 GET    api/v1/notice-channels                               401 200 200 200 200 200 200 200   webhooks:read
 POST   api/v1/notice-channels                               401 201 201 201 201 201 201 201   webhooks:write
@@ -586,6 +603,7 @@ POST   agent/v1/launched                                    401 401 401 401 401 
 POST   agent/v1/ready                                       401 401 401 401 401 401 401 401   -
 POST   agent/v1/heartbeat                                   401 401 401 401 401 401 401 401   -
 POST   agent/v1/exited                                      401 401 401 401 401 401 401 401   -
+POST   agent/v1/secrets                                     401 401 401 401 401 401 401 401   -
 
 # --- machines that join: there is nothing for who does not come through the nodes' door ---
 GET    nodes/v1/authority                                   404 404 404 404 404 404 404 404   -

@@ -165,6 +165,16 @@ def environment() -> dict[str, Any]:
     return {"<int:number>": 1, "<uuid:build_id>": EnvironmentBuild.objects.get().pk}
 
 
+def secrets(people: dict[str, Any]) -> None:
+    """A secret TOKEN_A of bob's, of vision's and of JupyterLab's."""
+    from portal.catalog.models import Template
+    from portal.workspace_secrets import services
+
+    of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
+    for who, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
+        services.put(actor=people[who], holder=holder, name="TOKEN_A", value="a value of some length")
+
+
 def machines(pool: Any) -> dict[str, Any]:
     """A machine of the pool, and a token for another one."""
     from portal.machines.models import JoinToken, Machine
@@ -272,6 +282,7 @@ class Stage:
             route = route.replace(f"service-accounts/{one}", "service-accounts/svc-ci")
         for name, value in self.values.items():
             route = route.replace(name, str(value))
+        route = route.replace("secrets/<str:name>", "secrets/TOKEN_A")
         slugs = {"teams/": "vision", "pools/": self.pool.slug}
         slugs |= {
             "templates/": "jupyterlab",
@@ -318,6 +329,10 @@ class Stage:
             **{("POST", route): HOOK for route in ("webhooks/", "teams/<slug:slug>/webhooks/")},
             **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},
             ("POST", "webhooks/<uuid:webhook_id>/"): HOOK,
+            **{
+                ("PUT", f"api/v1/{of}/secrets/<str:name>"): {"value": "another value"}
+                for of in ("me", "teams/<slug:slug>", "templates/<slug:slug>")
+            },
             ("POST", "account/channels/"): {**CHANNEL, "types": ["workspaces"]},
             ("POST", "teams/<slug:slug>/channels/"): {**CHANNEL, "types": ["workspace.failed"]},
             ("POST", "channels/<uuid:channel_id>/"): {"name": "Another", "types": ["workspaces"]},
@@ -439,6 +454,7 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkey
     people["ada"] = UserFactory(username="ada", is_superuser=True)
     people["una"] = UserFactory(username="una", is_auditor=True)
     people["vic"] = MembershipFactory(team=team, user=UserFactory(username="vic"), role=Role.VIEWER).user
+    secrets(people)
     there = Stage(people, workspace, token, pool)
     there.values["<uuid:trust_id>"] = trusted.pk
     return there

@@ -370,6 +370,25 @@ class ChannelCode(StrEnum):
     URL_SERVICE = "channel_url_service"
 
 
+class SecretCode(StrEnum):
+    """Refusals about secrets for workspaces."""
+
+    DESCRIPTION_TOO_LONG = "secret_description_too_long"
+    KIND_UNKNOWN = "secret_kind_unknown"
+    NAME_INVALID = "secret_name_invalid"
+    NAME_RESERVED = "secret_name_reserved"
+    NAME_TAKEN = "secret_name_taken"
+    NOT_VALID = "secret_not_valid"
+    NO_SUCH_SECRET = "no_such_secret"
+    TOO_LARGE_TOGETHER = "secrets_too_large_together"
+    TOO_MANY = "too_many_secrets"
+    TOO_MANY_NAMED = "too_many_secrets_named"
+    UNKNOWN_NAMED = "unknown_secrets_named"
+    UNREADABLE = "secret_unreadable"
+    VALUE_EMPTY = "secret_value_empty"
+    VALUE_INVALID = "secret_value_invalid"
+
+
 class JoinCode(StrEnum):
     """Requests to be taken into a team."""
 
@@ -697,7 +716,7 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode, EnvironmentCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode, EnvironmentCode, SecretCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

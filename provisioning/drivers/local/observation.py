@@ -157,6 +157,20 @@ def _explain(folder: WorkspaceDir, record: Record, agent: AgentState | None) -> 
             "start_timeout",
             "The app did not answer in time. See its log, then start it again.",
         ),
+        "secrets_unavailable": (
+            "secrets_unavailable",
+            "The portal could not be asked for the workspace's secrets. Start it again.",
+        ),
+        "secrets_refused": (
+            "secrets_refused",
+            "The workspace's secrets could not be had: one cannot be read any more, or they are too large "
+            "together. Save their values anew or name fewer, then start it again.",
+        ),
+        "secrets_need_sandbox": (
+            "secrets_need_sandbox",
+            "A secret is a file, and this node has no sandbox whose memory could hold it. "
+            "Make it an environment variable, or have an operator set up the sandbox.",
+        ),
         "revoked": ("revoked", "The workspace lost its permission to run. Start it again."),
         "stopped": ("app_exited", "The workspace was ended from outside. Start it again."),
     }

@@ -18,6 +18,8 @@ RELAY_PATH = "/run/berth/relay.py"
 RUN_PATH = "/run/berth/ws"
 APPS_PATH = "/run/berth/apps"
 JUPYTER_PATH = "/run/berth/jupyter"
+SECRETS_PATH = "/run/berth/secrets"
+"""Where the agent puts secrets that are files: in `/run`, which is memory of the sandbox's own."""
 NODE_PATH = "/run/berth/node"
 """The folder of the socket to the portal."""
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,62}")

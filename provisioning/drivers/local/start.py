@@ -24,6 +24,7 @@ from provisioning.drivers.local.sandbox import (
     JUPYTER_PATH,
     NODE_PATH,
     RUN_PATH,
+    SECRETS_PATH,
     SandboxPlan,
     bwrap_argv,
     hostname,
@@ -214,6 +215,8 @@ def agent_config(
         "state_path": f"{run}/state.json",
         "log_path": f"{run}/app.log",
         "devices": [device.uuid for device in devices],
+        "secrets": spec.secrets,
+        "secrets_dir": SECRETS_PATH if settings.sandbox.bwrap else "",
         "remove_config": True,
     }
 

@@ -1,0 +1,29 @@
+"""`manage.py reseal_texts`: write all sealed texts under the present secret key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from portal.common import sealed_texts
+
+
+class Command(BaseCommand):
+    help = (
+        "Writes secrets, webhooks' secrets and channels' addresses under BERTH_SECRET_KEY, "
+        "so that BERTH_SECRET_KEY_FALLBACKS need not have the key from before."
+    )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        lost = 0
+        for column in sealed_texts.COLUMNS:
+            written, unreadable = sealed_texts.reseal(column)
+            lost += unreadable
+            name = f"{column.model._meta.verbose_name_plural}, {column.field}"
+            self.stdout.write(f"{name}: {written} written anew, {unreadable} not readable")
+        if lost:
+            raise CommandError(
+                f"{lost} texts were sealed under a key that is in neither setting. "
+                "Put that key into BERTH_SECRET_KEY_FALLBACKS, or have them entered anew."
+            )

@@ -1,0 +1,110 @@
+"""Which secrets a workspace gets, and their values for its agent.
+
+All of its template's; of its team's and its user's those that every workspace gets and those that it names.
+Of several of one name the user's comes first, then the team's, then the template's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import Q
+
+from portal.accounts.models import Team, User
+from portal.accounts.policies import works_in
+from portal.catalog.models import Template
+from portal.common.errors import InvalidInput, StateConflict
+from portal.common.reasons.codes import SecretCode
+from portal.common.reasons.reason import Reason
+from portal.common.sealed_texts import Unreadable, unseal
+from portal.workspace_secrets.models import Secret, Source, purpose_of
+
+MAX_NAMED = 50
+MAX_TOTAL_BYTES = 512 * 1024
+"""Of all values that one workspace gets: an agent reads so much, and a program starts with so much."""
+ORDER = [Source.USER, Source.TEAM, Source.TEMPLATE]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The secrets that could come into a workspace of this user, team and template, by name.
+
+    Each name has those that there are, the one that counts first.
+    """
+
+    by_name: dict[str, list[Secret]]
+
+    def given(self, named: Collection[str]) -> list[Secret]:
+        """What a workspace gets that names these, sorted by name."""
+        wanted = set(named)
+        found = []
+        for name, rows in sorted(self.by_name.items()):
+            row = next((row for row in rows if name in wanted or is_automatic(row)), None)
+            if row is not None:
+                found.append(row)
+        return found
+
+    def missing(self, named: Collection[str]) -> list[str]:
+        """The names that there are not, or not any more."""
+        return sorted(set(named) - set(self.by_name))
+
+
+def is_automatic(secret: Secret) -> bool:
+    """Whether it comes without being named."""
+    return secret.everywhere or secret.source is Source.TEMPLATE
+
+
+def offer_to(owner: User, team: Team | None, template: Template | None) -> Offer:
+    """What there is for a workspace of `owner`'s in `team`: nothing of a team that they work in no more."""
+    whose = Q(user=owner)
+    if team is not None:
+        whose |= Q(team=team)
+    if template is not None:
+        whose |= Q(template=template)
+    rows = list(Secret.objects.filter(whose).defer("sealed", "description"))
+    if team is not None and any(row.team_id for row in rows) and not works_in(owner, team):
+        rows = [row for row in rows if row.team_id is None]
+    found: dict[str, list[Secret]] = {}
+    for row in sorted(rows, key=lambda row: ORDER.index(row.source)):
+        found.setdefault(row.name, []).append(row)
+    return Offer(found)
+
+
+def require_known(owner: User, team: Team, template: Template, named: Sequence[str]) -> list[str]:
+    """The names once each, sorted, where all are there. Raises `InvalidInput`, also for too much."""
+    wanted = sorted({str(name) for name in named})
+    offer = offer_to(owner, team, template)
+    unknown = offer.missing(wanted)
+    reason = None
+    if len(wanted) > MAX_NAMED:
+        reason = Reason(SecretCode.TOO_MANY_NAMED, {"limit": MAX_NAMED})
+    elif unknown:
+        reason = Reason(SecretCode.UNKNOWN_NAMED, {"names": [name[:64] for name in unknown[:10]]})
+    elif _total(offer.given(wanted)) > MAX_TOTAL_BYTES:
+        reason = Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES})
+    if reason is not None:
+        raise InvalidInput(reason, errors={"secrets": [reason]})
+    return wanted
+
+
+def values_of(given: Sequence[Secret], *, owner: User, now: datetime) -> list[tuple[Secret, str]]:
+    """The values, for the agent of a workspace of `owner`'s; notes that they were handed out.
+
+    Raises `StateConflict` for what is too much together, or was sealed under a key that is lost.
+    """
+    if _total(given) > MAX_TOTAL_BYTES:
+        raise StateConflict(Reason(SecretCode.TOO_LARGE_TOGETHER, {"limit": MAX_TOTAL_BYTES}))
+    found = []
+    for row in given:
+        try:
+            found.append((row, unseal(row.sealed, purpose=purpose_of(row))))
+        except Unreadable:
+            raise StateConflict(Reason(SecretCode.UNREADABLE, {"name": row.name})) from None
+    Secret.objects.filter(pk__in=[row.pk for row in given]).update(delivered_at=now, delivered_to=owner)
+    return found
+
+
+def _total(rows: Sequence[Secret]) -> int:
+    return sum(row.size_bytes for row in rows)

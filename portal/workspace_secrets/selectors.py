@@ -1,0 +1,38 @@
+"""Reads of secrets: names and facts, never values."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+
+from portal.accounts import selectors as accounts
+from portal.accounts.models import User
+from portal.catalog import selectors as catalog
+from portal.common.errors import NotFound
+from portal.common.reasons.codes import SecretCode
+from portal.common.reasons.reason import Reason
+from portal.workspace_secrets.models import Holder, Secret, columns_of
+
+
+def team_of(actor: User, slug: str) -> Holder:
+    """A team whose secrets the actor may see by name: one's own teams. Raises `NotFound`."""
+    return accounts.team_by_slug(actor, slug)
+
+
+def template_of(actor: User, slug: str) -> Holder:
+    """A template that the actor sees. Raises `NotFound`."""
+    return catalog.template_seen(actor, slug)
+
+
+def secrets_of(holder: Holder) -> QuerySet[Secret]:
+    """The holder's, by name, without their values. The caller has seen to who asks."""
+    rows = Secret.objects.filter(**columns_of(holder)).defer("sealed")
+    beside = ("user", "team", "template", "created_by", "changed_by", "delivered_to")
+    return rows.select_related(*beside).order_by("name", "pk")
+
+
+def secret_named(holder: Holder, name: str) -> Secret:
+    """One of the holder's. Raises `NotFound`."""
+    found = secrets_of(holder).filter(name=name[:100]).first()
+    if found is None:
+        raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
+    return found

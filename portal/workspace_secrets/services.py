@@ -1,0 +1,206 @@
+"""What people do with secrets. Values go in and never come out; `effective` opens them for workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.utils import timezone
+
+from portal.accounts.domain_events import UserDeleted
+from portal.accounts.models import Team, User
+from portal.catalog.domain_events import EntryDeleting
+from portal.catalog.models import Template
+from portal.common import etags
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
+from portal.common.reasons.codes import AccountCode, SecretCode
+from portal.common.reasons.reason import Reason
+from portal.common.sealed_texts import seal
+from portal.common.texts import strip_nul
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.workspace_secrets import names, policies
+from portal.workspace_secrets.models import Holder, Secret, SecretKind, columns_of, purpose_of
+
+MAX_VALUE_BYTES = 64 * 1024
+MAX_SECRETS = 100
+"""Of one user, team or template."""
+MAX_DESCRIPTION = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A secret after it was written, and whether there was none of this name before."""
+
+    secret: Secret
+    created: bool
+
+
+def put(
+    *,
+    actor: User,
+    holder: Holder,
+    name: str,
+    value: str,
+    kind: str | None = None,
+    description: str | None = None,
+    everywhere: bool | None = None,
+    expected: Collection[str] = etags.ANY,
+    only_new: bool = False,
+) -> Kept:
+    """Make the secret of this name, or give it another value; what is None stays, or is as usual.
+
+    Raises `InvalidInput`, `NotAllowed`, `PreconditionFailed`, and `StateConflict` where there are too many
+    or, with `only_new`, where there is one.
+    """
+    policies.require_keep(actor, holder)
+    _check(name, value, kind, description)
+    now = timezone.now()
+    with transaction.atomic():
+        _lock(holder)
+        _require_active(actor)
+        row = Secret.objects.filter(**columns_of(holder), name=name).first()
+        if row is not None and only_new:
+            raise StateConflict(Reason(SecretCode.NAME_TAKEN, {"name": name}), code="name_taken")
+        if row is not None:
+            _expect(expected, row)
+        elif expected:
+            raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
+        elif Secret.objects.filter(**columns_of(holder)).count() >= MAX_SECRETS:
+            raise StateConflict(Reason(SecretCode.TOO_MANY, {"limit": MAX_SECRETS}), code="too_many_secrets")
+        created = row is None
+        if row is None:
+            row = Secret(**columns_of(holder), name=name, created_at=now, created_by=actor, version=0)
+        row.version += 1
+        row.sealed = seal(value, purpose=purpose_of(row))
+        row.size_bytes = len(value.encode())
+        row.changed_at = row.updated_at = now
+        row.changed_by = actor
+        row.kind = row.kind if kind is None else kind
+        row.description = row.description if description is None else _one_line(description)
+        row.everywhere = row.everywhere if everywhere is None else everywhere
+        row.save(force_insert=created)
+        did = "made" if created else "changed the value of"
+        made = AuditKind.SECRET_CREATED if created else AuditKind.SECRET_CHANGED
+        _record(actor, made, row, f"{did} the secret {name} of {_called(holder)}")
+    return Kept(row, created)
+
+
+def change(
+    *,
+    actor: User,
+    secret: Secret,
+    description: str | None = None,
+    everywhere: bool | None = None,
+    expected: Collection[str] = etags.ANY,
+) -> Secret:
+    """Change what is given; value and kind stay. Raises `NotAllowed`, `NotFound`, `PreconditionFailed`."""
+    policies.require_keep(actor, secret.holder)
+    with transaction.atomic():
+        row = _locked(secret)
+        _expect(expected, row)
+        wanted = {
+            "description": None if description is None else _one_line(description),
+            "everywhere": everywhere,
+        }
+        changed = [
+            name for name, value in wanted.items() if value is not None and value != getattr(row, name)
+        ]
+        for name in changed:
+            setattr(row, name, wanted[name])
+        if changed:
+            row.updated_at = timezone.now()
+            row.save(update_fields=[*changed, "updated_at"])
+            said = f"changed the secret {row.name} of {_called(row.holder)}"
+            _record(actor, AuditKind.SECRET_CHANGED, row, said, changed=changed)
+    return row
+
+
+def delete(*, actor: User, secret: Secret, expected: Collection[str] = etags.ANY) -> None:
+    """Delete it; what has taken it keeps it until it stops. Raises as `change` does."""
+    policies.require_keep(actor, secret.holder)
+    with transaction.atomic():
+        row = _locked(secret)
+        _expect(expected, row)
+        said = f"deleted the secret {row.name} of {_called(row.holder)}"
+        _record(actor, AuditKind.SECRET_DELETED, row, said)
+        row.delete()
+
+
+def delete_all_of(event: UserDeleted) -> None:
+    """Delete the secrets of an account that goes."""
+    Secret.objects.filter(user=event.user).delete()
+
+
+def delete_with_template(event: EntryDeleting) -> None:
+    """Delete the secrets of a template that goes."""
+    if isinstance(event.entry, Template):
+        Secret.objects.filter(template=event.entry).delete()
+
+
+def _check(name: str, value: str, kind: str | None, description: str | None) -> None:
+    errors: dict[str, list[Reason]] = {}
+    if not names.is_well_formed(name):
+        errors["name"] = [Reason(SecretCode.NAME_INVALID)]
+    elif names.is_reserved(name):
+        errors["name"] = [Reason(SecretCode.NAME_RESERVED, {"name": name})]
+    if not value:
+        errors["value"] = [Reason(SecretCode.VALUE_EMPTY)]
+    elif len(value) > MAX_VALUE_BYTES or not _is_text(value) or len(value.encode()) > MAX_VALUE_BYTES:
+        errors["value"] = [Reason(SecretCode.VALUE_INVALID, {"limit": MAX_VALUE_BYTES})]
+    if kind is not None and kind not in SecretKind.values:
+        errors["kind"] = [Reason(SecretCode.KIND_UNKNOWN)]
+    if description is not None and len(description) > MAX_DESCRIPTION:
+        errors["description"] = [Reason(SecretCode.DESCRIPTION_TOO_LONG, {"limit": MAX_DESCRIPTION})]
+    if errors:
+        raise InvalidInput(Reason(SecretCode.NOT_VALID), errors=errors)
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be an environment variable and a file: UTF-8 without NUL."""
+    return strip_nul(value) == value
+
+
+def _one_line(text: str) -> str:
+    return " ".join(strip_nul(text).split())[:MAX_DESCRIPTION]
+
+
+def _lock(holder: Holder) -> None:
+    """One row that all wait for who write secrets of this holder."""
+    type(holder).objects.select_for_update().get(pk=holder.pk)
+
+
+def _require_active(actor: User) -> None:
+    if not User.objects.filter(pk=actor.pk, is_active=True).exists():
+        raise NotAllowed(Reason(AccountCode.NO_SUCH_USER, {"username": actor.username}))
+
+
+def _locked(secret: Secret) -> Secret:
+    rows = Secret.objects.select_for_update(of=("self",)).select_related("user", "team", "template")
+    row = rows.filter(pk=secret.pk).first()
+    if row is None:
+        raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
+    return row
+
+
+def _expect(expected: Collection[str], row: Secret) -> None:
+    by = row.changed_by.username if row.changed_by is not None else ""
+    etags.require_expected(expected, row, name=row.name, by=by)
+
+
+def _called(holder: Holder) -> str:
+    match holder:
+        case User():
+            return "their own"
+        case Team():
+            return f"the team {holder.name}"
+        case _:
+            return f"the template {holder.name}"
+
+
+def _record(actor: User, kind: AuditKind, secret: Secret, message: str, **more: object) -> None:
+    data = {"secret": str(secret.pk), "name": secret.name, "of": secret.source.value, **more}
+    if secret.template is not None:
+        data["template"] = secret.template.slug
+    events.record(actor=actor, kind=kind, team=secret.team, message=message, data=data)

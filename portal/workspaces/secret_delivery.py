@@ -1,0 +1,140 @@
+"""Handing a start its secrets: its agent asks before the app begins, and nothing else ever has them.
+
+Neither a message nor a node's disk holds a value (docs/adr/0035). An agent is answered while its start is
+being made: not any more once its app has begun, and not where the request comes from another node.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from portal.common.actors import SYSTEM
+from portal.common.errors import NotFound
+from portal.events import services as events
+from portal.events.kinds import AuditKind
+from portal.machines import selectors as machines
+from portal.workspace_secrets import effective
+from portal.workspace_secrets.models import Secret, SecretKind, Source
+from portal.workspaces.lifecycle import HOLDING, State
+from portal.workspaces.models import StartSecrets, Workspace
+from portal.workspaces.results import Revoked
+from portal.workspaces.transitions import locked
+
+log = logging.getLogger(__name__)
+
+
+@transaction.atomic
+def hand_over(*, workspace_id: UUID, generation: int, node: str) -> list[dict[str, str]]:
+    """Name, kind and value of each secret of this start; `node` is the machine that asks, if it has joined.
+
+    Asked again it answers again, as an answer can be lost, until the app has begun. Raises `Revoked`, and
+    `StateConflict` where a value cannot be read or all of them are too large.
+    """
+    try:
+        workspace = locked(workspace_id)
+    except NotFound:
+        raise Revoked from None
+    if workspace.generation != generation or workspace.state != State.PROVISIONING:
+        raise Revoked
+    machine = machines.behind(workspace.pk, workspace.pool_id)
+    if not workspace.owner.is_active or node != (machine.name if machine is not None else ""):
+        log.warning("secrets of %s are refused to “%s”", workspace.pk, node)
+        raise Revoked
+    earlier = StartSecrets.objects.filter(workspace=workspace).first()
+    if earlier is not None and earlier.generation == generation and earlier.closed:
+        raise Revoked
+    now = timezone.now()
+    found = effective.values_of(given_to(workspace), owner=workspace.owner, now=now)
+    given = [_facts(secret) for secret, _value in found]
+    StartSecrets.objects.update_or_create(
+        workspace=workspace,
+        defaults={"generation": generation, "given": given, "given_at": now, "closed": False},
+    )
+    if found and (earlier is None or earlier.generation != generation or earlier.given != given):
+        events.record(
+            actor=SYSTEM,
+            kind=AuditKind.WORKSPACE_SECRETS_GIVEN,
+            workspace=workspace,
+            message="gave it its secrets",
+            data={"generation": generation, "secrets": given},
+        )
+    return [{"name": secret.name, "kind": secret.kind, "value": value} for secret, value in found]
+
+
+def close(workspace_id: UUID, generation: int) -> None:
+    """The app of this start has begun: nobody is told its secrets again."""
+    StartSecrets.objects.filter(workspace=workspace_id, generation=generation, closed=False).update(
+        closed=True
+    )
+
+
+def given_to(workspace: Workspace) -> list[Secret]:
+    """What a start of the workspace gets at this moment, without values."""
+    offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
+    return offer.given(workspace.secrets)
+
+
+def _facts(secret: Secret) -> dict[str, Any]:
+    return {
+        "id": str(secret.pk),
+        "name": secret.name,
+        "kind": secret.kind,
+        "of": secret.source.value,
+        "version": secret.version,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRow:
+    """A secret on the page of a workspace."""
+
+    name: str
+    kind: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecretsNote:
+    """What the page of a workspace says of its secrets.
+
+    `rows` is what this start has, or the next one gets. `changed`: that is not the same. `missing` are names
+    that the workspace was asked for with and that there are not any more.
+    """
+
+    rows: list[SecretRow]
+    missing: list[str]
+    changed: bool
+
+
+def note_of(workspace: Workspace) -> SecretsNote | None:
+    """What to say of its secrets; None where there is nothing to say."""
+    if workspace.state == State.TERMINATED:
+        return None
+    offer = effective.offer_to(workspace.owner, workspace.team, workspace.template)
+    coming = [_facts(secret) for secret in offer.given(workspace.secrets)]
+    missing = offer.missing(workspace.secrets)
+    shown, changed = coming, False
+    if workspace.state in HOLDING and workspace.state != State.PROVISIONING:
+        taken = StartSecrets.objects.filter(workspace=workspace, generation=workspace.generation).first()
+        shown = taken.given if taken is not None else []
+        changed = shown != coming
+    if not (shown or missing or changed):
+        return None
+    return SecretsNote([_row(facts) for facts in shown], missing, changed)
+
+
+def _row(facts: dict[str, Any]) -> SecretRow:
+    sources = {
+        Source.USER: _("its user's"),
+        Source.TEAM: _("the team's"),
+        Source.TEMPLATE: _("the template's"),
+    }
+    kinds = {SecretKind.ENV: _("variable"), SecretKind.FILE: _("file")}
+    return SecretRow(facts["name"], kinds[SecretKind(facts["kind"])], sources[Source(facts["of"])])

@@ -1,0 +1,265 @@
+"""Which secrets a start gets, who is told them, and every way to be told that there should not be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from portal.accounts.models import Membership, Role
+from portal.catalog.models import Template
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import SecretCode
+from portal.events.models import Event
+from portal.machines import door
+from portal.workspace_secrets import effective, services
+from portal.workspace_secrets.models import Secret
+from portal.workspaces import secret_delivery
+from portal.workspaces import services as workspaces
+from portal.workspaces.lifecycle import State
+from portal.workspaces.models import StartSecrets, Workspace
+from portal.workspaces.secrets import agent_token
+from tests.api.conftest import api as api  # a fixture
+from tests.api.conftest import problem
+from tests.factories import MachineFactory, MembershipFactory, TeamFactory
+from tests.workspaces.helpers import answer, endpoint_of, run_until_ready
+
+pytestmark = pytest.mark.django_db
+VALUE = "planted-value-0f8a7c"
+
+
+def put(actor: Any, holder: Any, name: str, value: str = VALUE, **more: Any) -> Secret:
+    return services.put(actor=actor, holder=holder, name=name, value=value, **more).secret
+
+
+@pytest.fixture
+def template(catalog: None) -> Template:
+    return Template.objects.get(slug="jupyterlab")
+
+
+@pytest.fixture
+def started(clock, make, bob, local_pool) -> Workspace:
+    """A workspace of bob's whose start is under way, with one secret of his."""
+    put(bob, bob, "TOKEN_A")
+    return make(bob, secrets=["TOKEN_A"])
+
+
+def ask(workspace: Workspace, *, generation: int | None = None, token: str = "", **headers: str) -> Any:
+    token = token or agent_token(workspace.pk, workspace.generation if generation is None else generation)
+    client = Client(headers={"Authorization": f"Bearer {token}", **headers})
+    return client.post("/agent/v1/secrets", b"{}", content_type="application/json")
+
+
+def told(response: Any) -> dict[str, tuple[str, str]]:
+    assert response.status_code == 200, response.content
+    return {each["name"]: (each["kind"], each["value"]) for each in response.json()["secrets"]}
+
+
+# --- which ------------------------------------------------------------------------------------------
+
+
+def test_the_users_hides_the_teams_and_that_the_templates(
+    clock, make, local_pool, team, template, alice, bob, olga
+):
+    for name in ("A", "B", "C", "D"):
+        put(olga, template, name, "of the template")
+    for name in ("A", "B", "E"):
+        put(alice, team, name, "of the team", everywhere=True)
+    put(alice, team, "F", "of the team")
+    put(alice, team, "G", "of the team")
+    put(bob, bob, "A", "of bob", everywhere=True)
+    put(bob, bob, "C", "of bob")
+    put(bob, bob, "D", "of bob")
+    put(alice, alice, "H", "of alice", everywhere=True)
+    workspace = make(bob, secrets=["C", "F"])
+    found = {name: value for name, (_kind, value) in told(ask(workspace)).items()}
+    assert found == {
+        "A": "of bob", "B": "of the team", "C": "of bob", "D": "of the template",
+        "E": "of the team", "F": "of the team",
+    }  # fmt: skip
+
+
+def test_a_name_that_there_is_not_is_refused(make, alice, bob, team, local_pool):
+    put(alice, alice, "ALICES")
+    with pytest.raises(InvalidInput) as refused:
+        make(bob, secrets=["NONE", "ALICES"])
+    assert refused.value.reason.code is SecretCode.UNKNOWN_NAMED
+    assert refused.value.reason.params == {"names": ["ALICES", "NONE"]}
+    assert "secrets" in refused.value.field_errors
+    assert not Workspace.objects.exists()
+
+
+def test_another_teams_secrets_are_nobodys_here(make, alice, bob, team, local_pool):
+    other = TeamFactory()
+    for role, user in ((Role.OWNER, alice), (Role.MEMBER, bob)):
+        MembershipFactory(team=other, user=user, role=role)
+    put(alice, other, "OTHERS", everywhere=True)
+    with pytest.raises(InvalidInput):
+        make(bob, secrets=["OTHERS"])
+    assert told(ask(make(bob))) == {}
+
+
+def test_a_template_of_a_team_brings_its_own_and_none_of_another_teams(
+    make, alice, bob, team, template, local_pool
+):
+    # Another team's owner gives a secret of the same name to a template of theirs: it is another row.
+    other = TeamFactory()
+    template.team = team
+    template.save()
+    put(alice, team, "SHARED", "of vision")
+    put(alice, template, "OWN", "of the template")
+    assert "SHARED" not in told(ask(make(bob)))
+    owner = MembershipFactory(team=other, role=Role.OWNER).user
+    assert effective.offer_to(owner, other, None).by_name == {}
+
+
+def test_too_much_together_is_refused(make, bob, team, local_pool, monkeypatch):
+    monkeypatch.setattr(effective, "MAX_TOTAL_BYTES", 30)
+    put(bob, bob, "A"), put(bob, bob, "B")
+    make(bob, name="one", secrets=["A"])
+    with pytest.raises(InvalidInput) as refused:
+        make(bob, name="two", secrets=["A", "B"])
+    assert refused.value.reason.code is SecretCode.TOO_LARGE_TOGETHER
+    with pytest.raises(InvalidInput):
+        effective.require_known(bob, team, Template.objects.first(), [f"X{n}" for n in range(51)])
+
+
+def test_over_rest(api, bob, team, local_pool, clock):
+    put(bob, bob, "TOKEN_A")
+    wanted = {"template": "jupyterlab", "flavor": "cpu-small", "secrets": ["TOKEN_A"]}
+    made = api(bob).post("workspaces", wanted, **{"Idempotency-Key": "k"})
+    assert made.status_code == 201 and made.json()["secrets"] == ["TOKEN_A"]
+    assert api(bob).get("workspaces").json()["results"][0]["secrets"] == ["TOKEN_A"]
+    other = {**wanted, "secrets": []}
+    problem(api(bob).post("workspaces", other, **{"Idempotency-Key": "k"}), 409, "idempotency_key_reused")
+    refused = problem(api(bob).post("workspaces", {**wanted, "secrets": ["NONE"]}), 400, "invalid")
+    assert refused["reason"]["code"] == "unknown_secrets_named" and "secrets" in refused["errors"]
+
+
+# --- the message, and what is written down ----------------------------------------------------------
+
+
+def test_no_message_and_no_row_holds_a_value(sent, started):
+    (message,) = sent.messages
+    assert message.command.spec.secrets is True
+    assert VALUE not in str(message.kwargs) and VALUE not in json.dumps(message.command.spec.digest())
+    told(ask(started))
+    row = StartSecrets.objects.get()
+    assert [each["name"] for each in row.given] == ["TOKEN_A"] and VALUE not in str(row.given)
+    entry = Event.objects.get(kind="workspace.secrets_given")
+    assert VALUE not in f"{entry.message}{entry.data}" and entry.workspace_id == started.pk
+    secret = Secret.objects.get()
+    assert secret.delivered_to == started.owner and secret.delivered_at is not None
+
+
+def test_without_secrets_nobody_asks(sent, clock, make, bob, local_pool):
+    make(bob)
+    (message,) = sent.messages
+    assert message.command.spec.secrets is False
+
+
+def test_what_a_workspace_is_does_not_depend_on_whether_there_are_secrets(sent, started, bob):
+    from portal.workspaces.dispatch import spec_of
+
+    before = spec_of(started).digest()
+    Secret.objects.all().delete()
+    assert spec_of(started).secrets is False and spec_of(started).digest() == before
+
+
+# --- who is told ------------------------------------------------------------------------------------
+
+
+def test_an_answer_that_was_lost_is_given_again_until_the_app_has_begun(started):
+    assert told(ask(started)) == told(ask(started)) == {"TOKEN_A": ("env", VALUE)}
+    assert Event.objects.filter(kind="workspace.secrets_given").count() == 1
+    launched = Client(headers={"Authorization": f"Bearer {agent_token(started.pk, started.generation)}"})
+    body = json.dumps({"endpoint": endpoint_of(started)}).encode()
+    assert launched.post("/agent/v1/launched", body, content_type="application/json").status_code == 204
+    assert ask(started).status_code == 410
+
+
+def test_the_answer_is_kept_by_nobody(started):
+    assert ask(started)["Cache-Control"] == "no-store"
+
+
+def test_what_runs_is_stopped_or_deleted_asks_in_vain(sent, started, bob):
+    generation = started.generation
+    run_until_ready(sent, started)
+    assert ask(started).status_code == 410
+    workspaces.stop(actor=bob, workspace_id=started.pk)
+    assert ask(started).status_code == 410
+    assert answer(sent, "stop", "stopped")
+    started.refresh_from_db()
+    assert started.state == State.STOPPED and ask(started).status_code == 410
+    workspaces.start(actor=bob, workspace_id=started.pk)
+    started.refresh_from_db()
+    assert started.generation == generation + 1
+    assert ask(started, generation=generation).status_code == 410
+    assert VALUE in str(told(ask(started)))
+    workspaces.delete(actor=bob, workspace_id=started.pk)
+    assert ask(started).status_code == 410
+
+
+def test_the_token_of_another_workspace_gets_that_ones(started, make, alice):
+    other = make(alice)
+    assert told(ask(other)) == {}
+    forged = agent_token(started.pk, started.generation).split(".")[:2]
+    forged.append(agent_token(other.pk, other.generation).rsplit(".", 1)[1])
+    assert ask(started, token=".".join(forged)).status_code == 401
+    assert Client().post("/agent/v1/secrets", b"{}", content_type="application/json").status_code == 401
+    assert Client().get("/agent/v1/secrets").status_code == 405
+
+
+def test_a_node_is_told_of_what_is_placed_on_it_and_of_nothing_else(started, settings):
+    """Somebody with another machine's certificate who has read the token in a queue."""
+    through = {door.DOOR_HEADER: door.token_of(settings.BERTH_GATEWAY_SECRET)}
+    node = started.allocations.get().node
+    MachineFactory(name="gpu-other", pool=started.pool)
+    assert ask(started, **through, **{door.NODE_HEADER: "gpu-other"}).status_code == 410
+    MachineFactory(name=node.name, pool=started.pool)
+    assert ask(started, **through, **{door.NODE_HEADER: "gpu-other"}).status_code == 410
+    assert ask(started).status_code == 410  # not through the door at all
+    assert VALUE in str(told(ask(started, **through, **{door.NODE_HEADER: node.name})))
+
+
+def test_who_has_left_the_team_or_was_switched_off_gets_nothing_of_it(started, team, alice, bob):
+    put(alice, team, "TEAMS", everywhere=True)
+    assert set(told(ask(started))) == {"TOKEN_A", "TEAMS"}
+    Membership.objects.filter(user=bob).update(role=Role.VIEWER)
+    assert set(told(ask(started))) == {"TOKEN_A"}
+    type(bob).objects.filter(pk=bob.pk).update(is_active=False)
+    assert ask(started).status_code == 410
+
+
+def test_what_was_deleted_meanwhile_is_not_handed_out(started, bob):
+    services.delete(actor=bob, secret=Secret.objects.get())
+    assert told(ask(started)) == {}
+
+
+def test_a_value_under_a_lost_key_is_said_so(started, settings):
+    settings.SECRET_KEY_FALLBACKS = []
+    Secret.objects.update(sealed="gAAAAA-what-no-key-opens")
+    refused = ask(started)
+    assert refused.status_code == 409 and refused.json()["code"] == "secret_unreadable"
+
+
+# --- what its page says -----------------------------------------------------------------------------
+
+
+def test_a_changed_secret_counts_from_the_next_start(sent, started, bob):
+    told(ask(started))
+    run_until_ready(sent, started)
+    note = secret_delivery.note_of(started)
+    assert note is not None and ([row.name for row in note.rows], note.changed) == (["TOKEN_A"], False)
+    put(bob, bob, "TOKEN_A", "another value")
+    note = secret_delivery.note_of(started)
+    assert note is not None and note.changed
+    services.delete(actor=bob, secret=Secret.objects.get())
+    note = secret_delivery.note_of(started)
+    assert note is not None and (note.changed, note.missing) == (True, ["TOKEN_A"])
+
+
+def test_there_is_nothing_to_say_without_secrets(clock, make, bob, local_pool):
+    assert secret_delivery.note_of(make(bob)) is None

@@ -1,0 +1,61 @@
+"""`manage.py reseal_texts`: after it no text needs the key from before."""
+
+from __future__ import annotations
+
+import pytest
+from django.apps import apps
+from django.core.management import CommandError, call_command
+
+from portal.channels.models import Channel
+from portal.channels.services import URL
+from portal.common import sealed_texts
+from portal.common.sealed_texts import Unreadable, seal, unseal
+from portal.webhooks import services as webhooks
+from portal.webhooks.models import Endpoint
+from portal.workspace_secrets import services
+from portal.workspace_secrets.models import Secret, purpose_of
+
+pytestmark = pytest.mark.django_db
+
+
+def test_all_that_is_sealed_is_written_under_the_present_key(alice, team, settings, capsys):
+    services.put(actor=alice, holder=alice, name="API_KEY", value="planted-value")
+    Channel.objects.create(user=alice, name="Phone", service="ntfy", url=seal("x://", purpose=URL), kinds=[])
+    webhooks.create(
+        actor=alice, team=team, name="Bot", url="https://example.org/", types=["workspace.failed"]
+    )
+    before = Secret.objects.get().sealed
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "another secret key, of some length too"
+    call_command("reseal_texts")
+    settings.SECRET_KEY_FALLBACKS = []
+    secret = Secret.objects.get()
+    assert secret.sealed != before and unseal(secret.sealed, purpose=purpose_of(secret)) == "planted-value"
+    assert secret.version == 1
+    assert unseal(Channel.objects.get().url, purpose=URL) == "x://"
+    assert unseal(Endpoint.objects.get().secret, purpose=webhooks.SECRET).startswith("whsec_")
+    assert "planted" not in capsys.readouterr().out
+    with pytest.raises(Unreadable):
+        unseal(before, purpose=purpose_of(secret))
+
+
+def test_what_nobody_can_read_is_said_and_left(alice):
+    services.put(actor=alice, holder=alice, name="API_KEY", value="planted-value")
+    Secret.objects.update(sealed="gAAAAA")
+    with pytest.raises(CommandError):
+        call_command("reseal_texts")
+    assert Secret.objects.get().sealed == "gAAAAA"
+
+
+def test_every_column_that_is_sealed_is_listed():
+    """A model that gets another sealed column has it listed, by the names that such columns have."""
+    listed = {(column.model, column.field) for column in sealed_texts.COLUMNS}
+    hidden = {
+        (model, field.name)
+        for model in apps.get_models()
+        for field in model._meta.fields
+        if not field.editable
+        and field.get_internal_type() == "TextField"
+        and model.__module__.startswith("portal.")
+    }
+    assert hidden <= listed
