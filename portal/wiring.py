@@ -15,6 +15,7 @@ from portal.accounts.domain_events import (
     UserDeleted,
     UserReactivated,
 )
+from portal.catalog import entries
 from portal.catalog import services as catalog
 from portal.catalog.domain_events import EntryChanged, EntryDeleting
 from portal.celery import ask_directory
@@ -38,6 +39,7 @@ from portal.inventory.domain_events import (
     NodeForgotten,
     NodesChanged,
     NodeUncordoned,
+    PoolDeleted,
 )
 from portal.join_requests import services as join_requests
 from portal.machines import keys as machines
@@ -117,6 +119,7 @@ def connect() -> None:
     on_commit(MachineEnded, publishing.machine_ended)
     on_commit(MachineEnded, machine_losses.machine_ended)
     # catalog
+    in_transaction(PoolDeleted, entries.pool_deleted)
     in_transaction(EntryDeleting, workspaces.refuse_deletion, delete_with_template)
     in_transaction(EntryChanged, snapshot_feed.catalog_changed, request_cycle)
     # environments

@@ -15,6 +15,7 @@ from portal.common.actors import SYSTEM
 from portal.common.scopes import Scope
 from portal.inventory import services as inventory
 from portal.inventory.models import Node, Pool
+from portal.inventory.node_commands import config_of
 from portal.machines.models import Machine
 from portal.workspaces.models import QueueEntry, Workspace, WorkspaceStatus
 from provisioning.registry import driver_for
@@ -197,7 +198,7 @@ def simulated_pool(state: str, *, slug: str = "sim", **config: Any) -> Pool:
         driver="simulated",
         config={"nodes": 2, "gpus": 4, "model": "H100", "state": state, **config},
     )
-    inventory.apply_inventory(pool=pool, inventory=driver_for(inventory.config_of(pool)).inventory())
+    inventory.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
     pool.refresh_from_db()
     return pool
 

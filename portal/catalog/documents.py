@@ -55,7 +55,8 @@ def document_of(entry: Template | Flavor) -> Document:
 def document_of_new(entry: Template | Flavor) -> Document:
     """The document of an entry that has no row yet: what its columns begin with, for everybody."""
     found: Document = {name: getattr(entry, name) for name in fields_of(type(entry))}
-    return {"slug": entry.slug, **found, "teams": None, "successor": None}
+    more = {"environment": None} if isinstance(entry, Template) else {"pool": None}
+    return {"slug": entry.slug, **found, **more, "teams": None, "successor": None}
 
 
 def fill(entry: Template | Flavor, given: Mapping[str, Any]) -> list[Team] | None:
@@ -94,7 +95,7 @@ def _teams(slugs: list[str]) -> list[Team]:
 def _pool(slug: str | None) -> Pool | None:
     if not slug:
         return None
-    pool = Pool.objects.filter(slug=strip_nul(slug)).first()
+    pool = Pool.objects.filter(slug=strip_nul(slug), deleted_at=None).first()
     if pool is None:
         raise _refused("pool", Reason(CatalogCode.NO_SUCH_POOL_NAMED, {"slug": slug}))
     return pool

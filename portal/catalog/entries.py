@@ -26,6 +26,7 @@ from portal.events.kinds import AuditKind
 from portal.history import selectors as history
 from portal.history.models import Act, SubjectKind
 from portal.history.services import keep
+from portal.inventory.domain_events import PoolDeleted
 
 E = TypeVar("E", Template, Flavor)
 
@@ -155,6 +156,12 @@ def delete(*, actor: User | SystemActor, entry: E, expected: frozenset[str] = et
     _keep(actor, row, Act.DELETED, before=before, before_at=before_at)
     _record(actor, row, "deleted", f"deleted the {_noun(row)} {row.name}")
     emit(EntryChanged(row))
+
+
+def pool_deleted(event: PoolDeleted) -> None:
+    """Flavors of a pool alone go with it. Raises `StateConflict` while workspaces are made of one."""
+    for flavor in Flavor.objects.filter(pool=event.pool, deleted_at=None):
+        delete(actor=event.actor, entry=flavor)
 
 
 def changed_by(entry: Template | Flavor) -> str:

@@ -285,7 +285,7 @@ class FlavorForm(EntryForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         pools: Any = self.fields["pool"]
-        pools.queryset = Pool.objects.order_by("slug")
+        pools.queryset = Pool.objects.filter(deleted_at=None).order_by("slug")
 
     def given(self) -> dict[str, Any]:
         found = super().given()

@@ -26,6 +26,7 @@ LABELS: dict[str, str | Promise] = {
     "icon": _("Icon"), "program": _("Program"), "install_hint": _("Where the program is missing"),
     "min_cuda": _("Least CUDA version"), "min_compute_capability": _("Least compute capability"),
     "argv": _("Command"), "env": _("Environment variables"), "startup": _("Startup script"),
+    "environment": _("Environment"),
     "ready_path": _("Path that answers when it is ready"), "open_path": _("Path that opens"),
     "upstream_auth": _("Signing in to the app"), "service_workers": _("Service workers"),
     "activity": _("Activity"), "start_timeout_s": _("Time to start"),

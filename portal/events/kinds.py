@@ -110,6 +110,10 @@ class AuditKind(StrEnum):
 
     # Pools, nodes and devices.
     POOL_CREATED = "pool.created"
+    POOL_CHANGED = "pool.changed"
+    POOL_RETIRED = "pool.retired"
+    POOL_UNRETIRED = "pool.unretired"
+    POOL_DELETED = "pool.deleted"
     POOL_CHECKS_SET = "pool.checks_set"
     POOL_UNKNOWN = "pool.unknown"
     POOL_ONLINE = "pool.online"

@@ -33,7 +33,7 @@ def set_checks(*, actor: User | SystemActor, slug: str, **wanted: Any) -> Pool:
     Raises `NotAllowed`, `NotFound`, `InvalidInput`.
     """
     require_operator(actor)
-    pool = Pool.objects.select_for_update().filter(slug=slug).first()
+    pool = Pool.objects.select_for_update().filter(slug=slug, deleted_at=None).first()
     if pool is None:
         raise NotFound(Reason(InventoryCode.NO_SUCH_POOL, {"slug": slug}))
     changed = {name: value for name, value in wanted.items() if getattr(pool, name) != value}

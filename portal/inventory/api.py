@@ -6,16 +6,28 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.urls import reverse
 from rest_framework.decorators import action
+from rest_framework.request import Request
 from rest_framework.response import Response
 
+from portal.accounts.policies import require_operator
+from portal.common import etags
 from portal.common.api import ReadViewSet, Router, UserRequest, body_of, documented, filters, operation
+from portal.common.etags import IF_MATCH
 from portal.common.reasons.codes import InventoryCode
 from portal.common.scopes import Scope
-from portal.inventory import cordons, selectors, services
+from portal.inventory import cordons, pools, selectors, services
 from portal.inventory.device_states import FORMER_CODES, LOOKS, DeviceState
 from portal.inventory.models import Device, Node, Pool
-from portal.inventory.serializers import CordonSerializer, DeviceSerializer, NodeSerializer, PoolSerializer
+from portal.inventory.serializers import (
+    CordonSerializer,
+    DeviceSerializer,
+    NodeSerializer,
+    PoolChangeSerializer,
+    PoolCreateSerializer,
+    PoolSerializer,
+)
 
 SCOPES = {"GET": Scope.POOLS_READ, "*": Scope.POOLS_WRITE}
 
@@ -38,6 +50,52 @@ class PoolViewSet(ReadViewSet):
 
     def get_object(self) -> Pool:
         return selectors.pool_by_slug(self.kwargs["slug"])
+
+    def answer(self, row: Pool, *, status: int = 200, **headers: str) -> Response:
+        headers |= {"ETag": etags.etag_of(row), "Cache-Control": "private, no-cache"}
+        return super().answer(row, status=status, **headers)
+
+    def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return self.answer(self.get_object())
+
+    @operation(
+        "Add a pool",
+        description="For operators. Its inventory is asked for at once.",
+        request=PoolCreateSerializer,
+        responses={201: PoolSerializer},
+        errors=[400, 409, 415],
+    )
+    def create(self, request: UserRequest) -> Response:
+        made = services.create_pool(actor=request.user, **body_of(request, PoolCreateSerializer))
+        location = reverse("api:pool-detail", args=[made.slug])
+        return self.answer(selectors.pool_by_slug(made.slug), status=201, Location=location)
+
+    @operation(
+        "Change a pool",
+        description="For operators; only the fields that are given. With `retiring` it takes nothing new.",
+        request=PoolChangeSerializer(partial=True),
+        responses={200: PoolSerializer},
+        parameters=[IF_MATCH],
+        errors=[400, 404, 412, 415],
+    )
+    def partial_update(self, request: UserRequest, slug: str) -> Response:
+        require_operator(request.user)
+        body = PoolChangeSerializer(data=request.data, partial=True)
+        body.is_valid(raise_exception=True)
+        expected = etags.expected_by(request)
+        pools.change(actor=request.user, pool=self.get_object(), given=body.validated_data, expected=expected)
+        return self.answer(self.get_object())
+
+    @operation(
+        "Delete a pool",
+        description="For operators. Refused unless it is retiring and nothing is placed there.",
+        responses={204: None},
+        parameters=[IF_MATCH],
+        errors=[404, 409, 412],
+    )
+    def destroy(self, request: UserRequest, slug: str) -> Response:
+        pools.delete(actor=request.user, pool=self.get_object(), expected=etags.expected_by(request))
+        return Response(status=204)
 
 
 class NodeFilter(filters.FilterSet):

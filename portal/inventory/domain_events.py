@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
+from portal.accounts.models import User
+from portal.common.actors import SystemActor
 from portal.common.domain_events import DomainEvent
 from portal.inventory.models import Pool
 
@@ -14,6 +16,14 @@ class InventoryApplied(DomainEvent):
     """A pool's inventory has been stored."""
 
     pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDeleted(DomainEvent):
+    """A pool is about to be deleted, by somebody who may; nothing is placed there."""
+
+    pool: Pool
+    actor: User | SystemActor
 
 
 @dataclass(frozen=True, slots=True)

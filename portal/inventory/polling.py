@@ -26,7 +26,7 @@ def worker_ready(queues: list[str]) -> None:
 
 def apply(pool_slug: str, inventory: dict[str, Any] | None, failure: dict[str, Any] | None) -> None:
     """Take in one answer; an answer about a pool that has gone meanwhile is dropped."""
-    pool = Pool.objects.filter(slug=pool_slug).first()
+    pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
     of = f"the pool {pool.slug}"

@@ -29,11 +29,15 @@ _COUNTED_OF_POOL = (
 
 def pools() -> QuerySet[Pool]:
     """Pools with `node_count`, `online_count`, `device_count` (a split GPU counts as its MIG instances)."""
-    return Pool.objects.annotate(
-        node_count=Count("nodes", filter=Q(nodes__retired=False), distinct=True),
-        online_count=Count("nodes", filter=Q(nodes__online=True), distinct=True),
-        device_count=Coalesce(Subquery(_COUNTED_OF_POOL, output_field=IntegerField()), 0),
-    ).order_by("slug")
+    return (
+        Pool.objects.filter(deleted_at=None)
+        .annotate(
+            node_count=Count("nodes", filter=Q(nodes__retired=False), distinct=True),
+            online_count=Count("nodes", filter=Q(nodes__online=True), distinct=True),
+            device_count=Coalesce(Subquery(_COUNTED_OF_POOL, output_field=IntegerField()), 0),
+        )
+        .order_by("slug")
+    )
 
 
 def pool_by_slug(slug: str) -> Pool:

@@ -11,7 +11,7 @@ from portal.common.api import StrictSerializer
 from portal.inventory import counting
 from portal.inventory.counting import Counts
 from portal.inventory.device_states import DeviceState
-from portal.inventory.models import CordonCause, Device, Node, Pool, PoolState
+from portal.inventory.models import CordonCause, Device, Node, PlacementPolicy, Pool, PoolState
 from provisioning.types import LimitedResource
 
 
@@ -56,6 +56,7 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
         fields = [
             *("slug", "name", "driver", "simulated", "enabled", "state", "state_message", "capabilities"),
             *("node_count", "online_count", "device_count", "resources", "inventory_at", "created_at"),
+            *("placement_policy", "retiring", "updated_at"),
         ]
         read_only_fields = fields
 
@@ -68,6 +69,33 @@ class PoolSerializer(serializers.ModelSerializer[Pool]):
             pools = [shown] if isinstance(shown, Pool) else shown
             context["counts"] = counting.by_pool(Node.objects.filter(pool__in=[each.pk for each in pools]))
         return count_rows(context["counts"].get(pool.pk, {}))
+
+
+def _config() -> serializers.DictField:
+    return serializers.DictField(
+        required=False, help_text="The driver's own settings, by name. No answer has them."
+    )
+
+
+class PoolChangeSerializer(StrictSerializer):
+    """The fields of a pool that may be changed."""
+
+    name = serializers.CharField(max_length=80)
+    config = _config()
+    placement_policy = serializers.ChoiceField(PlacementPolicy.choices, required=False)
+    enabled = serializers.BooleanField(required=False)
+    retiring = serializers.BooleanField(
+        required=False, help_text="Nothing new is placed there; what runs goes on."
+    )
+
+
+class PoolCreateSerializer(StrictSerializer):
+    """A new pool."""
+
+    slug = serializers.CharField(max_length=40)
+    name = serializers.CharField(max_length=80)
+    driver = serializers.CharField(max_length=40, help_text="`local` or `simulated`.")
+    config = _config()
 
 
 class DeviceSerializer(serializers.ModelSerializer[Device]):

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import ProtectedError, Q
 from django.utils import timezone
 
@@ -17,8 +17,8 @@ from portal.accounts.models import User
 from portal.accounts.policies import require_operator
 from portal.common.actors import SYSTEM, SystemActor
 from portal.common.domain_events import emit
-from portal.common.errors import InvalidInput, NotFound
-from portal.common.reasons.codes import CommonCode, InventoryCode
+from portal.common.errors import InvalidInput, NotFound, StateConflict
+from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.reason import Reason
 from portal.common.reasons.wording import sentence_of
 from portal.common.texts import strip_nul
@@ -26,7 +26,7 @@ from portal.events import services as events
 from portal.events.kinds import AuditKind
 from portal.events.models import TargetKind
 from portal.events.services import Target
-from portal.inventory import held_environments, notices
+from portal.inventory import held_environments, notices, pools
 from portal.inventory.domain_events import (
     CapacityChanged,
     CapacityFreed,
@@ -37,9 +37,8 @@ from portal.inventory.domain_events import (
 )
 from portal.inventory.inventory_sync import UNSEEN_STATES, apply_devices
 from portal.inventory.models import Device, Node, Pool, PoolState
-from portal.inventory.node_commands import config_of
 from provisioning.errors import ProvisioningError
-from provisioning.registry import driver_class, driver_for
+from provisioning.registry import driver_class
 from provisioning.types import Failure, Inventory, NodeInfo
 
 SILENT_AFTER_INVENTORIES = 3
@@ -60,7 +59,7 @@ def create_pool(
     try:
         found = driver_class(driver)
     except ProvisioningError as error:
-        raise _refused(error, "driver") from error
+        raise pools.refused_by_driver(error, "driver") from error
     pool = Pool(
         slug=slug,
         name=name,
@@ -73,24 +72,21 @@ def create_pool(
         # There is nothing to check behind a simulated device; trials turn these on.
         pool.check_every_h = pool.hand_out_max_age_h = 0
     try:
-        pool.full_clean()
+        pool.full_clean(validate_constraints=False)
     except ValidationError as error:
         raise InvalidInput(Reason(InventoryCode.POOL_NOT_VALID), errors=error.message_dict) from error
+    pools.require_driver(pool)
     try:
-        driver_for(config_of(pool))
-    except ProvisioningError as error:
-        raise _refused(error, "config") from error
-    pool.save()
+        with transaction.atomic():
+            pool.save()
+    except IntegrityError as error:
+        reason = Reason(InventoryCode.POOL_SLUG_TAKEN, {"slug": slug})
+        raise StateConflict(reason, code="slug_taken", errors={"slug": [reason]}) from error
+    pools.keep_created(actor, pool)
     kind = "a simulated pool" if pool.simulated else "the pool"
     emit(CapacityChanged())
     events.record(actor=actor, kind=AuditKind.POOL_CREATED, pool=pool, message=f"added {kind} {pool.name}")
     return pool
-
-
-def _refused(error: ProvisioningError, field: str) -> InvalidInput:
-    """A driver's refusal of its name or configuration, in the driver's own words."""
-    reason = Reason(CommonCode.DRIVER_REPORT, {"code": error.code, "message": error.message})
-    return InvalidInput(reason, errors={field: [reason]})
 
 
 def pools_due() -> list[Pool]:

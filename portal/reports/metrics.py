@@ -63,7 +63,7 @@ def gauges(now: datetime | None = None) -> list[GaugeMetricFamily]:
             "node__pool__slug", "node__name", "index", "uuid"
         )
     )
-    pools = list(Pool.objects.order_by("slug"))
+    pools = list(Pool.objects.filter(deleted_at=None).order_by("slug"))
     return [
         *_dcgm(devices, _newest(now)),
         *_devices(devices, series.idle_times(now)),

@@ -189,7 +189,7 @@ def _at_best(node: NodeCapacity) -> NodeCapacity:
 
 def load(pools: Iterable[Pool] | None = None) -> dict[UUID, PoolNodes]:
     """Every pool (or those given) by primary key; of one that is switched off only what is held counts."""
-    chosen = list(Pool.objects.order_by("slug") if pools is None else pools)
+    chosen = list(Pool.objects.filter(deleted_at=None).order_by("slug") if pools is None else pools)
     by_key = {pool.pk: pool for pool in chosen}
     nodes: dict[UUID, list[NodeCapacity]] = {pool.pk: [] for pool in chosen}
     for pool, node in _read(by_key, Q(pool__in=list(by_key))):
@@ -298,7 +298,7 @@ def _node(
     software: NodeSoftware,
 ) -> NodeCapacity:
     code: PlacementCode | None = None
-    if not pool.enabled:
+    if not pool.takes_work:
         code = PlacementCode.POOL_DISABLED
     elif node.retired:
         code = PlacementCode.NODE_RETIRED

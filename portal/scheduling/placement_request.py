@@ -92,8 +92,8 @@ def candidate_pools(flavor: Flavor, pools: Mapping[UUID, PoolNodes]) -> list[Poo
     """Pools that may take the flavor: its own where it names one, else every real one that is enabled."""
     if flavor.pool_id is not None:
         own = pools.get(flavor.pool_id)
-        return [own] if own is not None and own.pool.enabled else []
-    return [each for each in pools.values() if each.pool.enabled and not each.pool.simulated]
+        return [own] if own is not None and own.pool.takes_work else []
+    return [each for each in pools.values() if each.pool.takes_work and not each.pool.simulated]
 
 
 class PlacementRequests:

@@ -40,5 +40,5 @@ def of_a_deletion(answer: HomeDeleted) -> bool:
 
 def of_a_listing(pool_slug: str, node_name: str) -> bool:
     """Of the very node that tells what it has, in a pool of its own."""
-    pool = Pool.objects.filter(slug=pool_slug).first()
+    pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     return pool is not None and node_messages.is_of_the_pool(pool, [node_name])

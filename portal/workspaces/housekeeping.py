@@ -26,7 +26,7 @@ def ask_for_owned() -> None:
 
 def apply_owned(pool_slug: str, node_name: str, owned: list[dict[str, Any]]) -> None:
     """End orphans; an answer about a pool that has gone meanwhile is dropped."""
-    pool = Pool.objects.filter(slug=pool_slug).first()
+    pool = Pool.objects.filter(slug=pool_slug, deleted_at=None).first()
     if pool is None:
         return
     found = received(owned, list[Observation], of=f"the node {node_name} of {pool_slug}")

@@ -39,9 +39,11 @@ def vision() -> Team:
     return Team.objects.get(slug="vision")
 
 
-class TestPools(DetailCase):
-    path, read_scope, key, max_queries = "pools", "pools:read", "slug", 4
-    reader, fixtures, lacks = "bob", ("pool",), ("POST", "DELETE")
+class TestPools(DetailCase, CreateCase):
+    path, read_scope, write_scope, key, max_queries = "pools", "pools:read", "pools:write", "slug", 4
+    fixtures = ("pool",)
+    body = {"slug": "more", "name": "More", "driver": "local"}
+    required = ("slug", "name", "driver")
 
 
 class TestNodes(DetailCase):

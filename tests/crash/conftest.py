@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from portal.accounts.models import User
 from portal.inventory.models import Allocation
+from portal.inventory.node_commands import config_of
 from portal.workspaces.lifecycle import HOLDING
 from portal.workspaces.models import Workspace
 from provisioning.drivers.local import processes
@@ -136,7 +137,7 @@ def planes(
         driver="local",
         config={"node": "node-1", "home": str(home), "environment": str(tmp_path / "none")},
     )
-    seen = driver_for(inventory.config_of(pool)).inventory()
+    seen = driver_for(config_of(pool)).inventory()
     inventory.apply_inventory(pool=pool, inventory=seen)
     add_catalog()
     with contextlib.closing(Planes(_broker, home, alice, make)) as both:

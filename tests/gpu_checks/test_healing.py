@@ -10,6 +10,7 @@ from portal.gpu_checks import policy
 from portal.gpu_checks.models import GpuCheckRun
 from portal.inventory import services as inventory
 from portal.inventory.models import Device, Pool
+from portal.inventory.node_commands import config_of
 from provisioning.registry import driver_for
 from tests.api.conftest import Api
 from tests.factories import simulated_pool
@@ -30,7 +31,7 @@ def pool(catalog, tmp_path) -> Pool:
 
 def take_stock(pool: Pool) -> None:
     pool.refresh_from_db()
-    inventory.apply_inventory(pool=pool, inventory=driver_for(inventory.config_of(pool)).inventory())
+    inventory.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
 
 
 def text(response) -> str:

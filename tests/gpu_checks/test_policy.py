@@ -16,6 +16,7 @@ from portal.gpu_checks.models import CheckCause, CheckKind, CheckStatus, CheckVe
 from portal.inventory import services as inventory
 from portal.inventory.cordons import cordon_device
 from portal.inventory.models import AllocatedDevice, CordonCause, Device, Pool
+from portal.inventory.node_commands import config_of
 from portal.workspaces.lifecycle import State
 from provisioning.registry import driver_for
 from tests.factories import inventory_of, node_info, rescript, simulated_pool
@@ -257,7 +258,7 @@ FAULTS = {
 
 def take_stock(pool: Pool) -> None:
     pool.refresh_from_db()
-    inventory.apply_inventory(pool=pool, inventory=driver_for(inventory.config_of(pool)).inventory())
+    inventory.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
 
 
 def test_a_simulated_pool_goes_through_cordon_and_recovery_to_its_return(

@@ -14,6 +14,8 @@ from portal.events.models import Event
 from portal.inventory import counting, polling, selectors, services
 from portal.inventory.counting import Count
 from portal.inventory.models import Device, Node, Pool, PoolState
+from portal.inventory.node_commands import config_of
+from provisioning.registry import driver_for
 from provisioning.types import DeviceInfo, DeviceKind, Failure
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.workspaces.helpers import active
@@ -108,9 +110,7 @@ def test_two_simulated_pools_have_devices_of_their_own(catalog, tmp_path):
     one = simulated_pool(str(tmp_path / "1"), slug="one")
     other = simulated_pool(str(tmp_path / "2"), slug="other")
     for pool in (one, other, one):
-        services.apply_inventory(
-            pool=pool, inventory=services.driver_for(services.config_of(pool)).inventory()
-        )
+        services.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
     assert Device.objects.filter(node__pool=one, present=True).count() == 8
     assert Device.objects.filter(node__pool=other, present=True).count() == 8
 
@@ -119,7 +119,7 @@ def test_an_inventory_leaves_allocations_and_cordons_alone(make, alice, pool):
     workspace = make(alice, "sim-h100-x2")
     node = active(workspace)[0].node
     services.set_cordon(actor=SYSTEM, node_id=node.pk, cordoned=True)
-    services.apply_inventory(pool=pool, inventory=services.driver_for(services.config_of(pool)).inventory())
+    services.apply_inventory(pool=pool, inventory=driver_for(config_of(pool)).inventory())
     node.refresh_from_db()
     assert node.cordoned
     assert [item.milli for item in active(workspace)[0].devices.all()] == [1000, 1000]

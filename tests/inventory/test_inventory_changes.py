@@ -14,10 +14,12 @@ from portal.gpu_checks.models import CheckCause, GpuCheckRun
 from portal.inventory import cordons, polling, services
 from portal.inventory.inventory_sync import UNSEEN_STATES
 from portal.inventory.models import AllocatedDevice, Device, Node, Pool
+from portal.inventory.node_commands import config_of
 from portal.scheduling import snapshot, snapshot_cache
 from portal.workspaces import services as workspaces
 from portal.workspaces.lifecycle import State, TerminationReason
 from portal.workspaces.models import Workspace
+from provisioning.registry import driver_for
 from provisioning.types import DeviceInfo, DeviceKind
 from tests.factories import inventory_of, local_pool_with, node_info, simulated_pool
 from tests.gpu_checks.helpers import checked_pool
@@ -425,7 +427,7 @@ def test_a_simulated_device_that_vanishes_says_that_it_is_simulated(catalog, tmp
     row = make(alice, "sim-h100-x1", name="train")
     settle(60)
     device = AllocatedDevice.objects.get().device
-    driver = services.driver_for(services.config_of(pool))
+    driver = driver_for(config_of(pool))
     seen = driver.inventory()
     (node,) = seen.nodes
     left = replace(node, devices=tuple(each for each in node.devices if each.uuid != device.uuid))

@@ -213,6 +213,18 @@ GET    api/v1/workspaces/<uuid:workspace_id>/events/stream  401 404 200 404 200 
 GET    api/v1/workspaces/<uuid:workspace_id>/logs           401 404 200 404 200 200 200 200   workspaces:read
 POST   api/v1/admission/preview                             401 400 403 200 200 200 403 403   catalog:read
 
+# --- pages: changes of pools ---
+GET    pools/new/                                           302 403 403 403 403 403 403 200   -
+POST   pools/new/                                           302 403 403 403 403 403 403 400   -
+GET    pools/<slug:slug>/edit/                              302 403 403 403 403 403 403 200   -
+POST   pools/<slug:slug>/edit/                              302 403 403 403 403 403 403 400   -
+GET    pools/<slug:slug>/retire/                            302 403 403 403 403 403 403 302   -
+POST   pools/<slug:slug>/retire/                            302 403 403 403 403 403 403 302   -
+GET    pools/<slug:slug>/delete/                            302 403 403 403 403 403 403 200   -
+POST   pools/<slug:slug>/delete/                            302 403 403 403 403 403 403 302   -
+GET    pools/<slug:slug>/versions/<int:number>/restore/     302 403 403 403 403 403 403 302   -
+POST   pools/<slug:slug>/versions/<int:number>/restore/     302 403 403 403 403 403 403 302   -
+
 # --- pages: the catalog ---
 GET    catalog/templates/                                   302 200 200 200 200 200 200 200   -
 GET    catalog/templates/new/                               302 302 403 403 403 302 403 200   -
@@ -234,6 +246,11 @@ GET    catalog/flavors/<slug:slug>/delete/                  302 403 403 403 403 
 POST   catalog/flavors/<slug:slug>/delete/                  302 403 403 403 403 403 403 302   -
 GET    catalog/flavors/<slug:slug>/versions/<int:number>/restore/ 302 403 403 403 403 403 403 200 -
 POST   catalog/flavors/<slug:slug>/versions/<int:number>/restore/ 302 403 403 403 403 403 403 302 -
+
+# --- REST: changes of pools ---
+POST   api/v1/pools                                         401 403 403 403 403 403 403 201   pools:write
+PATCH  api/v1/pools/<slug:slug>                             401 403 403 403 403 403 403 200   pools:write
+DELETE api/v1/pools/<slug:slug>                             401 403 403 403 403 403 403 409   pools:write
 
 # --- REST: catalog ---
 GET    api/v1/environments                                  401 200 200 200 200 200 200 200   environments:read

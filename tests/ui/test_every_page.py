@@ -53,6 +53,14 @@ class TestSignInProvider(TestSignInProviders):
     url = "/sign-in-providers/corp/"
 
 
+class TestNewPool(PageCase):
+    url, reader, fixtures = "/pools/new/", "olga", ("local_pool",)
+
+
+class TestChangePool(PageCase):
+    url, reader, fixtures = "/pools/this-machine/edit/", "olga", ("local_pool",)
+
+
 class TestTemplates(PageCase):
     url, reader, fixtures, partials = "/catalog/templates/", "olga", ("local_pool",), ("entries",)
 

@@ -10,6 +10,7 @@ import pytest
 
 from portal.catalog import selectors as catalog_selectors
 from portal.inventory.models import AllocatedDevice
+from portal.inventory.node_commands import config_of
 from portal.workspaces import reconcile, results, services
 from portal.workspaces.lifecycle import State
 from portal.workspaces.models import IdempotencyKey, Workspace
@@ -168,7 +169,7 @@ def test_two_inventories_of_one_pool_at_the_same_moment(catalog, tmp_path):
     pool = simulated_pool(str(tmp_path / "sim"), slug="sim", nodes=3, gpus=4)
     Device.objects.all().delete()
     Node.objects.all().delete()
-    report = driver_for(inventory.config_of(pool)).inventory()
+    report = driver_for(config_of(pool)).inventory()
     outcome = at_once([lambda: inventory.apply_inventory(pool=pool, inventory=report)] * 4)
     assert outcome == [None] * 4
     assert (Node.objects.count(), Device.objects.count()) == (3, 12)

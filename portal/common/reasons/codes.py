@@ -448,14 +448,26 @@ class InventoryCode(StrEnum):
     NO_SUCH_DEVICE = "no_such_device"
     NO_SUCH_NODE = "no_such_node"
     NO_SUCH_POOL = "no_such_pool"
+    POOL_CONFIG_NOT_UNDERSTOOD = "pool_config_not_understood"
+    POOL_FIELD_FIXED = "pool_field_fixed"
+    POOL_IN_USE = "pool_in_use"
+    POOL_NOT_RETIRED = "pool_not_retired"
     POOL_NOT_VALID = "pool_not_valid"
+    POOL_SLUG_TAKEN = "pool_slug_taken"
     POOL_SILENT = "pool_silent"
 
 
 class MachineCode(StrEnum):
     """Refusals about machines that join, and by which they are told why."""
 
+    ACCELERATOR_DRIVER_MISSING = "accelerator_driver_missing"
+    CERTIFICATE_ENDED = "certificate_ended"
     CLOCK_OFF = "clock_off"
+    NODES_ALL_OFFLINE = "nodes_all_offline"
+    NO_NODE_YET = "no_node_yet"
+    NO_WORKER_ANSWERS = "no_worker_answers"
+    POOL_IS_OFF = "pool_is_off"
+    POOL_RETIRING = "pool_retiring"
     CSR_INVALID = "csr_invalid"
     IDENTITY_REPLACED = "identity_replaced"
     JOIN_TOKEN_EXPIRED = "join_token_expired"

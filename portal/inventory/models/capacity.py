@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from django.db import models
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from portal.common.names import slug_validator
@@ -49,7 +50,7 @@ class Pool(models.Model):
     """A set of capacity under one driver."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
-    slug = models.CharField(max_length=40, unique=True, validators=[slug_validator])
+    slug = models.CharField(max_length=40, validators=[slug_validator])
     name = models.CharField(max_length=80)
     driver = models.CharField(max_length=40)
     config = models.JSONField(default=dict, blank=True)
@@ -73,12 +74,30 @@ class Pool(models.Model):
     inventory_due_at = models.DateTimeField(null=True, blank=True)
     inventory_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(default=timezone.now, editable=False)
+    # Nothing new is placed there; what runs goes on.
+    retiring = models.BooleanField(default=False)
+    # Its row stays for what ran there; the short name is free again.
+    deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         ordering = ["slug"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["slug"],
+                condition=models.Q(deleted_at=None),
+                name="pool_slug_unique",
+                violation_error_message=_("This short name is taken."),
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether workspaces may be placed there."""
+        return self.enabled and not self.retiring
 
     @property
     def repartitions(self) -> bool:

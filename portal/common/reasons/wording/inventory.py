@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from portal.common.reasons.codes import InventoryCode
 from portal.common.reasons.wording import Text
@@ -18,6 +19,24 @@ TEXTS: dict[StrEnum, Text] = {
     InventoryCode.NO_SUCH_DEVICE: Text(_("There is no such device."), _("Look at the list of devices.")),
     InventoryCode.NO_SUCH_NODE: Text(_("There is no such node."), _("Look at the list of nodes.")),
     InventoryCode.NO_SUCH_POOL: Text(_("There is no pool “%(slug)s”."), _("Look at the list of pools.")),
+    InventoryCode.POOL_CONFIG_NOT_UNDERSTOOD: Text(
+        _("The driver cannot be set up like this (%(why)s)."), _("Correct its configuration.")
+    ),
+    InventoryCode.POOL_FIELD_FIXED: Text(
+        _("“%(field)s” stays as it was given at first."), _("Add another pool, and retire this one.")
+    ),
+    InventoryCode.POOL_IN_USE: Text(
+        ngettext_lazy(
+            "%(count)s workspace is still placed in “%(pool)s”.",
+            "%(count)s workspaces are still placed in “%(pool)s”.",
+            "count",
+        ),
+        _("Delete it when they have ended."),
+    ),
+    InventoryCode.POOL_NOT_RETIRED: Text(
+        _("“%(pool)s” still takes new workspaces."), _("Retire it first, then delete it.")
+    ),
+    InventoryCode.POOL_SLUG_TAKEN: Text(_("The short name “%(slug)s” is taken."), _("Choose another one.")),
     InventoryCode.POOL_NOT_VALID: Text(_("The pool cannot be added like this.")),
     InventoryCode.POOL_SILENT: Text(
         _("Its worker has not answered for some minutes."), _("Look whether the node worker runs.")

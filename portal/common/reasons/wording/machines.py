@@ -14,6 +14,23 @@ _NEW_TOKEN = _("Make a new one on the pool's page.")
 _JOIN_AGAIN = _("Join again with a new token.")
 
 TEXTS: dict[StrEnum, Text] = {
+    MachineCode.ACCELERATOR_DRIVER_MISSING: Text(
+        _("%(node)s has no working driver for its accelerators (%(state)s)."),
+        _("Install or mend the driver there; inventory finds it by itself."),
+    ),
+    MachineCode.CERTIFICATE_ENDED: Text(
+        _("The certificate of %(node)s has run out: nobody reaches what runs there."),
+        _("Have it join again."),
+    ),
+    MachineCode.NODES_ALL_OFFLINE: Text(_("No node is online."), _("Look whether the node workers run.")),
+    MachineCode.NO_NODE_YET: Text(_("It has no node."), _("Start a node worker, or add a machine.")),
+    MachineCode.NO_WORKER_ANSWERS: Text(
+        _("Nobody has taken stock of it."), _("Start a worker for it, and look at its configuration.")
+    ),
+    MachineCode.POOL_IS_OFF: Text(_("It is switched off."), _("Switch it on.")),
+    MachineCode.POOL_RETIRING: Text(
+        _("It takes no new workspaces."), _("Take it back into service, or delete it.")
+    ),
     MachineCode.CLOCK_OFF: Text(
         _("The clock of this machine differs from that of the portal by %(seconds)d seconds."),
         _("Synchronise it (NTP), then join again with the same token."),

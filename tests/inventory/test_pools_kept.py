@@ -1,0 +1,131 @@
+"""Pools that operators add, change, retire and delete."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from portal.catalog.models import Flavor, Template
+from portal.common import etags
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, PreconditionFailed, StateConflict
+from portal.history import selectors as history
+from portal.history.models import SubjectKind
+from portal.inventory import pools, selectors, services
+from portal.inventory.models import Pool
+from portal.machines.readiness import missing
+from portal.scheduling import admission
+from portal.workspaces.models import Workspace
+from tests.factories import local_pool_with, node_info, simulated_pool
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_pool_is_added_changed_and_restored(olga, ada):
+    made = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
+    seen = frozenset({etags.version_of(made)})
+    changed = pools.change(actor=ada, pool=made, given={"name": "The lab"}, expected=seen)
+    assert changed.name == "The lab"
+    with pytest.raises(PreconditionFailed) as refused:
+        pools.change(actor=olga, pool=made, given={"name": "Mine"}, expected=seen)
+    assert refused.value.reason.params["by"] == "ada"
+    assert pools.restore(actor=olga, pool=made, number=1).name == "Lab"
+    acts = history.revisions(SubjectKind.POOL, made.pk).values_list("act", flat=True)
+    assert list(acts) == ["restored", "changed", "created"]
+
+
+def test_a_name_is_taken_once(olga):
+    services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
+    with pytest.raises(StateConflict) as refused:
+        services.create_pool(actor=olga, slug="lab", name="Other", driver="local")
+    assert refused.value.code == "slug_taken"
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"slug": "other"}, "slug"),
+        ({"driver": "simulated"}, "driver"),
+        ({"config": {"port_min": "many"}}, "config"),
+        ({"config": {"port_min": {"a": 1}}}, "config"),
+        ({"placement_policy": "any"}, "placement_policy"),
+        ({"name": ""}, "name"),
+    ],
+)
+def test_what_cannot_be_is_refused(olga, given, field):
+    made = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
+    with pytest.raises(InvalidInput) as refused:
+        pools.change(actor=olga, pool=made, given=given)
+    assert field in refused.value.extra["errors"]
+
+
+def test_others_than_operators_keep_no_pool(alice, local_pool):
+    for act in (
+        lambda: services.create_pool(actor=alice, slug="x", name="X", driver="local"),
+        lambda: pools.change(actor=alice, pool=local_pool, given={"name": "Mine"}),
+        lambda: pools.restore(actor=alice, pool=local_pool, number=1),
+        lambda: pools.delete(actor=alice, pool=local_pool),
+    ):
+        with pytest.raises(NotAllowed):
+            act()
+
+
+def test_a_retired_pool_takes_nothing_new_and_is_deleted_when_empty(olga, alice, team, make, catalog):
+    pool = local_pool_with(node_info())
+    running = make(alice)
+    pool.refresh_from_db()
+    with pytest.raises(StateConflict) as refused:
+        pools.delete(actor=olga, pool=pool)
+    assert refused.value.code == "not_retired"
+    pools.change(actor=olga, pool=pool, given={"retiring": True})
+    small, jupyter = Flavor.objects.get(slug="cpu-small"), Template.objects.get(slug="jupyterlab")
+    verdict = admission.assess(template=jupyter, flavor=small, team=team, actor=alice)
+    assert verdict.outcome is admission.Outcome.IMPOSSIBLE
+    with pytest.raises(StateConflict) as refused:
+        pools.delete(actor=olga, pool=pool)
+    assert refused.value.code == "in_use"
+    running.allocations.update(released_at=timezone.now())
+    pools.delete(actor=olga, pool=pool)
+    with pytest.raises(NotFound):
+        selectors.pool_by_slug(pool.slug)
+    # Its row stays for what ran there, and its name is free.
+    assert Workspace.objects.get(pk=running.pk).pool == pool
+    again = services.create_pool(actor=olga, slug=pool.slug, name="Again", driver="local")
+    assert again.pk != pool.pk
+    assert selectors.pool_by_slug(pool.slug) == again
+
+
+def test_flavors_of_a_pool_alone_go_with_it(olga, tmp_path, catalog):
+    pool = simulated_pool(str(tmp_path / "sim"))
+    assert pool.flavors.filter(deleted_at=None).exists()
+    pools.change(actor=olga, pool=pool, given={"retiring": True})
+    pools.delete(actor=olga, pool=pool)
+    assert not Flavor.objects.filter(pool=pool, deleted_at=None).exists()
+
+
+def test_a_pool_says_what_it_lacks(olga, catalog):
+    empty = services.create_pool(actor=olga, slug="lab", name="Lab", driver="local")
+    assert {"no_worker_answers", "no_node_yet"} <= {each.code.value for each in missing(empty)}
+    there = local_pool_with(node_info())
+    there = Pool.objects.get(pk=there.pk)
+    assert missing(there) == []
+    there.nodes.update(online=False)
+    assert [each.code.value for each in missing(there)] == ["nodes_all_offline"]
+    there.nodes.update(online=True, accelerator_state="driver_mismatch")
+    assert [each.code.value for each in missing(there)] == ["accelerator_driver_missing"]
+    pools.change(actor=olga, pool=there, given={"retiring": True})
+    there.refresh_from_db()
+    assert missing(there)[0].code.value == "pool_retiring"
+
+
+def test_an_operator_adds_and_retires_a_pool_on_pages(as_user, olga):
+    browser = as_user(olga)
+    bad = browser.post("/pools/new/", {"slug": "lab", "name": "Lab", "driver": "local", "config": "[1"})
+    assert bad.status_code == 400
+    given = {"slug": "lab", "name": "Lab", "driver": "local", "config": '{"spares": 0}'}
+    assert browser.post("/pools/new/", given)["Location"] == "/pools/lab/"
+    page = browser.get("/pools/lab/edit/").content.decode()
+    assert "It has no node." in page
+    browser.post("/pools/lab/retire/", {"retiring": "1"})
+    assert Pool.objects.get(slug="lab").retiring
+    assert browser.post("/pools/lab/delete/")["Location"] == "/pools/"
+    assert not Pool.objects.filter(slug="lab", deleted_at=None).exists()
