@@ -1,0 +1,124 @@
+"""Workspaces in software environments of their own choice."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from local_support import Pool, ask
+
+from provisioning.drivers.local import isolation
+from provisioning.drivers.local.driver import SPARES_FOR_S
+from provisioning.drivers.local.failures import EnvironmentMissing
+from provisioning.environments.store import STAMP, Store
+from provisioning.errors import Blame
+from provisioning.types import ObservedState
+from tests.provisioning.environments.package_index import Bench, PackageFolder, machine
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def pool(make_pool: Callable[..., Pool]) -> Pool:
+    return make_pool()
+
+
+@pytest.fixture
+def digest(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An environment on the node of this pool."""
+    packages = PackageFolder(tmp_path / "index")
+    packages.wheel("pip")
+    packages.wheel(
+        "alpha", files={"alpha-1.0.dist-info/entry_points.txt": "[console_scripts]\ntool = alpha:x\n"}
+    )
+    monkeypatch.setenv("BERTH_NODE_PACKAGE_INDEX", packages.url)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.setenv("BERTH_DISK_RESERVE_MIB", "0")
+    if not isolation.probe().bwrap:
+        pytest.skip("no sandbox works here")
+    return Bench(Store(pool.driver.environments.folder), machine(pool.home / "local")).build("alpha").digest
+
+
+def test_it_runs_in_its_environment_and_cannot_change_it(pool: Pool, digest: str) -> None:
+    spec = pool.spec(environment=digest, environment_name="analysis")
+    seen = pool.run(spec)
+    place = pool.driver.environments.place(digest)
+    (site,) = place.glob("lib/python3*/site-packages")
+    assert ask(seen, "sys.prefix") == str(place)
+    assert ask(seen, "os.environ['PATH'].split(':')[0]") == str(place / "bin")
+    assert ask(seen, "__import__('alpha').version") == "1.0"
+    assert ask(seen, f"__import__('shutil').which('tool') == {str(place / 'bin' / 'tool')!r}") is True
+    assert ask(seen, f"open({str(site / 'alpha.py')!r}, 'w')") in ("OSError", "PermissionError")
+    assert ask(seen, f"os.listdir({str(pool.driver.environments.folder)!r})") == [place.name]
+    assert (site / "alpha.py").read_text() == "version = '1.0'\n"
+    # Nothing that a started workspace runs in is taken away.
+    assert not pool.driver.remove_environment(digest)
+    pool.wait(lambda: pool.driver.ensure_stopped(spec.ref, grace_s=0), ObservedState.STOPPED)
+    assert pool.driver.remove_environment(digest) and not place.exists()
+
+
+def test_one_that_the_node_lacks_is_awaited(pool: Pool) -> None:
+    spec = pool.spec(environment="0" * 32)
+    with pytest.raises(EnvironmentMissing) as caught:
+        pool.start(spec)
+    assert (caught.value.code, caught.value.retryable, caught.value.blame) == (
+        "environment_missing",
+        True,
+        Blame.OPERATOR,
+    )
+    assert pool.driver.observe(spec.ref).state is ObservedState.ABSENT
+
+
+def test_half_an_environment_is_none(pool: Pool, digest: str) -> None:
+    stamp = pool.driver.environments.place(digest) / STAMP
+    text = stamp.read_text()
+    for broken in ("", "{", text.replace(digest, "1" * 32)):
+        stamp.write_text(broken)
+        with pytest.raises(EnvironmentMissing):
+            pool.start(pool.spec(environment=digest))
+    stamp.unlink()
+    (stamp.parent / "target").write_text(text)
+    stamp.symlink_to("target")
+    with pytest.raises(EnvironmentMissing):
+        pool.start(pool.spec(environment=digest))
+
+
+def test_its_links_show_nothing_of_this_machine(pool: Pool, digest: str, tmp_path: Path) -> None:
+    secret = tmp_path / "somebody" / "lib"
+    secret.mkdir(parents=True)
+    place = pool.driver.environments.place(digest)
+    python = place / "bin" / "python"
+    target = python.readlink()
+    (secret.parent / "bin").mkdir()
+    (secret.parent / "bin" / "python").symlink_to(target)
+    python.unlink()
+    python.symlink_to(secret.parent / "bin" / "python")
+    with pool.driver._environment(digest) as found:
+        assert not any(Path(path).is_relative_to(tmp_path / "somebody") for path in found.readonly)
+
+
+def test_spares_are_kept_for_what_was_used_of_late(pool: Pool, digest: str) -> None:
+    store = pool.driver.environments
+    assert store.used(since=0) == [digest]
+    used = store.folder / ".used" / digest
+    os.utime(used, (0, 0))
+    assert store.used(since=SPARES_FOR_S) == []
+    store.mark_used(digest)
+    assert [found.python for found in pool.driver._environments_in_use()] == [
+        str(store.place(digest) / "bin" / "python3")
+    ]
+    pool.driver.spare_environments = 0
+    assert pool.driver._environments_in_use() == []
+
+
+def test_the_inventory_names_it(pool: Pool, digest: str) -> None:
+    (node,) = pool.driver.inventory().nodes
+    (held,) = node.environments
+    assert held.digest == digest and {"tool", "python3"} <= set(held.programs)
+    stamp: Any = json.loads((pool.driver.environments.place(digest) / STAMP).read_text())
+    assert stamp["python_version"].startswith("3.")
