@@ -8,7 +8,16 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from provisioning.types import EnvironmentDigest, Failure, LargeMib, Name, Program, Whole, Word
+from provisioning.types import (
+    EnvironmentDigest,
+    EnvironmentName,
+    Failure,
+    LargeMib,
+    Name,
+    Program,
+    Whole,
+    Word,
+)
 
 MAX_SOURCE = 256 * 1024
 MAX_LOCK = 2 * 1024 * 1024
@@ -99,6 +108,16 @@ class EnvironmentRemoval:
     """Remove an environment from the node, unless something there uses it."""
 
     digest: EnvironmentDigest
+
+
+@dataclass(frozen=True, slots=True)
+class PackagesOf:
+    """Asks what a user has installed on top of an environment, in the home of a team and owner."""
+
+    team: Name
+    owner: Name
+    environment: EnvironmentDigest = ""
+    environment_name: EnvironmentName = ""
 
 
 @dataclass(frozen=True, slots=True)

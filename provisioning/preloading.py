@@ -51,9 +51,9 @@ class Recipe:
         ]
         return app.argv[:3] == self.command and not changed
 
-    def loading(self, extensions: tuple[str, ...]) -> Recipe:
-        """The recipe with the modules that the app loads from its environment when it starts."""
-        return replace(self, modules=(*self.modules, *extensions)) if extensions else self
+    def loading(self, modules: tuple[str, ...]) -> Recipe:
+        """The recipe with more modules, which the app loads from its environment when it starts."""
+        return replace(self, modules=(*self.modules, *modules)) if modules else self
 
     def as_json(self) -> dict[str, Any]:
         """For `provisioning/agent/apps/app_host.py`."""

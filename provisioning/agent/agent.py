@@ -20,6 +20,7 @@ CONFIG is a JSON file (mode 0600) with these keys; those marked * have a default
   start_timeout_s*, stop_timeout_s*
   state_path, log_path, log_max_bytes*      what the driver reads; the log keeps one old file
   devices*             UUIDs of the granted GPUs
+  packages*            where packages of the user's own go (`packages_overlay.make`, beside this file)
   remove_config*       true: delete CONFIG once it has been read, because it holds tokens
   secrets*             true: ask the portal for the workspace's secrets before the app is started, and give it
                        them as variables, or as files in `secrets_dir`*, a folder to make in memory
@@ -129,6 +130,24 @@ def complete(config: Config) -> None:
     config.setdefault("secrets", False)
     config.setdefault("secrets_dir", "")
     config["secret_env"] = {}
+    config.setdefault("packages", None)
+
+
+def make_overlay(config: Config) -> None:
+    """Have the folder of the user's own packages ready. An app starts without it where that fails."""
+    if not config["packages"]:
+        return
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path.insert(0, here)
+    try:
+        import packages_overlay  # type: ignore[import-not-found,unused-ignore]
+
+        packages_overlay.make(**config["packages"])
+    except (ImportError, OSError) as error:
+        config["env"].pop("VIRTUAL_ENV", None)
+        sys.stderr.write("no packages of the user's own: %s\n" % error)
+    finally:
+        sys.path.remove(here)
 
 
 def free_port(candidates: list[int]) -> int | None:
@@ -932,6 +951,7 @@ class Agent:
         if port is None:
             self.write_state("exited", reason="port_taken", exit_code=None)
             return EXIT_PORT_TAKEN
+        make_overlay(self.config)
         try:
             if self.unclaimed:
                 self.app = self.unclaimed.become(self.config, port, self.listener)

@@ -28,6 +28,7 @@ from provisioning.environment_messages import (
 )
 from provisioning.environments.content import digest_of, logical_lines
 from provisioning.environments.store import Stamp, Store, remove_tree, size_kib
+from provisioning.preloading import JUPYTERLAB
 from provisioning.service import notebook
 
 CPU_MILLI = 2000
@@ -227,6 +228,7 @@ class Build:
                 "Python does not start in the environment. Look at the last lines of the log.",
                 log_line=(lines or [""])[-1],
             )
+        preload = self._preload(cell, made, place, contents.programs)
         outcome.secure(made, python)
         size = size_kib(made) >> 10
         if size > self._command.disk_limit_mib:
@@ -245,13 +247,27 @@ class Build:
             size_mib=max(1, size),
             packages=tuple(Package(name, version, kib) for name, version, kib in contents.packages),
             programs=tuple(contents.programs),
-            extensions=tuple(contents.extensions),
+            preloadable=preload.possible,
+            preload=tuple(preload.modules),
             cuda=outcome.cuda_of(lock),
         )
         self._going_on()
         self._store.complete(made, stamp)
         self._store.mark_used(digest)
         return stamp
+
+    def _preload(self, cell: Cell, made: Path, place: Path, programs: list[str]) -> outcome.Preload:
+        """What of JupyterLab can be imported ahead of a start; a build does not fail for that."""
+        file = cell.folder / "tmp" / "preload.json"
+        file.unlink(missing_ok=True)
+        if JUPYTERLAB.program not in programs:
+            return outcome.Preload(False, [])
+        argv = [f"{place}/bin/python", cell.inside("preload_check.py"), f"{cell.temporary}/{file.name}"]
+        argv += [json.dumps(JUPYTERLAB.as_json())]
+        cell.run(Step(argv, [Shown(str(made), str(place))]), self._write, self._going_on)
+        if not file.exists() or file.is_symlink():
+            return outcome.Preload(False, [])
+        return outcome.read_preload(outcome.read_text(file, "what it imports ahead"))
 
     def _going_on(self) -> None:
         if self._cancelled():

@@ -11,7 +11,6 @@ import compileall
 import csv
 import json
 import os
-import re
 import sys
 import time
 from pathlib import Path
@@ -51,13 +50,12 @@ def set_defaults(place: Path, defaults: str) -> None:
 
 
 def contents(place: Path, site: Path) -> dict[str, object]:
-    """Packages with what they take in KiB, programs, and the modules that Jupyter's server loads."""
+    """Packages with what they take in KiB, and programs."""
     return {
         "packages": sorted(filter(None, map(package, site.glob("*.dist-info")))),
         "programs": sorted(
             path.name for path in (place / "bin").iterdir() if path.is_file() and os.access(path, os.X_OK)
         ),
-        "extensions": sorted(extensions(place)),
     }
 
 
@@ -83,19 +81,6 @@ def package(info: Path) -> tuple[str, str, int] | None:
             return None
         total = 0
     return name, version, (total + 1023) // 1024
-
-
-def extensions(place: Path) -> set[str]:
-    found: set[str] = set()
-    for path in place.glob("etc/jupyter/jupyter_server_config.d/*.json"):
-        try:
-            enabled = json.loads(path.read_text())["ServerApp"]["jpserver_extensions"]
-            found.update(
-                name for name, on in enabled.items() if on is True and re.fullmatch(r"[A-Za-z_][\w.]*", name)
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return found
 
 
 if __name__ == "__main__":

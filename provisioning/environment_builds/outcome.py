@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -21,7 +22,13 @@ class Contents(msgspec.Struct, frozen=True):
 
     packages: list[tuple[str, str, int]]
     programs: list[str]
-    extensions: list[str]
+
+
+class Preload(msgspec.Struct, frozen=True):
+    """What `preload_check.py` has found, in a process of the environment itself."""
+
+    possible: bool
+    modules: list[Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[A-Za-z][\w.]*$")]]
 
 
 def secure(made: Path, python: pythons.Python) -> None:
@@ -87,8 +94,15 @@ def read_contents(text: str) -> Contents:
     return Contents(
         [(name[:200], version[:100], max(0, size)) for name, version, size in found.packages[:5000]],
         [name for name in found.programs[:1024] if 0 < len(name) <= 200],
-        [name[:200] for name in found.extensions[:100]],
     )
+
+
+def read_preload(text: str) -> Preload:
+    """Nothing can be imported ahead where it cannot be told."""
+    try:
+        return msgspec.json.decode(text, type=Preload)
+    except msgspec.MsgspecError:
+        return Preload(False, [])
 
 
 def tampered(what: str) -> BuildError:

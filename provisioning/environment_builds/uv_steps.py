@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from provisioning.drivers.local import environment
 from provisioning.environment_builds import index, pythons, sources
 from provisioning.environment_builds.cell import INSIDE, Cell, Shown, Step
 from provisioning.environment_builds.failures import BuildError, classify
@@ -132,15 +132,10 @@ class Uv:
 
 def find_uv() -> str:
     """The program that came with Berth, or the system's. Raises `BuildError`."""
-    try:
-        from uv import find_uv_bin
-
-        return str(Path(find_uv_bin()).resolve())
-    except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
+    found = environment.uv_program()
     if not found:
         raise BuildError(
             BuildFailure.UV_MISSING,
             "The program uv is missing on the node. Run `make environment` in Berth's folder there.",
         )
-    return str(Path(found).resolve())
+    return found

@@ -49,8 +49,8 @@ class Stamp:
     """What is known of a whole environment.
 
     `place` is the folder that its scripts name: a copy elsewhere is none. `bases` are the folders of the
-    Python installation that it hangs on, found out before any code of a package ran. `extensions` are the
-    modules that JupyterLab's server loads from it.
+    Python installation that it hangs on, found out before any code of a package ran. Where JupyterLab is
+    `preloadable`, it can be imported ahead, with the modules `preload`, which it loads when it starts.
     """
 
     digest: str
@@ -62,7 +62,8 @@ class Stamp:
     size_mib: int
     packages: tuple[Package, ...] = ()
     programs: tuple[str, ...] = ()
-    extensions: tuple[str, ...] = ()
+    preloadable: bool = False
+    preload: tuple[str, ...] = ()
     cuda: str = ""
 
 

@@ -31,9 +31,11 @@ from provisioning.environment_messages import (
     EnvironmentCancel,
     EnvironmentProgress,
     EnvironmentRemoval,
+    PackagesOf,
 )
 from provisioning.environments.store import Stamp, Store
 from provisioning.node.local_settings import LOCAL, driver_for
+from provisioning.node.tasks import failure_of, reply, require_reply_key
 from provisioning.node.worker import app
 from provisioning.types import PoolConfig
 
@@ -67,6 +69,18 @@ def environment_remove(command: dict[str, Any]) -> None:
     digest = messages.load(command, EnvironmentRemoval).digest
     if digest:
         threading.Thread(target=_remove, args=(digest,), name="environment-removal", daemon=True).start()
+
+
+@app.task(name="node.read_overlay")  # type: ignore[untyped-decorator]
+def read_overlay(of: dict[str, Any], reply_key: str) -> None:
+    """Answer as `node.read_logs` does: `{"packages": ["name==version", …]}`, or `{"error": words}`."""
+    require_reply_key(reply_key)
+    answer: dict[str, Any]
+    try:
+        answer = {"packages": local_driver().own_packages(messages.load(of, PackagesOf))}
+    except Exception as error:
+        answer = {"error": failure_of(error).message}
+    reply(reply_key, answer)
 
 
 def begin(command: EnvironmentBuild) -> threading.Thread | None:

@@ -83,14 +83,24 @@ def delete_home(order: dict[str, Any]) -> None:
 @app.task(name="node.read_logs")
 def read_logs(pool: dict[str, Any], ref: dict[str, Any], tail_lines: int, reply_key: str) -> None:
     """Answer with a workspace's last log lines on a short-lived list that the asker waits on."""
-    if not reply_key.startswith(REPLY_PREFIX):
-        raise ValueError(f"not a reply key: {reply_key!r}")
+    require_reply_key(reply_key)
     answer: dict[str, str]
     try:
         driver = driver_for(messages.load(pool, PoolConfig))
         answer = {"text": driver.logs(messages.load(ref, WorkspaceRef), tail_lines=tail_lines)}
     except Exception as error:
         answer = {"error": failure_of(error).message}
+    reply(reply_key, answer)
+
+
+def require_reply_key(reply_key: str) -> None:
+    """Raise `ValueError` for a key on which nobody waits for an answer."""
+    if not reply_key.startswith(REPLY_PREFIX):
+        raise ValueError(f"not a reply key: {reply_key!r}")
+
+
+def reply(reply_key: str, answer: dict[str, Any]) -> None:
+    """Put a sealed answer where the asker waits for it."""
     with (
         redis_client.client(app.conf.broker_url, socket_timeout=5) as connection,
         connection.pipeline() as pipe,

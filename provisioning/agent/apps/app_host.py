@@ -77,7 +77,7 @@ def load(names: list[str]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except ImportError:
+        except Exception:  # noqa: S112 - whatever a module does, the app does without it ahead
             continue
 
 

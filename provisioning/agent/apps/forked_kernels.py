@@ -23,6 +23,8 @@ import time
 from typing import Any
 
 MODULE = "ipykernel_launcher"
+PACKAGES = "BERTH_PACKAGES"
+"""Names the folder of the user's own packages (`packages_overlay.py`)."""
 MAX_REQUEST_BYTES = 128 * 1024
 ANSWER_TIMEOUT_S = 5.0
 KERNEL_OOM_SCORE = 300
@@ -114,11 +116,32 @@ def _become_kernel(request: dict[str, Any]) -> None:
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as handle:  # noqa: PTH123
         handle.write(str(KERNEL_OOM_SCORE))
     sys.path[0] = os.getcwd()  # noqa: PTH109 - as with -m; until now the folder of this file
+    if packages := request["env"].get(PACKAGES):
+        use_packages(packages)
     sys.modules.pop(__name__, None)
     # ipykernel has read the variable when it was imported, so it is told by its option too.
     sys.argv = [MODULE, *request["arguments"], f"--IPKernelApp.parent_handle={parent}"]
     gc.unfreeze()
     runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+
+
+def use_packages(folder: str) -> None:
+    """Be the interpreter of the user's own packages, as a kernel that is started with it would be."""
+    python = os.path.join(folder, "bin", "python")  # noqa: PTH118
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    site_packages = os.path.join(folder, "lib", name, "site-packages")  # noqa: PTH118
+    if not os.path.isdir(site_packages):  # noqa: PTH112
+        return
+    import site
+
+    before = list(sys.path)
+    site.addsitedir(site_packages)
+    added = [path for path in sys.path if path not in before]
+    base = next((at for at, path in enumerate(before) if path.endswith("site-packages")), len(before))
+    sys.path[:] = [*before[:base], *added, *before[base:]]
+    sys.executable = python
+    if "multiprocessing.spawn" in sys.modules:
+        sys.modules["multiprocessing.spawn"].set_executable(python)
 
 
 # -- in the workspace's server ------------------------------------------------------------------
@@ -133,7 +156,8 @@ def use(link: socket.socket, server_pid: int) -> None:
 def arguments_of(command: list[str]) -> list[str] | None:
     """The arguments of ipykernel where `command` starts it with this environment's Python, else None."""
     names = {"python", "python3", f"python3.{sys.version_info.minor}"}
-    own = {sys.executable} | {os.path.join(sys.prefix, "bin", name) for name in names}  # noqa: PTH118
+    folders = [sys.prefix, *filter(None, [os.environ.get(PACKAGES)])]
+    own = {sys.executable} | {os.path.join(at, "bin", name) for at in folders for name in names}  # noqa: PTH118
     if command and command[0] in own and command[1:3] == ["-m", MODULE]:
         return command[3:]
     return None

@@ -29,6 +29,7 @@ from provisioning.drivers.local import (
     limits,
     network,
     ownership,
+    packages,
     partitions,
     processes,
     staging,
@@ -50,6 +51,7 @@ from provisioning.drivers.local.spares import Kind, Spares
 from provisioning.drivers.local.start import Settings, launch, start_network
 from provisioning.drivers.local.takeover import take_over_spare
 from provisioning.endpoints import socket_endpoint
+from provisioning.environment_messages import PackagesOf
 from provisioning.environments.store import Store
 from provisioning.errors import (
     Conflict,
@@ -222,7 +224,7 @@ class LocalDriver(Driver):
         """See `Driver.prepare`: as many spares as configured, and lost ways out made again."""
         sandbox, _ = self._isolation()
         kinds = [
-            Kind(recipe.loading(found.extensions), found, sandbox)
+            Kind(recipe.loading(found.preload), found, sandbox)
             for found in (self._own_environment(), *self._environments_in_use())
             for recipe in recipes_among(found.programs())
         ]
@@ -281,6 +283,21 @@ class LocalDriver(Driver):
         """The processes of all workspaces here. Raises `OSError`."""
         claimed = state.claimed(self.base)
         return [process.pid for process in processes.scan(self.instance, spares=claimed)]
+
+    def own_packages(self, spec: PackagesOf) -> list[str]:
+        """`name==version` of what a user has installed on top of an environment. Raises `InvalidSpec`."""
+        self._require_home_names(team=spec.team, owner=spec.owner)
+        if spec.environment:
+            stamp = self.environments.find(spec.environment)
+            found = environment.of_stamp(stamp) if stamp else None
+        else:
+            found = self._own_environment()
+        site = packages.site_of(found) if found else None
+        if site is None:
+            return []
+        home = self.homes / spec.team / spec.owner
+        key = packages.key(spec.environment, spec.environment_name, site.parent.name)
+        return packages.installed(home, key)
 
     def logs(self, ref: WorkspaceRef, *, tail_lines: int = 200) -> str:
         """See `Driver.logs`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +19,15 @@ PREFIX_PARTS = ("bin", "lib", "lib64", "include", "share", "ssl")
 class Environment:
     """`python` runs the agent; `bin_dirs` is the search path; `readonly` must be visible as it is.
 
-    `extensions` are the modules that Jupyter's server loads from it, as far as they are known.
+    Where it is `preloadable`, its apps may be imported ahead, with the modules `preload`, as far as is known.
     """
 
     python: str
     bin_dirs: tuple[str, ...]
     readonly: tuple[str, ...]
     exists: bool
-    extensions: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
+    preloadable: bool = True
 
     def which(self, program: str) -> str:
         """The path of `program` on the search path, or the empty string."""
@@ -37,6 +39,17 @@ class Environment:
 
     def programs(self) -> dict[str, str]:
         return {name: self.which(name) for name in PROGRAMS}
+
+
+def uv_program() -> str:
+    """uv, which came with Berth, or the system's; the empty string where there is none."""
+    try:
+        from uv import find_uv_bin
+
+        return str(Path(find_uv_bin()).resolve())
+    except (ImportError, FileNotFoundError):
+        found = shutil.which("uv")
+        return str(Path(found).resolve()) if found else ""
 
 
 def resolve(root: Path) -> Environment:
@@ -65,7 +78,8 @@ def of_stamp(stamp: Stamp) -> Environment:
         (str(place / "bin"), *SYSTEM_PATH),
         (stamp.place, *stamp.bases),
         exists=True,
-        extensions=stamp.extensions,
+        preload=stamp.preload,
+        preloadable=stamp.preloadable,
     )
 
 

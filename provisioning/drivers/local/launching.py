@@ -22,6 +22,7 @@ RELAY = AGENT.with_name("relay.py")
 APPS = AGENT.with_name("apps")
 JUPYTER = AGENT.with_name("jupyter")
 """What JupyterLab finds by JUPYTER_PATH: an extension that shows the workspace that it runs in."""
+OVERLAY = AGENT.with_name("packages_overlay.py")
 
 
 def spawn(plan: Mapping[str, Any], operation_lock: int) -> None:

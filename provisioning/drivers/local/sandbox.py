@@ -20,6 +20,8 @@ APPS_PATH = "/run/berth/apps"
 JUPYTER_PATH = "/run/berth/jupyter"
 SECRETS_PATH = "/run/berth/secrets"
 """Where the agent puts secrets that are files: in `/run`, which is memory of the sandbox's own."""
+OVERLAY_PATH = "/run/berth/packages_overlay.py"
+PROGRAMS_PATH = "/run/berth/bin"
 NODE_PATH = "/run/berth/node"
 """The folder of the socket to the portal."""
 USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,62}")

@@ -35,13 +35,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from provisioning.drivers.local import cgroups, network, processes
-from provisioning.drivers.local.environment import Environment
+from provisioning.drivers.local.environment import Environment, uv_program
 from provisioning.drivers.local.isolation import SandboxProbe, filter_files, masked_files, system_folders
-from provisioning.drivers.local.launching import AGENT, APPS, JUPYTER, RELAY, spawn
+from provisioning.drivers.local.launching import AGENT, APPS, JUPYTER, OVERLAY, RELAY, spawn
 from provisioning.drivers.local.sandbox import (
     AGENT_PATH,
     APPS_PATH,
     JUPYTER_PATH,
+    OVERLAY_PATH,
+    PROGRAMS_PATH,
     RUN_PATH,
     SandboxPlan,
     bwrap_argv,
@@ -88,11 +90,11 @@ class Kind:
         except OSError:
             return False
         isolated = "include-system-site-packages=false" in options.lower().replace(" ", "")
-        return bool(self.sandbox.bwrap) and isolated
+        return bool(self.sandbox.bwrap) and isolated and self.environment.preloadable
 
     def digest(self) -> str:
         """Differs when anything does that a spare has read or that its sandbox shows."""
-        files = (AGENT, RELAY, *sorted(APPS.rglob("*.py")))
+        files = (AGENT, RELAY, OVERLAY, *sorted(APPS.rglob("*.py")))
         body = {
             "recipe": self.recipe.as_json(),
             "environment": asdict(self.environment),
@@ -282,7 +284,7 @@ class Spares:
                 "PATH": os.pathsep.join(kind.environment.bin_dirs),
             },
             command=(*agent, python, f"{APPS_PATH}/app_host.py", "{control}", recipe),
-            readonly_at=((str(APPS), APPS_PATH), (str(JUPYTER), JUPYTER_PATH)),
+            readonly_at=((str(APPS), APPS_PATH), *programs_at()),
             masked=masked_files(),
             disable_userns=kind.sandbox.disable_userns,
             own_network=kind.sandbox.network is not None,
@@ -314,6 +316,13 @@ class Spares:
                 yield None
         finally:
             os.close(descriptor)
+
+
+def programs_at() -> tuple[tuple[str, str], ...]:
+    """What every sandbox has beside its environment: how packages of the user's own are kept, and uv."""
+    uv = uv_program()
+    found = ((str(OVERLAY), OVERLAY_PATH), (str(JUPYTER), JUPYTER_PATH))
+    return (*found, (uv, f"{PROGRAMS_PATH}/uv")) if uv else found
 
 
 def write_etc(folder: WorkspaceDir, user: str, host: str, sandbox: SandboxProbe) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from provisioning.drivers.local import cgroups, network, processes
+from provisioning.drivers.local import cgroups, network, packages, processes
 from provisioning.drivers.local.egress import Policy
 from provisioning.drivers.local.environment import Environment
 from provisioning.drivers.local.failures import HomeChangesHands
@@ -23,13 +23,14 @@ from provisioning.drivers.local.launching import AGENT, JUPYTER, RELAY, spawn
 from provisioning.drivers.local.sandbox import (
     JUPYTER_PATH,
     NODE_PATH,
+    PROGRAMS_PATH,
     RUN_PATH,
     SECRETS_PATH,
     SandboxPlan,
     bwrap_argv,
     hostname,
 )
-from provisioning.drivers.local.spares import write_etc
+from provisioning.drivers.local.spares import programs_at, write_etc
 from provisioning.drivers.local.staging import Mount, staged, user
 from provisioning.drivers.local.state import (
     NODE_USER,
@@ -117,6 +118,7 @@ def launch(
             devices=devices,
             markers=markers,
             egress=settings.egress,
+            overlay=config["packages"],
         )
         if not settings.sandbox.bwrap:
             (folder.run / "tmp").mkdir(mode=0o700)
@@ -196,8 +198,10 @@ def agent_config(
     devices: Sequence[DeviceInfo],
 ) -> dict[str, Any]:
     """The agent's configuration without the app's environment; see `provisioning/agent/agent.py`."""
+    overlay = packages.overlay(spec, settings.environment, home=home)
     return {
-        "argv": list(spec.app.argv),
+        "argv": packages.argv_of(spec.app.argv, overlay, settings.environment),
+        "packages": overlay,
         "ports": list(record.ports),
         "endpoint": socket_endpoint(spec.ref),
         "ready_path": spec.app.ready_path,
@@ -231,6 +235,7 @@ def app_env(
     devices: Sequence[DeviceInfo],
     markers: Mapping[str, str],
     egress: Policy,
+    overlay: Mapping[str, Any] | None,
 ) -> dict[str, str]:
     """The app's whole environment. The template may override comfort, never markers or devices."""
     return {
@@ -239,9 +244,12 @@ def app_env(
         "LOGNAME": spec.owner,
         "SHELL": "/bin/bash",
         "LANG": "C.UTF-8",
-        "PATH": os.pathsep.join((*bin_dirs[:1], f"{home}/.local/bin", *bin_dirs[1:])),
+        **packages.variables(
+            overlay,
+            path=os.pathsep.join((*bin_dirs[:1], f"{home}/.local/bin", *bin_dirs[1:], PROGRAMS_PATH)),
+            jupyter=jupyter,
+        ),
         "TMPDIR": temporary,
-        "JUPYTER_PATH": jupyter,
         "JUPYTER_CONFIG_DIR": f"{home}/.jupyter",
         "JUPYTER_DATA_DIR": f"{home}/.local/share/jupyter",
         "JUPYTER_RUNTIME_DIR": f"{temporary}/jupyter",
@@ -391,7 +399,7 @@ def _sandbox(
             "LANG": "C.UTF-8",
             "PATH": os.pathsep.join(settings.environment.bin_dirs),
         },
-        readonly_at=((str(JUPYTER), JUPYTER_PATH),),
+        readonly_at=programs_at(),
         masked=masked_files(),
         device_nodes=tuple(dict.fromkeys(node for device in devices for node in device.nodes)),
         disable_userns=settings.sandbox.disable_userns,

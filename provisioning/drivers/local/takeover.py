@@ -65,7 +65,7 @@ def take_over_spare(
         return False
     if (settings.uid == NODE_USER) != (settings.sandbox.uids is None):
         return False  # its home is still in other hands
-    kind = Kind(recipe.loading(settings.environment.extensions), settings.environment, settings.sandbox)
+    kind = Kind(recipe.loading(settings.environment.preload), settings.environment, settings.sandbox)
     taken = spares.take(kind) if kind.possible else None
     if taken is None:
         return False
@@ -129,6 +129,7 @@ def _hand_over(
         devices=devices,
         markers=markers,
         egress=settings.egress,
+        overlay=config["packages"],
     )
     config["rlimits"] = rlimits(spec.resources.memory_mib, limited=bool(groups))
     identity = json.dumps(asdict(replace(launched, attempt=record.attempt)))

@@ -1,0 +1,105 @@
+"""A user's own packages on top of a workspace's environment, which is read-only. Standard library only.
+
+A virtual environment in the user's home, named by environment and Python version, so that it is there again
+after a restart: its `site-packages` come first, and a `.pth` file leads on to those of the environment.
+`pip install` and `uv pip install` put packages into it by what they find in PATH and VIRTUAL_ENV,
+`%pip install` by the kernel's interpreter. Made by the agent, as the workspace's user, before the app starts;
+while nothing has changed, that is reading one file.
+"""
+
+# ruff: noqa: PTH101, PTH103, PTH105, PTH108, PTH112, PTH114, PTH115, PTH118, PTH119
+# ruff: noqa: PTH120, PTH123, PTH208, PTH211
+# pathlib would double the time that the agent takes to start.
+
+from __future__ import annotations
+
+import os
+
+STAMP = ".berth-overlay"
+RECIPE = "1"
+PTH = "_berth_environment.pth"
+KERNEL = "share/jupyter/kernels/python3"
+PIP = """#!{python}
+import sys
+from pip._internal.cli.main import main
+sys.exit(main())
+"""
+
+
+def make(folder: str, python: str, site: str, reset: bool = False) -> None:
+    """Have the overlay at `folder` lead to the environment of `python` with the packages in `site`.
+
+    `reset` removes what has been installed first. Raises `OSError`.
+    """
+    real = os.path.realpath(python)
+    minor = os.path.basename(os.path.dirname(site))
+    stamp = "\n".join((RECIPE, folder, real, site, ""))
+    if reset:
+        _remove(folder)
+    try:
+        with open(os.path.join(folder, STAMP), encoding="utf-8") as file:
+            if file.read() == stamp:
+                return
+    except OSError:
+        pass
+    own_site = os.path.join(folder, "lib", minor, "site-packages")
+    for path in (own_site, os.path.join(folder, "bin"), os.path.join(folder, KERNEL)):
+        os.makedirs(path, exist_ok=True)
+    for name, target in (("python", real), ("python3", "python"), (minor, "python")):
+        _link(os.path.join(folder, "bin", name), target)
+    _write(os.path.join(folder, "pyvenv.cfg"), _configuration(os.path.dirname(real)))
+    _write(os.path.join(own_site, PTH), "import site; site.addsitedir(%r)\n" % site)  # noqa: UP031
+    interpreter = os.path.join(folder, "bin", "python")
+    if os.path.isdir(os.path.join(site, "pip")):
+        for name in ("pip", "pip3"):
+            _write(os.path.join(folder, "bin", name), PIP.format(python=interpreter), 0o755)
+    if os.path.isdir(os.path.join(site, "ipykernel")):
+        _kernel(folder, interpreter, os.path.dirname(os.path.dirname(python)))
+    _write(os.path.join(folder, STAMP), stamp)
+
+
+def _configuration(home: str) -> str:
+    return "home = " + home + "\ninclude-system-site-packages = false\n"
+
+
+def _kernel(folder: str, interpreter: str, environment: str) -> None:
+    """Jupyter's own kernel `python3`, with this interpreter."""
+    import json
+
+    spec = {
+        "argv": [interpreter, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "display_name": "Python 3 (ipykernel)",
+        "language": "python",
+        "metadata": {"debugger": True},
+    }
+    _write(os.path.join(folder, KERNEL, "kernel.json"), json.dumps(spec, indent=1))
+    images = os.path.join(environment, KERNEL)
+    if os.path.isdir(images):
+        for name in os.listdir(images):
+            if name.startswith("logo-"):
+                _link(os.path.join(folder, KERNEL, name), os.path.join(images, name))
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    if os.path.islink(folder):
+        os.unlink(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link(path: str, target: str) -> None:
+    if os.path.islink(path) and os.readlink(path) == target:
+        return
+    if os.path.lexists(path):
+        os.unlink(path)
+    os.symlink(target, path)
+
+
+def _write(path: str, text: str, mode: int = 0o644) -> None:
+    temporary = path + ".new"
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(temporary, mode)
+    os.replace(temporary, path)

@@ -1,0 +1,80 @@
+"""Finds out in the sandbox of a build what of an environment's JupyterLab can be imported ahead.
+
+Run as `python preload_check.py FILE RECIPE` with the environment's own Python; RECIPE is the JSON of a
+`provisioning.preloading.Recipe`. FILE becomes JSON: `possible`, whether its modules can be imported without a
+thread being started, and `modules`, what the server imports beyond them when it loads its extensions and can
+be imported ahead, too. Standard library only, and the environment's JupyterLab.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TIMEOUT_S = 60
+MAX_MODULES = 400
+NAME = re.compile(r"[A-Za-z]\w*(\.[A-Za-z_]\w*)*")
+
+
+def main() -> None:
+    if sys.argv[1] == "--extensions":
+        print(json.dumps(loaded_by_extensions(json.loads(sys.argv[2]))))
+        return
+    if sys.argv[1] == "--import":
+        load(json.loads(sys.argv[2]))
+        print(json.dumps(len(os.listdir("/proc/self/task")) == 1))  # noqa: PTH208
+        return
+    recipe = json.loads(sys.argv[2])
+    own = [*recipe["kernel_modules"], *recipe["modules"]]
+    answer = run("--extensions", recipe)
+    more = answer if isinstance(answer, list) else []
+    found = {"possible": True, "modules": more}
+    if not run("--import", [*own, *more]):
+        found = {"possible": run("--import", own) is True, "modules": []}
+    Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+def run(what: str, argument: object) -> object:
+    """The last line of this program's output in a process of its own, or None where it comes to nothing."""
+    try:
+        done = subprocess.run(
+            [sys.executable, __file__, what, json.dumps(argument)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def load(names: list[str]) -> None:
+    """Import what is there, as `app_host.py` does."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: S112 - whatever a module does, the app does without it ahead
+            continue
+
+
+def loaded_by_extensions(recipe: dict[str, list[str]]) -> list[str]:
+    for name in recipe["blocked"]:
+        sys.modules[name] = None  # type: ignore[assignment]  # keeps it from being imported
+    load([*recipe["kernel_modules"], *recipe["modules"]])
+    before = set(sys.modules)
+    from jupyterlab.labapp import LabApp  # type: ignore[import-not-found]
+
+    LabApp.initialize_server(argv=["--no-browser", "--ServerApp.log_level=ERROR", "--allow-root"])
+    new = (name for name in set(sys.modules) - before if NAME.fullmatch(name) and sys.modules[name])
+    return sorted(new)[:MAX_MODULES]
+
+
+if __name__ == "__main__":
+    main()
