@@ -128,9 +128,11 @@ class LocalDriver(Driver):
         self.port_max = int(config.get("port_max") or 28999)
         self.instance = hashlib.sha256(str(self.home).encode()).hexdigest()[:16]
         self.spares = Spares(self.base, self.instance)
-        self.spare_count = _spare_count(config.get("spares"), os.environ.get("BERTH_SPARES"))
-        self.spare_environments = _spare_count(
-            config.get("spare_environments"), os.environ.get("BERTH_SPARE_ENVIRONMENTS")
+        self.spare_count = _number("spares", config.get("spares"), os.environ.get("BERTH_SPARES"))
+        self.spare_environments = _number(
+            "spare_environments",
+            config.get("spare_environments"),
+            os.environ.get("BERTH_SPARE_ENVIRONMENTS"),
         )
         egress = config.get("egress") or os.environ.get("BERTH_EGRESS") or "open"
         allowed = config.get("egress_allow") or os.environ.get("BERTH_EGRESS_ALLOW") or ""
@@ -543,13 +545,13 @@ class LocalDriver(Driver):
         )
 
 
-def _spare_count(configured: JsonScalar, environ: str | None) -> int:
-    """How many spares are wanted. Raises `InvalidSpec`."""
+def _number(name: str, configured: JsonScalar, environ: str | None) -> int:
+    """How many of something about spares are wanted. Raises `InvalidSpec`."""
     value = environ if configured is None else configured
     try:
         return max(0, int(DEFAULT_SPARES if value in (None, "") else value))
     except ValueError:
-        raise InvalidSpec(f"spares={value} is no number. Set it to 0 or more for this pool.") from None
+        raise InvalidSpec(f"{name}={value} is no number. Set it to 0 or more for this pool.") from None
 
 
 def _same(launched: state.Launched) -> bool:

@@ -50,7 +50,7 @@ def test_it_runs_in_its_environment_and_cannot_change_it(pool: Pool, digest: str
     place = pool.driver.environments.place(digest)
     (site,) = place.glob("lib/python3*/site-packages")
     assert ask(seen, "sys.prefix") == str(place)
-    assert ask(seen, "os.environ['PATH'].split(':')[0]") == str(place / "bin")
+    assert ask(seen, "os.environ['PATH'].split(':')[1]") == str(place / "bin")
     assert ask(seen, "__import__('alpha').version") == "1.0"
     assert ask(seen, f"__import__('shutil').which('tool') == {str(place / 'bin' / 'tool')!r}") is True
     assert ask(seen, f"open({str(site / 'alpha.py')!r}, 'w')") in ("OSError", "PermissionError")
