@@ -34,5 +34,6 @@ urlpatterns = [
     path("", include("portal.channels.urls")),
     path("", include("portal.webhooks.urls")),
     path("", include("portal.service_accounts.urls")),
+    path("", include("portal.workspace_secrets.urls")),
     path("", include("portal.workspaces.urls")),
 ]

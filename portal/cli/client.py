@@ -174,6 +174,18 @@ class BerthClient:
     def revoke_token(self, token_id: str) -> None:
         self._request("DELETE", f"/tokens/{quote(token_id, safe='')}")
 
+    def secrets(self, *, team: str = "", template: str = "") -> Iterator[dict[str, Any]]:
+        """Names and facts of one's own secrets, a team's or a template's."""
+        return self._rows(_secrets(team, template))
+
+    def put_secret(self, name: str, *, team: str = "", template: str = "", **secret: Any) -> dict[str, Any]:
+        """Save one: `value` and, where wanted, `kind`, `description` and `everywhere`."""
+        path = f"{_secrets(team, template)}/{quote(name, safe='')}"
+        return self._object("PUT", path, json=_given(secret))
+
+    def delete_secret(self, name: str, *, team: str = "", template: str = "") -> None:
+        self._request("DELETE", f"{_secrets(team, template)}/{quote(name, safe='')}")
+
     def connect(self, workspace: Mapping[str, Any]) -> Connection:
         """The workspace's own origin, for HTTP and WebSockets; the token needs `workspaces:connect`."""
         return Connection(workspace["url"], self._token, timeout_s=self._timeout_s, transport=self._transport)
@@ -294,6 +306,12 @@ def _user(username: str) -> str:
 def _services(team: str, username: str = "") -> str:
     accounts = f"/teams/{quote(team, safe='')}/service-accounts"
     return f"{accounts}/{quote(username, safe='')}" if username else accounts
+
+
+def _secrets(team: str, template: str) -> str:
+    if team:
+        return f"/teams/{quote(team, safe='')}/secrets"
+    return f"/templates/{quote(template, safe='')}/secrets" if template else "/me/secrets"
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

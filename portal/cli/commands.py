@@ -76,6 +76,7 @@ def up(client: BerthClient, arguments: argparse.Namespace) -> int:
         "name": arguments.name,
         "expected_hours": arguments.hours,
         "checkpointed": arguments.checkpointed,
+        "secrets": arguments.secret,
         "idempotency_key": str(uuid.uuid4()),
     }
     try:

@@ -86,6 +86,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from portal.cli import users
 
         run = getattr(users, arguments.function.removeprefix("user_"))
+    elif arguments.function.startswith("secret_"):
+        from portal.cli import secrets
+
+        run = getattr(secrets, arguments.function.removeprefix("secret_"))
     elif arguments.function.startswith("service_account_"):
         from portal.cli import service_accounts
 
@@ -165,6 +169,9 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help="its work goes on from a checkpoint if it has to make room",
     )
+    up.add_argument(
+        "--secret", action="append", default=[], metavar="NAME", help="one that it gets; may be repeated"
+    )
     _wait(up)
 
     listed = command("ls", "ls", "List workspaces.")
@@ -197,6 +204,7 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("--raw", action="store_true", help=raw)
     _user(commands, common)
     _service_account(commands, common)
+    _secret(commands, common)
     _gpu(commands, common)
     _node(commands, common)
     return top
@@ -283,6 +291,30 @@ def _service_account(commands: Any, common: argparse.ArgumentParser) -> None:
         metavar="H",
         help="for how long the old one works on; default: 24",
     )
+
+
+def _secret(commands: Any, common: argparse.ArgumentParser) -> None:
+    words = "Keep secrets for workspaces: your own, a team's, a template's."
+    top = commands.add_parser("secret", help=words, description=words)
+    verbs = top.add_subparsers(metavar="COMMAND", required=True)
+
+    def verb(name: str, words: str, *, named: bool = True) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=words, description=words, parents=[common])
+        made.set_defaults(function=f"secret_{name}")
+        if named:
+            made.add_argument("name", metavar="NAME", help="that of a variable, as WANDB_API_KEY")
+        of = made.add_mutually_exclusive_group()
+        of.add_argument("--team", default="", metavar="SLUG", help="a team's; default: your own")
+        of.add_argument("--template", default="", metavar="SLUG", help="a template's")
+        return cast(argparse.ArgumentParser, made)
+
+    verb("ls", "List names and facts; nobody reads a value again.", named=False)
+    put = verb("set", "Save the value that comes on standard input; one new line at its end is left out.")
+    put.add_argument("--file", action="store_true", help="it comes as a file, and is taken as it is")
+    put.add_argument("--description", default=None, metavar="TEXT", help="what it is for")
+    put.add_argument("--everywhere", action="store_true", help="every workspace gets it, unnamed")
+    gone = verb("rm", "Delete a secret.")
+    gone.add_argument("-y", "--yes", action="store_true", help="do not ask")
 
 
 def _gpu(commands: Any, common: argparse.ArgumentParser) -> None:

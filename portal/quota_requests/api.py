@@ -137,6 +137,7 @@ class RequestViewSet(ReadViewSet):
                 name=start.get("name", ""),
                 expected_s=round(hours * 3600) if (hours := start.get("expected_hours")) else None,
                 checkpointed=start["checkpointed"],
+                secrets=start["secrets"],
                 environment=software.named(request.user, start.get("environment", "")),
                 **wanted,
             )

@@ -167,6 +167,13 @@ class StartSerializer(StrictSerializer):
         max_length=40,
         help_text="Short name of the software environment; without it, the template's.",
     )
+    secrets = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=50,
+        default=list,
+        help_text="Names of your secrets and the team's that it gets beside those that come by themselves.",
+    )
 
 
 class AskSerializer(StrictSerializer):

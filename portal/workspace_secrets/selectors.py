@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.db.models import QuerySet
 
 from portal.accounts import selectors as accounts
-from portal.accounts.models import User
+from portal.accounts.models import Team, User
+from portal.accounts.policies import may_view_team
 from portal.catalog import selectors as catalog
 from portal.common.errors import NotFound
 from portal.common.reasons.codes import SecretCode
@@ -36,3 +39,20 @@ def secret_named(holder: Holder, name: str) -> Secret:
     if found is None:
         raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))
     return found
+
+
+def secret_by_id(actor: User, secret_id: UUID) -> Secret:
+    """One whose holder the actor sees. Raises `NotFound`."""
+    beside = ("user", "team", "template__team", "created_by", "changed_by", "delivered_to")
+    found = Secret.objects.filter(pk=secret_id).defer("sealed").select_related(*beside).first()
+    if found is not None:
+        match found.holder:
+            case User() as user:
+                seen = user.pk == actor.pk
+            case Team() as team:
+                seen = may_view_team(actor, team)
+            case template:
+                seen = catalog.templates_for(actor).filter(pk=template.pk).exists()
+        if seen:
+            return found
+    raise NotFound(Reason(SecretCode.NO_SUCH_SECRET))

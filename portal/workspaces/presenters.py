@@ -16,7 +16,7 @@ from portal.accounts.models import User
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
 from portal.events.models import Event
-from portal.workspaces import home_limits, policies, selectors
+from portal.workspaces import home_limits, policies, secret_delivery, selectors
 from portal.workspaces.lifecycle import (
     DELETABLE,
     STARTABLE,
@@ -169,6 +169,7 @@ class Detail:
     places: list[Place]
     activity: list[tuple[str, str]]
     home: home_limits.HomeNote | None
+    secrets: secret_delivery.SecretsNote | None
     reason: str
     transient: bool
     starting: bool
@@ -253,6 +254,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         places=places(workspace),
         activity=activity_facts(workspace),
         home=home_limits.note_of(workspace),
+        secrets=secret_delivery.note_of(workspace),
         reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
         else _("It failed"),

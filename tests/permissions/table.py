@@ -313,6 +313,18 @@ GET    api/v1/webhooks/<uuid:webhook_id>/deliveries         401 404 403 403 403 
 GET    api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id> 401 404 403 403 403 200 200 200   webhooks:read
 POST   api/v1/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again 401 404 403 403 403 202 403 202   webhooks:write
 
+# --- pages: secrets; the one named here is bob's, and is known to nobody else ---
+GET    account/secrets/                                     302 200 200 200 200 200 200 200   -
+POST   account/secrets/                                     302 302 302 302 302 302 302 302   -
+GET    teams/<slug:slug>/secrets/                           302 404 200 200 200 200 200 200   -
+POST   teams/<slug:slug>/secrets/                           302 404 403 403 403 302 403 302   -
+GET    catalog/templates/<slug:slug>/secrets/               302 200 200 200 200 200 200 200   -
+POST   catalog/templates/<slug:slug>/secrets/               302 403 403 403 403 403 403 302   -
+GET    secrets/<uuid:secret_id>/                            302 404 404 404 200 404 404 404   -
+POST   secrets/<uuid:secret_id>/                            302 404 404 404 302 404 404 404   -
+GET    secrets/<uuid:secret_id>/delete/                     302 404 404 404 200 404 404 404   -
+POST   secrets/<uuid:secret_id>/delete/                     302 404 404 404 302 404 404 404   -
+
 # --- REST: secrets; each of these has one TOKEN_A ---
 GET    api/v1/me/secrets                                    401 200 200 200 200 200 200 200   secrets:read
 GET    api/v1/me/secrets/<str:name>                         401 404 404 404 200 404 404 404   secrets:read

@@ -165,14 +165,15 @@ def environment() -> dict[str, Any]:
     return {"<int:number>": 1, "<uuid:build_id>": EnvironmentBuild.objects.get().pk}
 
 
-def secrets(people: dict[str, Any]) -> None:
-    """A secret TOKEN_A of bob's, of vision's and of JupyterLab's."""
+def secrets(people: dict[str, Any]) -> dict[str, Any]:
+    """A secret TOKEN_A of bob's, of vision's and of JupyterLab's; bob's is named."""
     from portal.catalog.models import Template
     from portal.workspace_secrets import services
 
     of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
     for who, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
         services.put(actor=people[who], holder=holder, name="TOKEN_A", value="a value of some length")
+    return {"<uuid:secret_id>": people["bob"].secrets.get().pk}
 
 
 def machines(pool: Any) -> dict[str, Any]:
@@ -330,6 +331,11 @@ class Stage:
             **{("POST", f"api/v1/{of}webhooks"): HOOK for of in ("", "teams/<slug:slug>/")},
             ("POST", "webhooks/<uuid:webhook_id>/"): HOOK,
             **{
+                ("POST", f"{of}/secrets/"): {"name": "TOKEN_B", "kind": "env", "value": "a value"}
+                for of in ("account", "teams/<slug:slug>", "catalog/templates/<slug:slug>")
+            },
+            ("POST", "secrets/<uuid:secret_id>/"): {"value": "another value"},
+            **{
                 ("PUT", f"api/v1/{of}/secrets/<str:name>"): {"value": "another value"}
                 for of in ("me", "teams/<slug:slug>", "templates/<slug:slug>")
             },
@@ -456,8 +462,8 @@ def stage(make, alice, bob, charlie, olga, team, catalog, sent, settings, monkey
     people["ada"] = UserFactory(username="ada", is_superuser=True)
     people["una"] = UserFactory(username="una", is_auditor=True)
     people["vic"] = MembershipFactory(team=team, user=UserFactory(username="vic"), role=Role.VIEWER).user
-    secrets(people)
     there = Stage(people, workspace, token, pool)
+    there.values |= secrets(people)
     there.values["<uuid:trust_id>"] = trusted.pk
     return there
 

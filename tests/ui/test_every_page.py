@@ -12,6 +12,7 @@ from portal.common.actors import SYSTEM
 from portal.inventory.models import Device, Node
 from portal.join_requests import services as join_requests
 from portal.webhooks import services as webhooks
+from portal.workspace_secrets import services as secrets
 from tests.factories import MachineFactory, WorkspaceFactory
 from tests.ui.cases import PageCase
 
@@ -272,6 +273,31 @@ class TestChannel(PageCase):
     def _channel(self, _stocked: None, alice: object) -> None:
         made = Channel.objects.create(user=alice, name="Phone", service="ntfy", url="x", kinds=["requests"])
         self.url = f"/channels/{made.pk}/"
+
+
+class TestOwnSecrets(PageCase):
+    url = "/account/secrets/"
+
+
+class TestTeamSecrets(PageCase):
+    url = "/teams/vision/secrets/"
+
+
+class TestTemplateSecrets(PageCase):
+    url, reader, fixtures = "/catalog/templates/jupyterlab/secrets/", "olga", ("team", "catalog", "olga")
+
+
+class TestSecret(PageCase):
+    @pytest.fixture(autouse=True)
+    def _secret(self, _stocked: None, alice: object) -> None:
+        made = secrets.put(actor=alice, holder=alice, name="API_KEY", value="a value")  # type: ignore[arg-type]
+        self.url = f"/secrets/{made.secret.pk}/"
+
+
+class TestDeleteSecret(TestSecret):
+    @pytest.fixture(autouse=True)
+    def _delete(self, _secret: None) -> None:
+        self.url += "delete/"
 
 
 class TestTokens(PageCase):

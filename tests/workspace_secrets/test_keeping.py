@@ -183,3 +183,9 @@ def test_an_account_that_was_switched_off_writes_nothing(alice):
     type(alice).objects.filter(pk=alice.pk).update(is_active=False)
     with pytest.raises(NotAllowed):
         put(alice, alice)
+
+
+def test_with_a_browsers_session_too(as_user, alice):
+    browser = as_user(alice)
+    saved = browser.put("/api/v1/me/secrets/API_KEY", {"value": VALUE}, content_type="application/json")
+    assert saved.status_code == 201 and Secret.objects.get().user == alice

@@ -22,6 +22,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.home.presenters import new_workspace
+from portal.workspace_secrets import presenters as secrets
 from portal.workspaces import selectors, services
 from portal.workspaces.views import to_workspace
 
@@ -68,6 +69,7 @@ def new(request: SignedInRequest) -> HttpResponse:
         "suggested": suggested,
         "hours": strip_nul(data.get("hours", ""))[:6],
         "checkpointed": "checkpointed" in data,
+        "secrets": secrets.choices(request.user, choice.team, choice.template, _named(request)),
         "once": once or uuid4().hex,
     }
     if wants(request, "choice"):
@@ -79,9 +81,19 @@ def new(request: SignedInRequest) -> HttpResponse:
     context |= {
         "teams": accounts.chargeable_teams(request.user),
         "name_problems": problems.get("name", []),
+        "secret_problems": problems.get("secrets", []),
         "error": error,
     }
     return render(request, "home/new.html", context, status=error.status if error else 200)
+
+
+def _named(request: SignedInRequest) -> list[str]:
+    """The secrets whose boxes are ticked; at first those of the last request."""
+    if request.method == "POST" or request.htmx or "secrets" in request.GET:
+        data = request.POST if request.method == "POST" else request.GET
+        return [strip_nul(name) for name in data.getlist("secrets")]
+    last = selectors.last_choice(request.user)
+    return list(last.secrets) if last is not None else []
 
 
 def _key(once: str) -> str:
@@ -103,6 +115,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         "expected_s": parse_hours(request.POST.get("hours", "")),
         # A box that was not ticked says nothing: then the template and flavor decide.
         "checkpointed": True if "checkpointed" in request.POST else None,
+        "secrets": _named(request),
     }
     try:
         workspace = services.create(**wanted, idempotency_key=_key(once) if once else "")
@@ -134,6 +147,8 @@ def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
     query = {**chosen, "name": name, "hours": hours}
     if "checkpointed" in request.POST:
         query["checkpointed"] = "on"
+    if named := _named(request):
+        query["secrets"] = " ".join(named)
     if verdict is not None and verdict.ask is not None:
         query |= {
             "kind": verdict.ask.kind,

@@ -6,6 +6,7 @@ queue start it; denying or withdrawing deletes it, since it could never start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -123,6 +124,7 @@ def ask_to_start(
     name: str = "",
     expected_s: int | None = None,
     checkpointed: bool | None = None,
+    secrets: Sequence[str] = (),
     environment: Environment | None = None,
     **wanted: Any,
 ) -> QuotaRequest:
@@ -140,6 +142,7 @@ def ask_to_start(
         name=name,
         expected_s=expected_s,
         checkpointed=checkpointed,
+        secrets=secrets,
         environment=environment,
     )
     if waiting.queue_entry.outcome != QueueOutcome.NEEDS_APPROVAL:

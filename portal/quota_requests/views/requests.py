@@ -101,6 +101,7 @@ def _start(actor: User, data: Any) -> tuple[dict[str, Any] | None, str]:
             "expected_s": _expected_s(data),
             # A box that was not ticked says nothing: then the template and flavor decide.
             "checkpointed": True if "checkpointed" in data else None,
+            "secrets": strip_nul(data.get("secrets", "")).split(),
             "environment": software.named(actor, strip_nul(data.get("environment", ""))),
         }, ""
     except PortalError as error:

@@ -1,0 +1,64 @@
+"""What `berth secret …` does. A value comes on standard input: arguments stand in lists of processes."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+
+from portal.cli.client import BerthClient
+from portal.cli.commands import print_json, print_line, print_table
+from portal.cli.errors import Usage
+from portal.cli.users import confirm
+
+MAX_BYTES = 64 * 1024
+
+
+def ls(client: BerthClient, arguments: argparse.Namespace) -> int:
+    rows = list(client.secrets(team=arguments.team, template=arguments.template))
+    if arguments.json:
+        return print_json(rows)
+    table: list[tuple[str, ...]] = [("NAME", "COMES AS", "IN", "WRITTEN", "DESCRIPTION")]
+    for row in rows:
+        where = "every workspace" if row["everywhere"] or arguments.template else "where named"
+        table.append((row["name"], row["kind"], where, row["changed_at"][:10], row["description"]))
+    return print_table(table)
+
+
+def set(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Save the value of a secret; it is printed nowhere."""
+    saved = client.put_secret(
+        arguments.name,
+        team=arguments.team,
+        template=arguments.template,
+        value=_value(arguments),
+        kind="file" if arguments.file else "",
+        description=arguments.description,
+        everywhere=arguments.everywhere,
+    )
+    return print_json(saved) if arguments.json else print_line(f"{saved['name']} is saved.")
+
+
+def rm(client: BerthClient, arguments: argparse.Namespace) -> int:
+    confirm(arguments, f"Delete the secret {arguments.name} for good?")
+    client.delete_secret(arguments.name, team=arguments.team, template=arguments.template)
+    if arguments.json:
+        return print_json({"name": arguments.name, "deleted": True})
+    return print_line(f"{arguments.name} is deleted.")
+
+
+def _value(arguments: argparse.Namespace) -> str:
+    """What is typed unseen, or comes on standard input. Raises `Usage` for what is no value."""
+    if sys.stdin.isatty():
+        value = getpass.getpass("Value: ")
+    else:
+        data = sys.stdin.buffer.read(MAX_BYTES + 2)
+        try:
+            value = data.decode()
+        except UnicodeDecodeError:
+            raise Usage("The value is no text in UTF-8.", "Encode it, as with base64.") from None
+        if not arguments.file:
+            value = value.removesuffix("\n").removesuffix("\r")
+    if not value:
+        raise Usage("The value is empty.", "Give it on standard input, as in: berth secret set NAME < file")
+    return value

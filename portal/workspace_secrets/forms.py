@@ -1,0 +1,77 @@
+"""Forms of secrets. They parse; the rules are in the services. A value that was typed is not shown again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from portal.workspace_secrets.models import SecretKind
+from portal.workspace_secrets.services import MAX_DESCRIPTION
+
+
+class ValueInput(forms.Textarea):
+    """Several lines that come back empty, whatever was typed."""
+
+    def format_value(self, value: Any) -> str:
+        return ""
+
+
+class ChangeForm(forms.Form):
+    """Another value, a description, and whether every workspace gets it."""
+
+    value = forms.CharField(
+        label=_("Value"),
+        strip=False,
+        required=False,
+        help_text=_("It is not shown again. Leave it empty to keep what there is."),
+        widget=ValueInput(
+            attrs={"rows": 3, "autocomplete": "off", "autocapitalize": "none", "spellcheck": "false"}
+        ),
+    )
+    description = forms.CharField(
+        label=_("What it is for"),
+        required=False,
+        max_length=MAX_DESCRIPTION,
+        widget=forms.TextInput(attrs={"autocomplete": "off"}),
+    )
+    everywhere = forms.BooleanField(label=_("In every workspace, without being named"), required=False)
+
+    def __init__(self, *args: Any, of_template: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if of_template:
+            # All workspaces of the template get it in any case.
+            del self.fields["everywhere"]
+
+    def clean_value(self) -> str:
+        """Browsers send lines with CR LF; files and keys have LF."""
+        return str(self.cleaned_data["value"]).replace("\r\n", "\n")
+
+    def wanted(self) -> dict[str, Any]:
+        """What the services take beside the value."""
+        return {name: self.cleaned_data[name] for name in self.fields if name not in ("value", "name")}
+
+
+class NewForm(ChangeForm):
+    """A new secret."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        max_length=100,
+        help_text=_("As WANDB_API_KEY."),
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "autocapitalize": "characters", "spellcheck": "false"}
+        ),
+    )
+    kind = forms.ChoiceField(
+        label=_("Comes as"),
+        choices=SecretKind.choices,
+        help_text=_("A file is $BERTH_SECRETS_DIR/NAME."),
+    )
+    field_order = ("name", "kind", "value", "description", "everywhere")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["value"].required = True
+        self.fields["value"].help_text = _("Text of at most 64 KiB. It is not shown again.")

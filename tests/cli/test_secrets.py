@@ -1,0 +1,46 @@
+"""`berth secret …`: values come on standard input and are printed nowhere."""
+
+from __future__ import annotations
+
+import io
+
+from portal.common.sealed_texts import unseal
+from portal.workspace_secrets.models import Secret, purpose_of
+
+VALUE = "planted-value-0f8a7c"
+
+
+def feed(monkeypatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_from_saving_to_deleting(as_bob, monkeypatch):
+    feed(monkeypatch, f"{VALUE}\n".encode())
+    ran = as_bob("secret", "set", "API_KEY", "--description", "For W&B", "--everywhere")
+    assert (ran.code, ran.out) == (0, "API_KEY is saved.\n"), ran.err
+    row = Secret.objects.get()
+    assert unseal(row.sealed, purpose=purpose_of(row)) == VALUE and row.everywhere
+    feed(monkeypatch, b"-----KEY-----\n")
+    assert as_bob("secret", "set", "DEPLOY_KEY", "--file", "--json").json["size_bytes"] == 14
+    listed = as_bob("secret", "ls")
+    assert [line.split()[:2] for line in listed.out.splitlines()[1:]] == [
+        ["API_KEY", "env"],
+        ["DEPLOY_KEY", "file"],
+    ]
+    assert "planted" not in listed.out + as_bob("secret", "ls", "--json").out
+    assert as_bob("secret", "rm", "API_KEY").code == 2
+    assert as_bob("secret", "rm", "API_KEY", "--yes").out == "API_KEY is deleted.\n"
+    assert as_bob("secret", "rm", "API_KEY", "--yes").code == 5
+
+
+def test_what_is_refused(as_bob, monkeypatch):
+    for data in (b"", b"\n", b"\xff\xfe"):
+        feed(monkeypatch, data)
+        assert as_bob("secret", "set", "API_KEY").code == 2
+    feed(monkeypatch, VALUE.encode())
+    refused = as_bob("secret", "set", "API_KEY", "--team", "vision")
+    assert refused.code == 1 and VALUE not in refused.out + refused.err
+    feed(monkeypatch, VALUE.encode())
+    refused = as_bob("secret", "set", "PATH")
+    assert refused.code == 1 and "PATH" in refused.err and VALUE not in refused.err
+    assert not Secret.objects.exists()
