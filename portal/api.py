@@ -30,6 +30,7 @@ from portal.scheduling import api as scheduling
 from portal.scheduling import drain_api as drains
 from portal.service_accounts import api as service_accounts
 from portal.service_accounts import rule_api as trust_rules
+from portal.site_file import api as site_file
 from portal.webhooks import api as webhooks
 from portal.workspace_secrets import api as secrets
 from portal.workspaces import api as workspaces
@@ -77,6 +78,7 @@ v1 = [
     *ledger.urlpatterns,
     *reservations.urlpatterns,
     *site.urlpatterns,
+    *site_file.urlpatterns,
     *quota_requests.urlpatterns,
     *inbox.urlpatterns,
     *routes("schema", Schema, "schema"),

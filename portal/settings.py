@@ -134,6 +134,7 @@ INSTALLED_APPS = [
     "portal.scheduling",
     "portal.quota_requests",
     "portal.inbox",
+    "portal.site_file",
     "portal.embedded",
     "portal",
 ]

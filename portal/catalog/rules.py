@@ -147,7 +147,7 @@ def template_warnings(template: Template) -> list[Finding]:
     for field, where, text in _parts(template):
         likely = bool(_SECRET_OPTION.search(text) or _URL_PASSWORD.search(text))
         if field == "env" and text and "{" not in text:
-            likely = likely or bool(_SECRET_NAME.search(where))
+            likely = likely or is_secret_name(where)
         if likely:
             found.append(Finding(field, Reason(CatalogCode.SECRET_LIKELY, {"where": where})))
     if any("{token}" in argument for argument in template.argv):
@@ -155,6 +155,11 @@ def template_warnings(template: Template) -> list[Finding]:
     if not any("{token}" in text or "{token_file}" in text for _field, _where, text in _parts(template)):
         found.append(Finding("argv", Reason(CatalogCode.TOKEN_UNUSED)))
     return found
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether what goes by this name is probably a secret."""
+    return bool(_SECRET_NAME.search(name))
 
 
 def flavor_problems(flavor: Flavor) -> Problems:

@@ -65,6 +65,14 @@ class BerthClient:
     def workspace(self, workspace_id: str) -> dict[str, Any]:
         return self._object("GET", _path(workspace_id))
 
+    def site(self) -> dict[str, Any]:
+        """The site as a file: `site`, and `yaml`, its text."""
+        return self._object("GET", "/site")
+
+    def send_site(self, what: str, text: str, *, prune: bool) -> dict[str, Any]:
+        """`plan` what a site file would do, or `apply` it: `same`, and the `steps`."""
+        return self._object("POST", f"/site/{what}", json={"yaml": text, "prune": prune})
+
     def usage(self, team: str) -> dict[str, Any]:
         """How a team stands: what it uses, waits for, borrows and may have, by resource."""
         return self._object("GET", f"/teams/{quote(team, safe='')}/usage")

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from portal.cli import config
@@ -350,3 +351,52 @@ def _write(text: str) -> None:
 def print_json(value: Any) -> int:
     print(json.dumps(value, indent=2, ensure_ascii=False))
     return 0
+
+
+DIFFERS = 2
+SIGNS = {"create": "+", "change": "~", "delete": "-", "by_hand": "!"}
+
+
+def export(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Print the site as a file."""
+    found = client.site()
+    if arguments.json:
+        print_json(found["site"])
+    else:
+        sys.stdout.write(found["yaml"])
+    return 0
+
+
+def plan_site(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Say what applying a file would change."""
+    found = client.send_site("plan", _site_text(arguments.file), prune=arguments.prune)
+    _print_steps(found, arguments, "The site is as the file says.")
+    return 0 if found["same"] else DIFFERS
+
+
+def apply_site(client: BerthClient, arguments: argparse.Namespace) -> int:
+    """Make the site as a file says."""
+    found = client.send_site("apply", _site_text(arguments.file), prune=arguments.prune)
+    _print_steps(found, arguments, "Nothing had to be changed.")
+    return 0
+
+
+def _site_text(name: str) -> str:
+    try:
+        return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Usage(
+            f"{name} cannot be read: {error}", "Name a site file, as `berth export` prints it."
+        ) from error
+
+
+def _print_steps(found: dict[str, Any], arguments: argparse.Namespace, none: str) -> None:
+    if arguments.json:
+        print_json(found)
+        return
+    if found["same"]:
+        print(none)
+    for step in found["steps"]:
+        print(f"{SIGNS.get(step['act'], '?')} {step['section']} {step['name']}".rstrip())
+        for line in step["words"]:
+            print(f"    {line}")

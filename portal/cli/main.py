@@ -202,6 +202,20 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on with what it writes")
     raw = "print escape sequences as they are; a terminal obeys them, whoever wrote them"
     logs.add_argument("--raw", action="store_true", help=raw)
+    command(
+        "export",
+        "export",
+        "Print the site as a file: catalog, pools, teams, limits, rules. For administrators.",
+    )
+    for name, words in (
+        ("plan", "Say what applying a site file would change; exit code 2 where it is anything."),
+        ("apply", "Make the site as a file says, all of it or nothing."),
+    ):
+        of_site = command(name, f"{name}_site", words)
+        of_site.add_argument("-f", "--file", required=True, metavar="FILE", help="“-” is standard input")
+        of_site.add_argument(
+            "--prune", action="store_true", help="delete what a section of the file does not name, too"
+        )
     _user(commands, common)
     _service_account(commands, common)
     _secret(commands, common)

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from portal.catalog.models import Flavor
 from portal.common.actors import SYSTEM
-from portal.common.errors import InvalidInput, NotAllowed, NotFound
+from portal.common.errors import InvalidInput, NotAllowed, NotFound, StateConflict
 from portal.events.models import Event
 from portal.inventory import counting, polling, selectors, services
 from portal.inventory.counting import Count
@@ -245,7 +245,7 @@ def test_a_pool_that_could_not_work_is_refused(db, change, field):
 
 
 def test_a_pools_slug_is_taken_once(pool):
-    with pytest.raises(InvalidInput):
+    with pytest.raises(StateConflict):
         services.create_pool(actor=SYSTEM, slug="sim", name="again", driver="simulated")
 
 

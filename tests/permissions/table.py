@@ -213,6 +213,11 @@ GET    api/v1/workspaces/<uuid:workspace_id>/events/stream  401 404 200 404 200 
 GET    api/v1/workspaces/<uuid:workspace_id>/logs           401 404 200 404 200 200 200 200   workspaces:read
 POST   api/v1/admission/preview                             401 400 403 200 200 200 403 403   catalog:read
 
+# --- REST: the site as a file ---
+GET    api/v1/site                                          401 403 403 403 403 403 200 403 200 site:read
+POST   api/v1/site/plan                                     401 403 403 403 403 403 403 403 200 site:write
+POST   api/v1/site/apply                                    401 403 403 403 403 403 403 403 200 site:write
+
 # --- pages: changes of pools ---
 GET    pools/new/                                           302 403 403 403 403 403 403 200   -
 POST   pools/new/                                           302 403 403 403 403 403 403 400   -

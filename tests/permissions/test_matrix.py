@@ -389,6 +389,7 @@ class Stage:
             ("PUT", "api/v1/quotas/<uuid:quota_id>"): {"nominal": 1},
             ("POST", "api/v1/member-caps"): cap,
             ("PUT", "api/v1/member-caps/<uuid:cap_id>"): {"amount": 1},
+            **{("POST", f"api/v1/site/{what}"): {"yaml": "berth: 1"} for what in ("plan", "apply")},
             ("POST", "api/v1/pools"): {"slug": "more", "name": "More", "driver": "local", "config": {}},
             ("PATCH", "api/v1/pools/<slug:slug>"): {"name": "Another"},
             ("POST", "api/v1/catalog/preview"): {"flavor": "cpu-small"},

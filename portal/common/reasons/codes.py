@@ -532,6 +532,20 @@ class CatalogCode(StrEnum):
     TOO_LARGE = "entry_too_large"
 
 
+class SiteCode(StrEnum):
+    """Refusals about site files."""
+
+    FILE_ANCHOR = "file_anchor"
+    FILE_LINE = "file_line"
+    FILE_NOT_YAML = "file_not_yaml"
+    FILE_SIGN = "file_sign"
+    FILE_TOO_LARGE = "file_too_large"
+    FILE_TWICE = "file_twice"
+    NO_SUCH_NAME = "no_such_name"
+    STEP_REFUSED = "step_refused"
+    TEAM_NAME_STAYS = "team_name_stays"
+
+
 class WorkspaceCode(StrEnum):
     """Refusals about workspaces, and why they failed."""
 
@@ -728,7 +742,8 @@ class RequestCode(StrEnum):
 ENUMERATIONS: tuple[type[StrEnum], ...] = (
     Rule, PlacementCode, AdmissionCode, WaitBasis, CommonCode, EventCode, AccountCode, MfaCode, IdentityCode,
     InventoryCode, CatalogCode, WorkspaceCode, CheckCode, QuotaCode, LedgerCode, ReservationCode, RequestCode,
-    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode, EnvironmentCode, SecretCode,
+    WebhookCode, ChannelCode, ExchangeCode, JoinCode, ScimCode, MachineCode,
+    SiteCode, EnvironmentCode, SecretCode,
 )  # fmt: skip
 """No two of these share a value, so that a row or a problem document needs no more than the value. A
 `PreemptionCode` is kept under a name of its own: that a reservation begins is its `booking`, too."""

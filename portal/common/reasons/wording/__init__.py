@@ -21,7 +21,7 @@ _MODULES = (
     "accounts", "admission", "catalog", "channels", "checks", "common", "environments", "events", "exchange",
     "identity",
     "inventory", "joining", "ledger", "machines", "mfa", "placement", "preemption", "quotas", "requests",
-    "reservations", "scim", "secrets", "waiting", "webhooks", "workspaces",
+    "reservations", "scim", "site", "secrets", "waiting", "webhooks", "workspaces",
 )  # fmt: skip
 
 

@@ -1,0 +1,103 @@
+"""The site as a file over REST; for administrators, read by auditors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from portal.accounts.policies import require_administrator
+from portal.common.api import ApiView, StrictSerializer, UserRequest, body_of, operation, routes
+from portal.common.scopes import Scope
+from portal.site_file import applying, exporting
+from portal.site_file.planning import Act, Step
+
+SCOPES = {"GET": Scope.SITE_READ, "*": Scope.SITE_WRITE}
+
+
+class SiteSerializer(serializers.Serializer[Any]):
+    """The present site, as `docs/site.schema.json` describes it, and as the text of a file."""
+
+    site = serializers.DictField()
+    yaml = serializers.CharField()
+
+
+class SiteFileSerializer(StrictSerializer):
+    """A site file."""
+
+    yaml = serializers.CharField(max_length=2_000_000, trim_whitespace=False)
+    prune = serializers.BooleanField(default=False, help_text="Delete what a section does not name.")
+
+
+class StepSerializer(serializers.Serializer[Step]):
+    """One change."""
+
+    section = serializers.CharField()
+    name = serializers.CharField()
+    act = serializers.ChoiceField([each.value for each in Act])
+    words = serializers.ListField(child=serializers.CharField(), help_text="What changes, field by field.")
+
+
+class PlanSerializer(serializers.Serializer[Any]):
+    """What would be done, or was."""
+
+    same = serializers.BooleanField(help_text="Whether the site is as the file says.")
+    steps = StepSerializer(many=True)
+
+
+def _answer(steps: list[Step]) -> Response:
+    return Response(PlanSerializer({"same": not steps, "steps": steps}).data)
+
+
+class Site(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Export the site",
+        description="For administrators and auditors. Secrets, users and workspaces are not in it.",
+        responses={200: SiteSerializer},
+        operation_id="site_retrieve",
+    )
+    def get(self, request: UserRequest) -> Response:
+        site = exporting.export(actor=request.user)
+        return Response({"site": site, "yaml": exporting.as_yaml(site)})
+
+
+class SitePlan(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Say what applying a site file would do",
+        description="For administrators. Changes nothing.",
+        request=SiteFileSerializer,
+        responses={200: PlanSerializer},
+        errors=[400, 413, 415],
+    )
+    def post(self, request: UserRequest) -> Response:
+        require_administrator(request.user)
+        given = body_of(request, SiteFileSerializer)
+        return _answer(applying.compare(actor=request.user, text=given["yaml"], prune=given["prune"]))
+
+
+class SiteApply(ApiView):
+    scopes = SCOPES
+
+    @operation(
+        "Apply a site file",
+        description="For administrators: all of it, or nothing where a line is refused.",
+        request=SiteFileSerializer,
+        responses={200: PlanSerializer},
+        errors=[400, 413, 415],
+    )
+    def post(self, request: UserRequest) -> Response:
+        require_administrator(request.user)
+        given = body_of(request, SiteFileSerializer)
+        return _answer(applying.apply(actor=request.user, text=given["yaml"], prune=given["prune"]))
+
+
+urlpatterns = [
+    *routes("site", Site, "site"),
+    *routes("site/plan", SitePlan, "site-plan"),
+    *routes("site/apply", SiteApply, "site-apply"),
+]

@@ -1,0 +1,262 @@
+"""Applying a site file: each step by the service of its room, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from portal.accounts import services as accounts
+from portal.accounts.models import Team, User
+from portal.accounts.policies import require_administrator
+from portal.catalog import entries, selectors
+from portal.catalog.models import Flavor, Template
+from portal.catalog.rules import is_secret_name
+from portal.common.errors import InvalidInput, PortalError, StateConflict
+from portal.common.reasons.codes import SiteCode
+from portal.common.reasons.reason import Reason
+from portal.gpu_checks.settings import NAMES as CHECKS
+from portal.gpu_checks.settings import set_checks
+from portal.inventory import pools
+from portal.inventory import services as inventory
+from portal.inventory.models import Pool
+from portal.ledger import services as ledger
+from portal.quota_requests.models import AutoApproveRule
+from portal.quota_requests.services import rules
+from portal.quotas.models import WEIGHT_ONE, Cohort, TeamShare
+from portal.quotas.services import cohorts, limits
+from portal.site_file.exporting import current
+from portal.site_file.planning import Act, Step, plan
+from portal.site_file.reading import Lines, read
+
+
+def compare(*, actor: User, text: str, prune: bool = False) -> list[Step]:
+    """What applying the text would do. Raises `NotAllowed`, `InvalidInput`. For administrators."""
+    require_administrator(actor)
+    wanted, _lines = read(text)
+    return plan(current(), wanted, prune=prune)
+
+
+def apply(*, actor: User, text: str, prune: bool = False) -> list[Step]:
+    """Make the site as the text says, all of it or nothing; returns what was done.
+
+    Applying the same again does nothing. Raises what `compare` does, and what a room refuses, with the line
+    of the file.
+    """
+    require_administrator(actor)
+    wanted, lines = read(text)
+    with transaction.atomic():
+        steps = plan(current(), wanted, prune=prune)
+        for step in _ordered(steps):
+            _carry_out(actor, step, lines, first=True)
+        for step in steps:
+            if step.section in ("flavors", "templates") and step.act is not Act.DELETE:
+                _carry_out(actor, step, lines, first=False)
+    return steps
+
+
+def _ordered(steps: list[Step]) -> list[Step]:
+    """What is named before what names it, and the other way round for what is deleted."""
+    made = [step for step in steps if step.act in (Act.CREATE, Act.CHANGE)]
+    gone = [step for step in steps if step.act is Act.DELETE]
+    inner = [step for step in made if step.section == "cohorts" and step.act is Act.CREATE]
+    names = {step.name for step in inner}
+    ordered: list[Step] = []
+    while inner:
+        free = [step for step in inner if (step.wanted or {}).get("parent") not in names]
+        # Those of a circle come as they stand: the service says what is wrong with them.
+        for step in free or inner[:]:
+            ordered.append(step)
+            inner.remove(step)
+            names.discard(step.name)
+    rest = [step for step in made if step not in ordered]
+    before = [step for step in rest if step.section == "pools"]
+    return [*before, *ordered, *(step for step in rest if step not in before), *reversed(gone)]
+
+
+def _carry_out(actor: User, step: Step, lines: Lines, *, first: bool) -> None:
+    try:
+        if step.section in ("flavors", "templates"):
+            _entry(actor, step, first=first)
+        else:
+            _HOW[step.section](actor, step)
+    except PortalError as error:
+        line = lines.of((step.section, step.name))
+        params = {"line": line, "section": step.section, "name": step.name, "why": error.sentence}
+        problems = [f"{field}: {' '.join(texts)}" for field, texts in error.field_errors.items()]
+        reason = Reason(SiteCode.STEP_REFUSED, {**params, "why": " ".join([error.sentence, *problems])[:500]})
+        raise InvalidInput(reason, errors={"yaml": [reason]}) from error
+
+
+def _pool(actor: User, step: Step) -> None:
+    given = dict(step.wanted or {})
+    checks = {name: given.pop(name) for name in CHECKS if name in given}
+    if step.act is Act.DELETE:
+        pool = Pool.objects.get(slug=step.name, deleted_at=None)
+        pool = pools.change(actor=actor, pool=pool, given={"retiring": True})
+        pools.delete(actor=actor, pool=pool)
+        return
+    if step.act is Act.CREATE:
+        pool = inventory.create_pool(
+            actor=actor,
+            slug=step.name,
+            name=given.get("name", step.name),
+            driver=given.get("driver", ""),
+            config=given.get("config", {}),
+        )
+    else:
+        pool = Pool.objects.get(slug=step.name, deleted_at=None)
+    if "config" in given:
+        given["config"] = _with_secrets(pool.config, given["config"])
+    pools.change(actor=actor, pool=pool, given=given)
+    if checks:
+        set_checks(actor=actor, slug=step.name, **checks)
+
+
+def _with_secrets(present: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says, and what it never holds as it is."""
+    secret = {
+        name: value for name, value in present.items() if is_secret_name(name) and "{" not in str(value)
+    }
+    return {**secret, **given}
+
+
+def _cohort(actor: User, step: Step) -> None:
+    given = step.wanted or {}
+    found = Cohort.objects.filter(slug=step.name).first()
+    if step.act is Act.DELETE:
+        if found is not None:
+            cohorts.delete_cohort(actor=actor, cohort=found)
+        return
+    parent = _named_cohort(given["parent"]) if "parent" in given else found.parent if found else None
+    weight = given.get("weight_milli", found.weight_milli if found else WEIGHT_ONE)
+    if found is None:
+        found = cohorts.create_cohort(
+            actor=actor, slug=step.name, name=given.get("name", ""), parent=parent, weight_milli=weight
+        )
+    else:
+        found = cohorts.change_cohort(
+            actor=actor, cohort=found, name=given.get("name", found.name), parent=parent, weight_milli=weight
+        )
+    if "quotas" in given:
+        _quotas(actor, given["quotas"], cohort=found)
+
+
+def _named_cohort(slug: str | None) -> Cohort | None:
+    if slug is None:
+        return None
+    found = Cohort.objects.filter(slug=slug).first()
+    if found is None:
+        raise InvalidInput(Reason(SiteCode.NO_SUCH_NAME, {"name": slug}))
+    return found
+
+
+def _quotas(actor: User, wanted: Mapping[str, Any], **owner: Any) -> None:
+    """Have the owner's quotas as `wanted`, and no others."""
+    present = set(next(iter(owner.values())).quotas.values_list("resource", flat=True))
+    for resource, quota in wanted.items():
+        limits.set_quota(actor=actor, **owner, resource=resource, **quota)
+    for resource in sorted(present - set(wanted)):
+        limits.remove_quota(actor=actor, **owner, resource=resource)
+
+
+def _team(actor: User, step: Step) -> None:
+    given = step.wanted or {}
+    team = Team.objects.filter(slug=step.name).first()
+    if team is None:
+        team = accounts.create_team(actor=actor, slug=step.name, name=given.get("name", step.name))
+    elif given.get("name", team.name) != team.name:
+        raise StateConflict(Reason(SiteCode.TEAM_NAME_STAYS, {"team": team.name}))
+    if given.keys() & {"cohort", "weight_milli", "reclaim"}:
+        share = TeamShare.objects.filter(team=team).select_related("cohort").first()
+        cohort = _named_cohort(given["cohort"]) if "cohort" in given else share.cohort if share else None
+        cohorts.set_share(
+            actor=actor,
+            team=team,
+            cohort=cohort,
+            weight_milli=given.get("weight_milli", share.weight_milli if share else WEIGHT_ONE),
+            reclaim=given.get("reclaim", share.reclaim if share else True),
+        )
+    if "quotas" in given:
+        _quotas(actor, given["quotas"], team=team)
+    if "member_caps" in given:
+        caps = given["member_caps"]
+        present = set(team.member_caps.filter(user=None).values_list("resource", flat=True))
+        for resource, amount in caps.items():
+            limits.set_member_cap(actor=actor, team=team, resource=resource, amount=amount)
+        for resource in sorted(present - set(caps)):
+            limits.remove_member_cap(actor=actor, team=team, resource=resource)
+    if "ledger" in given:
+        if given["ledger"] is None:
+            ledger.close_ledger(actor=actor, team=team)
+        else:
+            ledger.set_ledger(actor=actor, team=team, **given["ledger"])
+
+
+def _site_limit(actor: User, step: Step) -> None:
+    if step.act is Act.DELETE:
+        limits.remove_site_limit(actor=actor, resource=step.name)
+    else:
+        limits.set_site_limit(actor=actor, resource=step.name, amount=step.wanted)
+
+
+def _rate(actor: User, step: Step) -> None:
+    if step.act is Act.DELETE:
+        limits.remove_rate(actor=actor, resource=step.name)
+    else:
+        limits.set_rate(actor=actor, resource=step.name, rate_milli=step.wanted)
+
+
+def _entry(actor: User, step: Step, *, first: bool) -> None:
+    """A template or flavor. Successors come in a second round, when all that they may name are there."""
+    model: Any = Template if step.section == "templates" else Flavor
+    rows: Any = selectors.all_templates() if model is Template else selectors.all_flavors()
+    found = rows.filter(slug=step.name).first()
+    if step.act is Act.DELETE:
+        if found is not None:
+            entries.delete(actor=actor, entry=found)
+        return
+    given = dict(step.wanted or {})
+    if not first:
+        if "successor" in given:
+            entries.change(actor=actor, entry=found, given={"successor": given["successor"]})
+        return
+    given.pop("successor", None)
+    if found is None:
+        slug = given.pop("team", None)
+        team = Team.objects.filter(slug=slug).first() if slug else None
+        if slug and team is None:
+            raise InvalidInput(Reason(SiteCode.NO_SUCH_NAME, {"name": slug}))
+        given.setdefault("name", step.name)
+        entries.create(actor=actor, model=model, given={**given, "slug": step.name}, team=team)
+        return
+    if "env" in given:
+        given["env"] = _with_secrets(found.env, given["env"])
+    entries.change(actor=actor, entry=found, given=given)
+
+
+def _rule(actor: User, step: Step) -> None:
+    wanted = dict(step.wanted)
+    slug, enabled = wanted.pop("team"), wanted.pop("enabled")
+    team = Team.objects.filter(slug=slug).first() if slug else None
+    if slug and team is None:
+        raise InvalidInput(Reason(SiteCode.NO_SUCH_NAME, {"name": slug}))
+    if step.act is Act.DELETE:
+        found = AutoApproveRule.objects.filter(team=team, enabled=enabled, **wanted).first()
+        if found is not None:
+            rules.delete_rule(actor=actor, rule_id=found.pk)
+        return
+    made = rules.create_rule(actor=actor, team=team, **wanted)
+    if not enabled:
+        rules.change_rule(actor=actor, rule_id=made.pk, enabled=False)
+
+
+_HOW = {
+    "pools": _pool,
+    "cohorts": _cohort,
+    "teams": _team,
+    "site_limits": _site_limit,
+    "rates": _rate,
+    "rules": _rule,
+}

@@ -1,0 +1,129 @@
+"""The present site as a document, without secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from portal.accounts.models import Team, User
+from portal.accounts.policies import require_see_people
+from portal.catalog import documents, selectors
+from portal.catalog.rules import is_secret_name
+from portal.common.actors import SystemActor
+from portal.gpu_checks.settings import NAMES as CHECKS
+from portal.identity import registry
+from portal.inventory import pools
+from portal.inventory.models import Pool
+from portal.ledger.models import LedgerAccount
+from portal.quota_requests.models import AutoApproveRule
+from portal.quotas.models import WEIGHT_ONE, Cohort, MemberCap, Quota, ResourceRate, SiteLimit, TeamShare
+from portal.site_file.schema import VERSION
+
+HEAD = "# A Berth site. Compare with `berth plan -f FILE`, apply with `berth apply -f FILE`.\n"
+RULE = ("resource", "amount_at_most", "hours_at_most", "enabled")
+
+
+def export(*, actor: User | SystemActor) -> dict[str, Any]:
+    """All that a site file holds, without users, workspaces and secrets. For administrators and auditors."""
+    require_see_people(actor)
+    return current()
+
+
+def current() -> dict[str, Any]:
+    """The same for the portal itself; a fixed number of queries but for what entries name."""
+    return {
+        "berth": VERSION,
+        "pools": {pool.slug: _pool(pool) for pool in Pool.objects.filter(deleted_at=None).order_by("slug")},
+        "cohorts": _cohorts(),
+        "teams": _teams(),
+        "site_limits": dict(SiteLimit.objects.order_by("resource").values_list("resource", "amount")),
+        "rates": dict(ResourceRate.objects.order_by("resource").values_list("resource", "rate_milli")),
+        "flavors": {
+            entry.slug: without_secrets(documents.document_of(entry))
+            for entry in selectors.all_flavors().order_by("slug")
+        },
+        "templates": {
+            entry.slug: without_secrets(documents.document_of(entry))
+            for entry in selectors.all_templates().order_by("slug")
+        },
+        "rules": [
+            {"team": rule.team.slug if rule.team else None, **{name: getattr(rule, name) for name in RULE}}
+            for rule in AutoApproveRule.objects.select_related("team").order_by(
+                "team__slug", "resource", "amount_at_most", "hours_at_most", "enabled", "pk"
+            )
+        ],
+        "sign_in_providers": [
+            {"id": each.id, "name": each.name, "kind": each.kind, "enabled": each.enabled}
+            for each in registry.every()
+        ],
+    }
+
+
+def as_yaml(site: dict[str, Any]) -> str:
+    """The document as the text of a file."""
+    body: str = yaml.safe_dump(site, sort_keys=False, allow_unicode=True, width=110)
+    return HEAD + body
+
+
+def without_secrets(document: dict[str, Any]) -> dict[str, Any]:
+    """An entry's document, without its short name, and without values that look like secrets."""
+    found = {name: value for name, value in document.items() if name != "slug"}
+    for field in ("env", "config"):
+        if isinstance(found.get(field), dict):
+            found[field] = {
+                name: value
+                for name, value in found[field].items()
+                if not (is_secret_name(name) and "{" not in str(value))
+            }
+    return found
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    return {**without_secrets(pools.document_of(pool)), **{name: getattr(pool, name) for name in CHECKS}}
+
+
+def _quotas() -> dict[tuple[Any, Any], dict[str, Any]]:
+    found: dict[tuple[Any, Any], dict[str, Any]] = {}
+    for quota in Quota.objects.order_by("resource"):
+        found.setdefault((quota.team_id, quota.cohort_id), {})[quota.resource] = {
+            "nominal": quota.nominal,
+            "borrowing_limit": quota.borrowing_limit,
+            "lending_limit": quota.lending_limit,
+        }
+    return found
+
+
+def _cohorts() -> dict[str, Any]:
+    quotas = _quotas()
+    return {
+        cohort.slug: {
+            "name": cohort.name,
+            "parent": cohort.parent.slug if cohort.parent else None,
+            "weight_milli": cohort.weight_milli,
+            "quotas": quotas.get((None, cohort.pk), {}),
+        }
+        for cohort in Cohort.objects.select_related("parent").order_by("slug")
+    }
+
+
+def _teams() -> dict[str, Any]:
+    quotas = _quotas()
+    shares = {share.team_id: share for share in TeamShare.objects.select_related("cohort")}
+    ledgers = {row.team_id: row for row in LedgerAccount.objects.all()}
+    caps: dict[Any, dict[str, int]] = {}
+    for cap in MemberCap.objects.filter(user=None).order_by("resource"):
+        caps.setdefault(cap.team_id, {})[cap.resource] = cap.amount
+    found = {}
+    for team in Team.objects.order_by("slug"):
+        share, ledger = shares.get(team.pk), ledgers.get(team.pk)
+        found[team.slug] = {
+            "name": team.name,
+            "cohort": share.cohort.slug if share and share.cohort else None,
+            "weight_milli": share.weight_milli if share else WEIGHT_ONE,
+            "reclaim": share.reclaim if share else True,
+            "quotas": quotas.get((team.pk, None), {}),
+            "member_caps": caps.get(team.pk, {}),
+            "ledger": {"granted": ledger.granted, "period": ledger.period} if ledger else None,
+        }
+    return found

@@ -1,0 +1,117 @@
+"""What would have to change for the site to be as a file says. Pure: documents in, steps out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from portal.history.selectors import Difference
+
+SECTIONS = ("pools", "cohorts", "teams", "site_limits", "rates", "flavors", "templates")
+KEPT = frozenset({"teams"})
+"""What is never deleted: a team's workspaces and records are charged to it."""
+
+
+class Act(StrEnum):
+    """What a step does."""
+
+    CREATE = "create"
+    CHANGE = "change"
+    DELETE = "delete"
+    BY_HAND = "by_hand"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change. `wanted` is the document of the file, None for a deletion."""
+
+    section: str
+    name: str
+    act: Act
+    wanted: Any = None
+    changes: tuple[Difference, ...] = field(default=())
+
+    @property
+    def words(self) -> list[str]:
+        """In words: one line for each field."""
+        if self.act is Act.CHANGE:
+            return [f"{each.field}: {_text(each.before)} → {_text(each.after)}" for each in self.changes]
+        if self.act is Act.BY_HAND:
+            return ["set up on the server, not by a file"]
+        return []
+
+
+def plan(present: Mapping[str, Any], wanted: Mapping[str, Any], *, prune: bool = False) -> list[Step]:
+    """The steps from the present site to the wanted one.
+
+    Sections, entries and fields that the file does not name stay as they are; with `prune`, entries that a
+    section of the file does not name are deleted.
+    """
+    steps: list[Step] = []
+    for section in SECTIONS:
+        if section in wanted:
+            steps += _entries(section, present.get(section, {}), wanted[section] or {}, prune=prune)
+    if "rules" in wanted:
+        steps += _rules(present.get("rules", []), wanted["rules"] or [], prune=prune)
+    if "sign_in_providers" in wanted and wanted["sign_in_providers"] != present.get("sign_in_providers"):
+        steps.append(Step("sign_in_providers", "", Act.BY_HAND))
+    return steps
+
+
+def _entries(
+    section: str, present: Mapping[str, Any], wanted: Mapping[str, Any], *, prune: bool
+) -> Iterator[Step]:
+    for name, document in wanted.items():
+        if name not in present:
+            yield Step(section, name, Act.CREATE, document)
+        elif changes := _differences(present[name], document):
+            yield Step(section, name, Act.CHANGE, document, tuple(changes))
+    if prune and section not in KEPT:
+        yield from (Step(section, name, Act.DELETE) for name in present if name not in wanted)
+
+
+def _differences(before: Any, after: Any) -> list[Difference]:
+    if not isinstance(after, Mapping):
+        return [Difference("amount", before, after)] if before != after else []
+    return [
+        Difference(name, before.get(name), value)
+        for name, value in after.items()
+        if not _alike(name, before.get(name), value)
+    ]
+
+
+def _alike(name: str, before: Any, after: Any) -> bool:
+    if name == "teams" and isinstance(before, list) and isinstance(after, list):
+        return sorted(before) == sorted(after)
+    if name == "quotas":
+        return _filled(before or {}) == _filled(after or {})
+    return bool(before == after)
+
+
+def _filled(quotas: Mapping[str, Any]) -> dict[str, Any]:
+    none = {"borrowing_limit": None, "lending_limit": None}
+    return {resource: {**none, **quota} for resource, quota in quotas.items()}
+
+
+def _rules(present: list[Any], wanted: list[Any], *, prune: bool) -> Iterator[Step]:
+    left = list(present)
+    for rule in wanted:
+        whole = {"team": None, "enabled": True, **rule}
+        if whole in left:
+            left.remove(whole)
+        else:
+            yield Step("rules", _rule_name(whole), Act.CREATE, whole)
+    if prune:
+        yield from (Step("rules", _rule_name(rule), Act.DELETE, rule) for rule in left)
+
+
+def _rule_name(rule: Mapping[str, Any]) -> str:
+    return f"{rule['team'] or 'every team'}: {rule['resource']}"
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return text if len(text) <= 200 else f"{text[:199]}…"

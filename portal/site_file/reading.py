@@ -1,0 +1,116 @@
+"""A site file's text: parsed as plain YAML, checked against the schema, with the line of each mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
+
+from portal.common.errors import InvalidInput
+from portal.common.json_input import storable
+from portal.common.reasons.codes import SiteCode
+from portal.common.reasons.reason import Reason
+from portal.site_file.schema import schema
+
+MAX_LENGTH = 2_000_000
+MAX_DEPTH = 20
+MAX_MISTAKES = 20
+Path = tuple[Any, ...]
+
+
+class Lines(dict[Path, int]):
+    """The line, from 1, on which each value stands."""
+
+    def of(self, path: Sequence[Any]) -> int:
+        """That of the value, or of the nearest around it."""
+        where = tuple(path)
+        while where not in self and where:
+            where = where[:-1]
+        return self.get(where, 1)
+
+
+def read(text: str) -> tuple[dict[str, Any], Lines]:
+    """The site that the text describes. Raises `InvalidInput` with the lines of all mistakes."""
+    if len(text) > MAX_LENGTH:
+        raise _refused([Reason(SiteCode.FILE_TOO_LARGE, {"most": MAX_LENGTH})])
+    if not storable(text):
+        raise _refused([Reason(SiteCode.FILE_SIGN)])
+    try:
+        # Anchors could make much of little; without them a document is as large as its text.
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if getattr(event, "anchor", None):
+                raise _at(event.start_mark.line if event.start_mark else 0, SiteCode.FILE_ANCHOR)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        words = " ".join(str(error.problem or "it ends too early").split())
+        raise _at(mark.line if mark else 0, SiteCode.FILE_NOT_YAML, why=words[:200]) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise _at(0, SiteCode.FILE_NOT_YAML, why=str(error)[:200]) from error
+    lines = Lines()
+    loader = yaml.SafeLoader("")
+    try:
+        value = _value(loader, root, (), lines) if root is not None else {}
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise _at(0, SiteCode.FILE_NOT_YAML, why=str(error)[:200]) from error
+    finally:
+        loader.dispose()
+    mistakes = sorted(_mistakes(value), key=lambda each: (lines.of(each[0]), str(each[0])))
+    if mistakes:
+        raise _refused(
+            [
+                Reason(SiteCode.FILE_LINE, {"line": lines.of(path), "where": _where(path), "why": why[:300]})
+                for path, why in mistakes[:MAX_MISTAKES]
+            ]
+        )
+    return value, lines
+
+
+def _value(loader: yaml.SafeLoader, node: yaml.Node, path: Path, lines: Lines) -> Any:
+    lines.setdefault(path, node.start_mark.line + 1)
+    if len(path) > MAX_DEPTH:
+        raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, why="it is nested too deeply")
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, each, (*path, at), lines) for at, each in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        found = loader.construct_object(node)
+        if not isinstance(found, str | int | float | bool | None):
+            # What YAML takes for a date, say, is a text that lacks its quotes.
+            raise _at(node.start_mark.line, SiteCode.FILE_NOT_YAML, why=f"write “{node.value}” in quotes")
+        return found
+    found = {}
+    for name, inner in node.value:
+        key = loader.construct_object(name) if isinstance(name, yaml.ScalarNode) else None
+        if not isinstance(key, str):
+            raise _at(name.start_mark.line, SiteCode.FILE_NOT_YAML, why="a name is no text: put it in quotes")
+        if key in found:
+            raise _at(name.start_mark.line, SiteCode.FILE_TWICE, name=key[:80])
+        lines[(*path, key)] = name.start_mark.line + 1
+        found[key] = _value(loader, inner, (*path, key), lines)
+    return found
+
+
+def _mistakes(value: Any) -> Iterable[tuple[Path, str]]:
+    for error in Draft202012Validator(schema()).iter_errors(value):
+        path = tuple(error.absolute_path)
+        if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+            known = set(error.schema.get("properties", ()))
+            for name in error.instance:
+                if name not in known:
+                    yield (*path, name), f"there is no field “{name}”; known: {', '.join(sorted(known))}"
+        else:
+            yield path, str(error.message)
+
+
+def _where(path: Path) -> str:
+    return ".".join(str(each) for each in path)[:120] or "the file"
+
+
+def _at(line: int, code: SiteCode, **params: Any) -> InvalidInput:
+    return _refused([Reason(code, {"line": line + 1, **params})])
+
+
+def _refused(reasons: list[Reason]) -> InvalidInput:
+    return InvalidInput(reasons[0], errors={"yaml": reasons})

@@ -1,0 +1,154 @@
+"""The JSON Schema of a site file, made of the models' own fields; docs/site.schema.json is this."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+from portal.catalog.documents import FLAVOR_FIELDS, TEMPLATE_FIELDS
+from portal.catalog.models import LARGEST, Flavor, Template
+from portal.catalog.rules import ICONS
+from portal.gpu_checks.settings import NAMES as CHECKS
+from portal.inventory.models import PlacementPolicy, Pool
+from portal.ledger.models import Period
+from provisioning.registry import DRIVERS
+
+VERSION = 1
+WHOLE = {"type": "integer", "minimum": 0, "maximum": 2**53}
+TEXT = {"type": "string"}
+NAMES = {"type": "array", "items": TEXT, "uniqueItems": True}
+ARGV = {"type": "array", "items": TEXT, "minItems": 1}
+VARIABLES = {"type": "object", "additionalProperties": TEXT}
+SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}
+
+
+def _of(field: models.Field[Any, Any]) -> dict[str, Any]:
+    """What a column takes."""
+    if isinstance(field, models.BooleanField):
+        return {"type": "boolean"}
+    if isinstance(field, models.IntegerField):
+        least = [each.limit_value for each in field.validators if isinstance(each, MinValueValidator)]
+        most = [each.limit_value for each in field.validators if isinstance(each, MaxValueValidator)]
+        whole = [int(each) for each in least if not callable(each)]
+        return {
+            "type": "integer",
+            "minimum": max([0, *whole]),
+            "maximum": min([LARGEST, *(int(each) for each in most if not callable(each))]),
+        }
+    if field.choices:
+        values = [value for value, _label in field.flatchoices]
+        return {"enum": [*dict.fromkeys([*([""] if field.blank else []), *values])]}
+    found: dict[str, Any] = {"type": "string"}
+    if field.max_length:
+        found["maxLength"] = field.max_length
+    return found
+
+
+def _fields(model: Any, names: tuple[str, ...], **special: dict[str, Any]) -> dict[str, Any]:
+    return {name: special.get(name) or _of(model._meta.get_field(name)) for name in names}
+
+
+def _object(properties: dict[str, Any], required: tuple[str, ...] = (), words: str = "") -> dict[str, Any]:
+    found = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {
+        **found,
+        **({"required": list(required)} if required else {}),
+        **({"description": words} if words else {}),
+    }
+
+
+def _map(value: dict[str, Any], pattern: str, words: str) -> dict[str, Any]:
+    names = {"pattern": pattern}
+    return {"type": "object", "propertyNames": names, "additionalProperties": value, "description": words}
+
+
+def _nullable(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "type": [value["type"], "null"]}
+
+
+SLUG = r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?$"
+TEMPLATE_SLUG = r"^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:_[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)?$"
+RESOURCE = r"^[a-z][a-z0-9:._+-]*$"
+
+
+def schema() -> dict[str, Any]:
+    """The whole schema (JSON Schema 2020-12)."""
+    quota = _object(
+        {"nominal": WHOLE, "borrowing_limit": _nullable(WHOLE), "lending_limit": _nullable(WHOLE)},
+        ("nominal",),
+    )
+    quotas = _map(quota, RESOURCE, "Amounts by resource, in base units: 4 GPUs are 4000.")
+    weight = {"type": "integer", "minimum": 1, "maximum": LARGEST}
+    team = {
+        "name": {"type": "string", "maxLength": 80},
+        "cohort": {"type": ["string", "null"]},
+        "weight_milli": weight,
+        "reclaim": {"type": "boolean"},
+        "quotas": quotas,
+        "member_caps": _map(WHOLE, RESOURCE, "What each member may hold."),
+        "ledger": {
+            **_object({"granted": WHOLE, "period": {"enum": list(Period.values)}}, ("granted", "period")),
+            "type": ["object", "null"],
+        },
+    }
+    cohort = {
+        "name": {"type": "string", "maxLength": 80},
+        "parent": {"type": ["string", "null"]},
+        "weight_milli": weight,
+        "quotas": quotas,
+    }
+    pool = {
+        "driver": {"enum": sorted(DRIVERS)},
+        "name": {"type": "string", "maxLength": 80},
+        "config": SCALARS,
+        "placement_policy": {"enum": list(PlacementPolicy.values)},
+        "enabled": {"type": "boolean"},
+        "retiring": {"type": "boolean"},
+        **_fields(Pool, CHECKS),
+    }
+    entry = {"teams": _nullable(NAMES), "successor": {"type": ["string", "null"]}}
+    template = {
+        "team": {"type": ["string", "null"]},
+        "environment": {"type": ["string", "null"]},
+        **_fields(Template, TEMPLATE_FIELDS, argv=ARGV, env=VARIABLES, icon={"enum": ["", *ICONS]}),
+        **entry,
+    }
+    flavor = {
+        "pool": {"type": ["string", "null"]},
+        **_fields(Flavor, FLAVOR_FIELDS, accelerator_models=NAMES),
+        **entry,
+    }
+    rule = _object(
+        {
+            "team": {"type": ["string", "null"]},
+            "resource": {"type": "string", "pattern": RESOURCE},
+            "amount_at_most": WHOLE,
+            "hours_at_most": WHOLE,
+            "enabled": {"type": "boolean"},
+        },
+        ("resource", "amount_at_most", "hours_at_most"),
+    )
+    provider = _object({"id": TEXT, "name": TEXT, "kind": TEXT, "enabled": {"type": "boolean"}}, ("id",))
+    properties = {
+        "berth": {"const": VERSION, "description": "The version of this format."},
+        "pools": _map(_object(pool), SLUG, "Where workspaces run."),
+        "cohorts": _map(_object(cohort), SLUG, "Groups of teams that borrow from each other."),
+        "teams": _map(_object(team), SLUG, "Who pays."),
+        "site_limits": _map(WHOLE, RESOURCE, "The most that all together may hold."),
+        "rates": _map(WHOLE, RESOURCE, "What an hour costs, in thousandths of a GPU-hour."),
+        "flavors": _map(_object(flavor), SLUG, "How big."),
+        "templates": _map(_object(template), TEMPLATE_SLUG, "What runs."),
+        "rules": {"type": "array", "items": rule, "description": "What is approved at once."},
+        "sign_in_providers": {
+            "type": "array",
+            "items": provider,
+            "description": "As the server is configured, without secrets; compared, and never applied.",
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A Berth site",
+        **_object(properties, ("berth",)),
+    }

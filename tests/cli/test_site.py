@@ -1,0 +1,67 @@
+"""`berth export`, `berth plan` and `berth apply`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from portal.cli import commands, main
+
+
+class Portal:
+    """Answers as the portal does; keeps what was sent."""
+
+    def __init__(self, steps: list[dict[str, object]]) -> None:
+        self.steps, self.sent = steps, []
+
+    def site(self) -> dict[str, object]:
+        return {"site": {"berth": 1}, "yaml": "berth: 1\n"}
+
+    def send_site(self, what: str, text: str, *, prune: bool) -> dict[str, object]:
+        self.sent.append((what, text, prune))
+        return {"same": not self.steps, "steps": self.steps}
+
+
+CHANGE = {"section": "flavors", "name": "small", "act": "change", "words": ["cpu_milli: 1000 → 2000"]}
+
+
+def run(portal: Portal, *argv: str) -> int:
+    arguments = main.parser().parse_args(argv)
+    return getattr(commands, arguments.function)(portal, arguments)
+
+
+def test_export_prints_the_file(capsys):
+    assert run(Portal([]), "export") == 0
+    assert capsys.readouterr().out == "berth: 1\n"
+    assert run(Portal([]), "export", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"berth": 1}
+
+
+@pytest.mark.parametrize(("steps", "code"), [([], 0), ([CHANGE], 2)])
+def test_plan_says_by_its_exit_code_whether_anything_differs(tmp_path, capsys, steps, code):
+    file = tmp_path / "site.yaml"
+    file.write_text("berth: 1\n")
+    portal = Portal(steps)
+    assert run(portal, "plan", "-f", str(file)) == code
+    assert portal.sent == [("plan", "berth: 1\n", False)]
+    out = capsys.readouterr().out
+    assert out == (
+        "~ flavors small\n    cpu_milli: 1000 → 2000\n" if steps else "The site is as the file says.\n"
+    )
+
+
+def test_apply_sends_the_file(tmp_path, capsys):
+    file = tmp_path / "site.yaml"
+    file.write_text("berth: 1\n")
+    portal = Portal([CHANGE])
+    assert run(portal, "apply", "-f", str(file), "--prune") == 0
+    assert portal.sent == [("apply", "berth: 1\n", True)]
+    assert "~ flavors small" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    from portal.cli.errors import CliError
+
+    with pytest.raises(CliError):
+        run(Portal([]), "plan", "-f", str(tmp_path / "none.yaml"))
