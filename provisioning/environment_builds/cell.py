@@ -202,7 +202,7 @@ class Cell:
         argv += ["--ro-bind-try", "/sys/devices/system", "/sys/devices/system"]
         for path in self.bases:
             argv += ["--ro-bind", path, path]
-        for name in ("bridge.py", "finishing.py", "preload_check.py"):
+        for name in ("bridge.py", "finishing.py", "preload_check.py", "npm_inside.py"):
             argv += ["--ro-bind", str(HERE / name), f"{INSIDE}/{name}"]
         for shown in step.shown:
             argv += ["--bind" if shown.writable else "--ro-bind", shown.outside, shown.inside]

@@ -1,0 +1,156 @@
+"""npm's part of a build, from inside its sandbox. Standard library only; Python 3.9 or newer.
+
+Run as `python -I -S npm_inside.py NODE MODE …`, NODE being the folder of a Node.js with npm:
+
+    registry                    prints the address of the registry that npm is configured with
+    look NAME VERSION           prints `locked VERSION INTEGRITY` of a package; VERSION may be a tag
+    install TARGET NAME VERSION INTEGRITY
+                                installs it into TARGET, and prints what npm prints
+
+No script of a package runs but those in `NATIVE`: they compile what cannot be had otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NATIVE = {
+    "code-server": (
+        ("", ("argon2",)),
+        (
+            "lib/vscode",
+            (
+                "@parcel/watcher",
+                "@vscode/deviceid",
+                "@vscode/fs-copyfile",
+                "@vscode/native-watchdog",
+                "@vscode/spdlog",
+                "@vscode/sqlite3",
+                "node-pty",
+            ),
+        ),
+        ("lib/vscode/extensions", ()),
+    )
+}
+"""The folders of a package that have a shrinkwrap of their own, and the modules in each that are compiled.
+
+Not kerberos, which needs headers of the system and serves proxies with that sign-in alone.
+"""
+LINKS = {
+    "code-server": (
+        ("lib/vscode/bin/remote-cli/code-server", "code-linux.sh"),
+        ("lib/vscode/bin/helpers/browser.sh", "browser-linux.sh"),
+    )
+}
+DEFAULTS = {
+    "code-server": {
+        "chat.disableAIFeatures": True,
+        "extensions.autoCheckUpdates": False,
+        "git.openRepositoryInParentFolders": "never",
+        "telemetry.telemetryLevel": "off",
+        "update.mode": "none",
+        "workbench.startupEditor": "none",
+    }
+}
+"""Settings that the editor begins with: it asks nobody outside, and shows the files."""
+
+
+def main() -> int:
+    node, mode, arguments = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if mode == "registry":
+        return npm(node, "config", "get", "registry")
+    if mode == "look":
+        return look(node, *arguments)
+    return install(node, Path(arguments[0]), *arguments[1:])
+
+
+def look(node: Path, name: str, version: str) -> int:
+    done = run(node, "view", f"{name}@{version or 'latest'}", "version", "dist.integrity", "--json")
+    sys.stdout.write(done.stderr)
+    try:
+        found = json.loads(done.stdout)
+        found = found[-1] if isinstance(found, list) else found
+        print("locked", found["version"], found["dist.integrity"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        print(done.stdout)
+        return done.returncode or 1
+    return done.returncode
+
+
+def install(node: Path, target: Path, name: str, version: str, integrity: str) -> int:
+    code = npm(node, "install", "--prefix", str(target), f"{name}@{version}")
+    if code:
+        return code
+    lock = json.loads((target / "node_modules" / ".package-lock.json").read_text())
+    if lock["packages"][f"node_modules/{name}"].get("integrity") != integrity:
+        print(f"hash mismatch: {name} {version} is not the package that the lock names")
+        return 1
+    package = target / "node_modules" / name
+    for folder, modules in NATIVE.get(name, ()):
+        inside = package / folder
+        if folder and (code := npm(node, "install", "--omit=dev", folder=inside)):
+            return code
+        there = [one for one in modules if any((at / one).exists() for at in modules_of(inside))]
+        for one in there:
+            print(f"compiling {one}", flush=True)
+            if code := npm(
+                node, "rebuild", "--ignore-scripts=false", one, folder=inside if folder else target
+            ):
+                return code
+    for link, goal in LINKS.get(name, ()):
+        path = package / link
+        if path.with_name(goal).exists():
+            path.unlink(missing_ok=True)
+            path.symlink_to(goal)
+    set_defaults(package, DEFAULTS.get(name, {}))
+    for rubbish in (*target.rglob("obj.target"), *target.rglob("obj")):
+        if rubbish.is_dir() and rubbish.parent.name in ("build", "Release"):
+            shutil.rmtree(rubbish, ignore_errors=True)
+    return 0
+
+
+def modules_of(folder: Path) -> tuple[Path, ...]:
+    """Where the modules of a package may be: its own, and those beside it."""
+    return (folder / "node_modules", *(each for each in folder.parents if each.name == "node_modules"))
+
+
+def set_defaults(package: Path, defaults: dict[str, object]) -> None:
+    product = package / "lib" / "vscode" / "product.json"
+    if defaults and product.is_file():
+        facts = json.loads(product.read_text())
+        facts["configurationDefaults"] = {**facts.get("configurationDefaults", {}), **defaults}
+        product.write_text(json.dumps(facts))
+
+
+def npm(node: Path, *arguments: str, folder: Path | None = None) -> int:
+    return subprocess.run(command(node, *arguments), cwd=folder, env=environ(node)).returncode
+
+
+def run(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(node, *arguments), env=environ(node), capture_output=True, text=True)
+
+
+def command(node: Path, *arguments: str) -> list[str]:
+    program = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    quiet = ("--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--loglevel=warn")
+    first, *rest = arguments
+    scripts = [] if any(each.startswith("--ignore-scripts") for each in rest) else ["--ignore-scripts"]
+    return [str(node / "bin" / "node"), str(program), first, *quiet, *scripts, *rest]
+
+
+def environ(node: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{node / 'bin'}:{os.environ.get('PATH', os.defpath)}",
+        "npm_config_nodedir": str(node),
+        "npm_config_cache": os.path.join(os.environ.get("TMPDIR", "/tmp"), "npm-cache"),  # noqa: PTH118, S108
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

