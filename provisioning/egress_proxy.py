@@ -85,7 +85,7 @@ class HostRule:
 
 
 def host_rule(text: str) -> HostRule:
-    """`pypi.org`, `*.example.org` or `git.example.org:22`, in any case. Raises `ValueError`.
+    """`index.example.org`, `*.example.org` or `git.example.org:22`, in any case. Raises `ValueError`.
 
     Without a port it is 80 and 443. A name has a dot in it; `*.example.org` is not `example.org`.
     """

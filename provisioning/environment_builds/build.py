@@ -162,7 +162,7 @@ class Build:
         return steps.resolved(source, work)
 
     def _node(self, steps: uv_steps.Uv, work: Path, locked: str) -> tuple[Path, str]:
-        """An environment with Node.js alone, outside and inside: what asks npm before there is another one."""
+        """An environment with Node.js alone, outside and inside: it asks npm before there is another."""
         root = work / "node"
         root.mkdir(mode=0o700)
         named = [line for line in logical_lines(locked) if line.startswith(npm_packages.NODE)]

@@ -8,6 +8,7 @@ the first one being asked first; otherwise what uv or pip are configured with on
 from __future__ import annotations
 
 import configparser
+import functools
 import ipaddress
 import os
 import socket
@@ -20,9 +21,6 @@ from provisioning.egress_proxy import host_rule
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
 
-PYPI = "https://pypi.org/simple"
-FILES_OF = {"pypi.org": ("files.pythonhosted.org",)}
-"""The hosts of an index's files, where they are others and known."""
 CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")
 
 
@@ -48,7 +46,7 @@ class PackageIndex:
             parts = urlsplit(url)
             if parts.scheme in ("http", "https") and parts.hostname:
                 found[parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"] = None
-                found.update(dict.fromkeys(FILES_OF.get(parts.hostname, ())))
+                found.update(dict.fromkeys(_hosts_of_files(parts.hostname)))
         return (*found, *(host for host in self.more_hosts if host not in found))
 
     @property
@@ -102,10 +100,10 @@ def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
         urls = named
     elif uv := environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or environ.get("UV_INDEX"):
         more = environ.get("UV_INDEX") or environ.get("UV_EXTRA_INDEX_URL") or ""
-        last = PYPI if uv == environ.get("UV_INDEX") else uv
+        last = _default_index()[0] if uv == environ.get("UV_INDEX") else uv
         urls = [*(word.partition("=")[2] if _is_named(word) else word for word in _words(more)), last]
     else:
-        urls = [*_words(pip.get("extra-index-url", "")), pip.get("index-url") or PYPI]
+        urls = [*_words(pip.get("extra-index-url", "")), pip.get("index-url") or _default_index()[0]]
         merged = True
     hosts = _words(environ.get("BERTH_NODE_PACKAGE_HOSTS", "").replace(",", " "))
     for host in hosts:
@@ -120,6 +118,25 @@ def of_this_node(environ: Mapping[str, str] | None = None) -> PackageIndex:
     given = environ.get("SSL_CERT_FILE") or pip.get("cert", "")
     certificates = next((path for path in (given, *CERTIFICATES) if path and Path(path).is_file()), "")
     return PackageIndex(tuple(urls), tuple(links), tuple(hosts), certificates, merged)
+
+
+@functools.cache
+def _default_index() -> tuple[str, str]:
+    """The index that pip asks by default, and the host of its files. Raises `BuildError`."""
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError:
+        raise _unusable("This node has no pip, whose default index would be asked") from None
+    return str(PyPI.simple_url), str(PyPI.file_storage_domain)
+
+
+def _hosts_of_files(host: str) -> tuple[str, ...]:
+    """The hosts of an index's files, where they are others and known."""
+    try:
+        url, files = _default_index()
+    except BuildError:
+        return ()
+    return (files,) if urlsplit(url).hostname == host else ()
 
 
 def _is_named(word: str) -> bool:

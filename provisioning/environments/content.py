@@ -10,6 +10,11 @@ BUILD_RECIPE = 1
 """Grows when the same lock comes to be built into something else."""
 DIGEST_LENGTH = 32
 _DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_LENGTH}}}")
+NPM_PROGRAMS = ("code-server",)
+"""The programs of the npm registry that an environment may have: lines `npm:NAME` of its list."""
+_VERSION = r"(?P<version>[0-9A-Za-z.+-]+)"
+_SHA512 = r" --hash=sha512:(?P<hex>[0-9a-f]{128})"
+NPM_LINE = re.compile(rf"npm:(?P<name>{'|'.join(NPM_PROGRAMS)})(?:=={_VERSION}(?:{_SHA512})?)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HASH = re.compile(r"\s--hash[= ](\S+)")
 _COMMENT = re.compile(r"(^|\s)#.*$")

