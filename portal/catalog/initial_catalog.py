@@ -75,13 +75,16 @@ TEMPLATES: list[dict[str, Any]] = [
         "description": "The editor in the browser, by code-server.",
         "icon": "code",
         "program": "code-server",
-        "install_hint": "An operator installs code-server on a node; it is found by itself.",
+        "install_hint": "An operator builds the environment “VS Code”: Environments, VS Code, Build.",
         "argv": [
             "code-server",
             "--bind-addr=127.0.0.1:{port}",
             "--auth=password",
             "--disable-telemetry",
             "--disable-update-check",
+            # The folder is one's own home.
+            "--disable-workspace-trust",
+            "--disable-getting-started-override",
             "{home}",
         ],
         "env": {"HASHED_PASSWORD": "{token}"},

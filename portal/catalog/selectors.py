@@ -192,8 +192,14 @@ def installed_programs() -> frozenset[str] | None:
 
 
 def missing(template: Template, programs: frozenset[str] | None) -> Reason | None:
-    """That no node has the template's program, or None. Simulated nodes have every program."""
+    """That neither a node nor its environment has the template's program, or None.
+
+    Simulated nodes have every program.
+    """
     if programs is None or template.program in programs:
+        return None
+    version = template.environment.current if template.environment is not None else None
+    if version is not None and template.program in version.programs:
         return None
     named = {"program": template.program, "install_hint": template.install_hint}
     return Reason(CatalogCode.TEMPLATE_UNAVAILABLE, named)

@@ -14,6 +14,11 @@ from portal.environments.models import Environment, Kind, SourceKind
 
 MINIMAL = "minimal"
 DATA_SCIENCE = "data-science"
+VSCODE = "vscode"
+DATA_PACKAGES = (
+    *("numpy", "pandas", "polars", "duckdb", "scikit-learn", "matplotlib", "altair", "pyarrow"),
+    *("ipywidgets", "jupyter-resource-usage", "jupyterlab-git", "jupyterlab", "marimo"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +38,16 @@ DEFINITIONS = (
         DATA_SCIENCE,
         "Data science",
         "Data frames, plots and machine learning beside JupyterLab and marimo.",
-        (
-            *("numpy", "pandas", "polars", "duckdb", "scikit-learn", "matplotlib", "altair", "pyarrow"),
-            *("ipywidgets", "jupyter-resource-usage", "jupyterlab-git", "jupyterlab", "marimo"),
-        ),
+        DATA_PACKAGES,
         20,
         build=True,
+    ),
+    Definition(
+        VSCODE,
+        "VS Code",
+        "Data science with VS Code in the browser. The node that builds it needs a C++ compiler.",
+        (*DATA_PACKAGES, "npm:code-server"),
+        25,
     ),
     Definition(
         "pytorch",

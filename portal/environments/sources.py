@@ -1,7 +1,7 @@
 """Reads what an environment is asked to be made of, before any node sees it.
 
-Only names and versions from the package index are taken: options, addresses and files would have a node fetch
-from elsewhere, or read what is on it.
+Only names and versions from the package index are taken, and VS Code from the npm registry: options,
+addresses and files would have a node fetch from elsewhere, or read what is on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.environments.models import PYTHONS, SourceKind
 from provisioning.environment_messages import MAX_LOCK, MAX_SOURCE
-from provisioning.environments.content import logical_lines
+from provisioning.environments.content import NPM_LINE, logical_lines
 
 NOTEBOOK_PACKAGES = ("jupyterlab", "marimo")
 """What templates need that start notebooks."""
@@ -112,6 +112,8 @@ def _problem_of(line: str, *, lock: bool) -> str | None:
     """What of a line cannot be used, or None."""
     words = line.split()
     bare = " ".join(word for word in words if not word.startswith("--hash=")) if lock else line
+    if NPM_LINE.fullmatch(line):
+        return None
     if not bare or bare.startswith("-"):
         return line
     try:

@@ -6,12 +6,17 @@ import pytest
 from django.core.management import call_command
 
 from portal.catalog.models import Template
+from portal.catalog.selectors import installed_programs, missing
 from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput
+from portal.common.reasons.wording import next_action_of
 from portal.environments import curated, services, upkeep
 from portal.environments.models import Environment, EnvironmentBuild, EnvironmentVersion, VersionState
+from portal.environments.sources import checked
 from portal.events.models import Notification
 from portal.workspaces.software import ON_THE_NODE, default_of
 from tests.environments.helpers import built, commands, environment, failed, only
+from tests.factories import local_pool_with, node_info
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +35,7 @@ def jupyter() -> Template:
 
 
 def test_they_are_made_once_and_what_was_changed_stays(whole, db):
-    assert curated.ensure() == ["minimal", "data-science", "pytorch", "jax"]
+    assert curated.ensure() == ["minimal", "data-science", "vscode", "pytorch", "jax"]
     services.change(actor=SYSTEM, environment=data_science(), name="Ours", enabled=False)
     assert curated.ensure() == []
     assert (data_science().name, data_science().enabled, data_science().curated) == ("Ours", False, True)
@@ -39,7 +44,7 @@ def test_they_are_made_once_and_what_was_changed_stays(whole, db):
 def test_only_data_science_is_built_by_itself(whole, local_pool, sent):
     curated.ensure()
     states = dict(EnvironmentVersion.objects.values_list("environment__slug", "state"))
-    assert states == {"data-science": "building", "pytorch": "new", "jax": "new"}
+    assert states == {"data-science": "building", "vscode": "new", "pytorch": "new", "jax": "new"}
     upkeep.sweep()
     command = only(sent)
     assert {"numpy", "jupyterlab", "marimo"} < set(command.source.split())
@@ -58,7 +63,7 @@ def test_it_waits_behind_what_people_ask_for(whole, local_pool, sent, alice, tea
 
 def test_left_out_where_that_is_said(settings, db):
     settings.BERTH_SKIP_DATA_SCIENCE = True
-    assert curated.ensure() == ["minimal", "pytorch", "jax"]
+    assert curated.ensure() == ["minimal", "vscode", "pytorch", "jax"]
     assert not EnvironmentVersion.objects.filter(state=VersionState.BUILDING).exists()
 
 
@@ -96,3 +101,31 @@ def test_without_a_network_users_hear_nothing_and_operators_what_to_do(
     assert told.user == olga
     assert told.repeats >= 1
     assert "does not reach the package index" in told.body
+
+
+def test_vs_code_is_offered_once_its_environment_has_it(whole, db):
+    local_pool_with(node_info(programs=("jupyter-lab", "bash")))
+    call_command("bootstrap")
+    template = Template.objects.select_related("environment__current").get(slug="vscode")
+    assert template.environment is not None and template.environment.slug == curated.VSCODE
+    reason = missing(template, installed_programs())
+    assert reason is not None and "VS Code" in next_action_of(reason)
+    version = template.environment.versions.get()
+    assert "npm:code-server" in version.source.split()
+    version.state, version.digest, version.programs = VersionState.READY, "a" * 32, ["code-server"]
+    version.save()
+    Environment.objects.filter(pk=template.environment.pk).update(current=version)
+    template = Template.objects.select_related("environment__current").get(slug="vscode")
+    assert missing(template, installed_programs()) is None
+    assert default_of(template, None).version == version
+
+
+@pytest.mark.parametrize("line", ["npm:code-server", "npm:code-server==4.1.0"])
+def test_vs_code_can_stand_in_a_list(line, db):
+    assert checked("packages", f"numpy\n{line}\n")[1] == f"numpy\n{line}\n"
+
+
+@pytest.mark.parametrize("line", ["npm:left-pad", "npm:code-server; x", "npm:code-server==1 --registry=x"])
+def test_nothing_else_of_npm_can(line, db):
+    with pytest.raises(InvalidInput):
+        checked("packages", f"numpy\n{line}\n")

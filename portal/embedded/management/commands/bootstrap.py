@@ -17,7 +17,7 @@ from portal.accounts.models import Team, User
 from portal.catalog.services import ensure_starting_catalog, prefer_environment
 from portal.common.actors import SYSTEM
 from portal.environments import curated
-from portal.environments.curated import DATA_SCIENCE
+from portal.environments.curated import DATA_SCIENCE, VSCODE
 from portal.inventory import services as inventory
 from portal.inventory.models import Pool
 
@@ -36,9 +36,11 @@ class Command(BaseCommand):
             if not Team.objects.filter(slug=TEAM).exists():
                 services.create_team(actor=SYSTEM, slug=TEAM, name="Default", owner=admin)
             ensure_starting_catalog()
-            if DATA_SCIENCE in curated.ensure():
-                # Once, when it is made: an operator's choice stays.
-                prefer_environment(template="jupyterlab", environment=DATA_SCIENCE)
+            made = curated.ensure()
+            # Once, when it is made: an operator's choice stays.
+            for template, environment in (("jupyterlab", DATA_SCIENCE), ("vscode", VSCODE)):
+                if environment in made:
+                    prefer_environment(template=template, environment=environment)
             if not Pool.objects.filter(driver="local").exists():
                 inventory.create_pool(
                     actor=SYSTEM,
