@@ -174,6 +174,20 @@ def test_what_is_no_command_is_refused(build: type[Scripted], sent: Broker, wron
         app.tasks["node.environment_remove"].run(command={"digest": "../notebook"})
 
 
+def test_packages_of_a_users_own_are_told_to_who_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BERTH_HOME", str(tmp_path))
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(environment_tasks, "reply", lambda key, answer: said.append(answer))
+    task = app.tasks["node.read_overlay"]
+    task.run(of={"team": "t", "owner": "ada"}, reply_key="berth:reply:1")
+    task.run(of={"team": "..", "owner": "../ada"}, reply_key="berth:reply:1")
+    assert said[0] == {"packages": []} and "cannot name a home" in said[1]["error"]
+    with pytest.raises(ValueError, match="reply key"):
+        task.run(of={"team": "t", "owner": "ada"}, reply_key="anything")
+
+
 def test_from_a_task_to_the_inventory_and_out_again(
     sent: Broker, packages: PackageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,60 @@
+"""What of an environment's JupyterLab is imported ahead: found out by its build, or given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.provisioning.environments.package_index import Bench, PackageFolder
+
+pytestmark = pytest.mark.engine
+LAB = """
+class LabApp:
+    @classmethod
+    def initialize_server(cls, argv):
+        import heavy.inner
+        {more}
+"""
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+
+
+def lab(packages: PackageFolder, *, heavy: str = "", more: str = "pass", top: str = "") -> None:
+    packages.wheel(
+        "jupyterlab",
+        files={
+            "jupyterlab/__init__.py": top,
+            "jupyterlab/labapp.py": LAB.format(more=more),
+            "heavy/__init__.py": "",
+            "heavy/inner.py": heavy,
+            "jupyterlab-1.0.dist-info/entry_points.txt": "[console_scripts]\njupyter-lab = jupyterlab:main\n",
+        },
+    )
+
+
+def test_what_the_server_loads_is_known(bench: Bench, packages: PackageFolder) -> None:
+    lab(packages)
+    stamp = bench.build("jupyterlab")
+    assert stamp.preloadable and {"heavy", "heavy.inner"} <= set(stamp.preload)
+
+
+@pytest.mark.parametrize("more", ["raise RuntimeError()", "import os; os._exit(3)", "import sys; sys.exit()"])
+def test_a_server_that_does_not_start_here_is_imported_without_more(
+    bench: Bench, packages: PackageFolder, more: str
+) -> None:
+    lab(packages, more=more)
+    stamp = bench.build("jupyterlab")
+    assert stamp.preloadable and not stamp.preload
+
+
+def test_modules_that_start_threads_are_not_imported_ahead(bench: Bench, packages: PackageFolder) -> None:
+    lab(packages, heavy=THREAD)
+    stamp = bench.build("jupyterlab")
+    assert stamp.preloadable and not stamp.preload
+
+
+def test_a_jupyterlab_that_starts_threads_starts_as_a_program(bench: Bench, packages: PackageFolder) -> None:
+    lab(packages, top=THREAD)
+    assert not bench.build("jupyterlab").preloadable
+
+
+def test_there_is_nothing_to_import_ahead_without_it(bench: Bench, packages: PackageFolder) -> None:
+    assert not bench.build("pip").preloadable
