@@ -23,7 +23,8 @@ FIXED = ("slug", "team")
 COMMON = ("enabled", "position", "deprecated")
 TEMPLATE_FIELDS = (
     "name", "description", "icon", "program", "install_hint", "min_cuda", "min_compute_capability", "argv",
-    "env", "startup", "ready_path", "open_path", "upstream_auth", "service_workers", "activity",
+    "env", "startup", "ready_path", "open_path", "upstream_auth", "service_workers", "activity", "egress",
+    "egress_allow",
     "start_timeout_s", "stop_timeout_s", "work_lost", *COMMON,
 )  # fmt: skip
 FLAVOR_FIELDS = (

@@ -53,6 +53,14 @@ class WorkLost(models.TextChoices):
     NEVER = "never", _("Never: it goes on from its files")
 
 
+class TemplateEgress(models.TextChoices):
+    """What the workspaces of a template may reach. Only ever less than their pool and node allow."""
+
+    POOL = "", _("What its pool allows")
+    LIST = "list", _("Only what is listed")
+    NONE = "none", _("Nothing")
+
+
 RUN_AFTER = '/bin/sh -c "$1" || exit $?; shift; exec "$@"'
 """Runs the first argument as a script and becomes the program that the others are."""
 COMPUTE_CAPABILITIES = (
@@ -152,6 +160,17 @@ class Template(Entry):
     service_workers = models.BooleanField(
         default=False,
         help_text=_("Whether its pages may install service workers, which outlive the page and a restart."),
+    )
+    egress = models.CharField(
+        max_length=4,
+        blank=True,
+        choices=TemplateEgress,
+        help_text=_("What its workspaces may reach, at most."),
+    )
+    egress_allow = models.TextField(
+        blank=True,
+        max_length=4000,
+        help_text=_("Hosts such as pypi.org or *.example.org, and networks such as 10.1.0.0/16."),
     )
     activity = models.CharField(
         max_length=20,

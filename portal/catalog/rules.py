@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from portal.catalog.models import MAX_ACCELERATORS, Flavor, Template
+from portal.catalog.models import MAX_ACCELERATORS, Flavor, Template, TemplateEgress
 from portal.common.json_input import storable
 from portal.common.reasons.codes import CatalogCode
 from portal.common.reasons.reason import Reason
+from provisioning.drivers.local.egress import policy_of
+from provisioning.errors import InvalidSpec
 from provisioning.types import WHOLE_DEVICE_MILLI
 
 Problems = dict[str, list[Reason]]
@@ -66,6 +68,11 @@ def template_problems(template: Template) -> Problems:
         path = getattr(template, field)
         if not _PATH.match(path) or ".." in path.split("?")[0].split("/"):
             found[field] = [Reason(CatalogCode.PATH_INVALID, {"path": path})]
+    if template.egress == TemplateEgress.LIST:
+        try:
+            policy_of(template.egress, template.egress_allow)
+        except InvalidSpec:
+            found["egress_allow"] = [Reason(CatalogCode.EGRESS_INVALID)]
     _argv(template.argv, found)
     _env(template.env, found)
     if not storable(template.startup) or "\0" in template.startup:

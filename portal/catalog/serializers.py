@@ -20,6 +20,7 @@ from portal.catalog.models import (
     Bond,
     Flavor,
     Template,
+    TemplateEgress,
     UpstreamAuth,
     WorkLost,
 )
@@ -133,6 +134,7 @@ class TemplateSerializer(EntrySerializer):
             *("slug", "name", "description", "icon", "program", "min_cuda", "min_compute_capability"),
             *("cuda_version", "compute_capability", "open_path", "start_timeout_s"),
             *("stop_timeout_s", "work_lost", "service_workers", "available", "reason", "next_action"),
+            *("egress", "egress_allow"),
             *("team", "teams", "argv", "env", "startup", "install_hint", "ready_path", "upstream_auth"),
             *("activity", "enabled", "position", "deprecated", "successor", "updated_at", "environment"),
         ]
@@ -281,6 +283,18 @@ class TemplateChangeSerializer(EntryChangeSerializer):
     open_path = serializers.CharField(max_length=200, required=False)
     upstream_auth = serializers.ChoiceField(UpstreamAuth.choices, required=False)
     service_workers = serializers.BooleanField(required=False, help_text="Not for a team's own.")
+    egress = serializers.ChoiceField(
+        [choice for choice in TemplateEgress.choices if choice[0]],
+        allow_blank=True,
+        required=False,
+        help_text="What its workspaces may reach, at most; empty: what their pool allows.",
+    )
+    egress_allow = serializers.CharField(
+        max_length=4000,
+        allow_blank=True,
+        required=False,
+        help_text="With `list`: hosts such as `*.example.org`, and networks, with commas between.",
+    )
     activity = serializers.ChoiceField(
         [choice for choice in Activity.choices if choice[0]], allow_blank=True, required=False
     )

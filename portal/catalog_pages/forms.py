@@ -22,6 +22,7 @@ from portal.catalog.models import (
     MAX_TIMEOUT_S,
     Activity,
     Bond,
+    TemplateEgress,
     UpstreamAuth,
     WorkLost,
 )
@@ -206,6 +207,19 @@ class TemplateForm(EntryForm):
         label=_("Signing in to the app"),
         choices=UpstreamAuth.choices,
         help_text=_("How the gateway shows the app its token."),
+    )
+    egress = forms.ChoiceField(
+        label=_("What it may reach"),
+        required=False,
+        choices=TemplateEgress.choices,
+        help_text=_("Never more than its pool and node allow."),
+    )
+    egress_allow = forms.CharField(
+        label=_("Hosts and networks"),
+        max_length=4000,
+        required=False,
+        help_text=_("With “Only what is listed”: pypi.org, *.example.org, git.example.org:22, 10.1.0.0/16."),
+        widget=forms.Textarea(attrs={**CODE, "rows": "2"}),
     )
     activity = forms.ChoiceField(label=_("Activity"), required=False, choices=Activity.choices)
     min_cuda = _text(_("Least CUDA version"), 6, _("Such as 12.4, for accelerators."))

@@ -29,6 +29,7 @@ LABELS: dict[str, str | Promise] = {
     "environment": _("Environment"),
     "ready_path": _("Path that answers when it is ready"), "open_path": _("Path that opens"),
     "upstream_auth": _("Signing in to the app"), "service_workers": _("Service workers"),
+    "egress": _("What it may reach"), "egress_allow": _("Hosts and networks"),
     "activity": _("Activity"), "start_timeout_s": _("Time to start"),
     "stop_timeout_s": _("Time to stop"), "work_lost": _("Work that is lost"),
     "enabled": _("Offered"), "position": _("Place in the list"),

@@ -20,6 +20,7 @@ from portal.common.reasons.reason import Reason
 from portal.inventory import held_environments, node_commands, node_messages
 from portal.inventory.models import Allocation, Node, Pool
 from portal.workspace_secrets.effective import offer_to
+from portal.workspaces import egress
 from portal.workspaces.models import Workspace
 from portal.workspaces.secrets import agent_token, app_token
 from provisioning import messages
@@ -73,6 +74,7 @@ def spec_of(workspace: Workspace) -> WorkspaceSpec:
         app_token=app_token(workspace.pk, workspace.generation),
         environment=next(iter(held_environments.digests_in(workspace.request.needs)), ""),
         secrets=bool(offer_to(workspace.owner, workspace.team, template).given(workspace.secrets)),
+        egress=egress.limits_of(template),
     )
 
 

@@ -13,10 +13,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from portal.accounts.models import User
+from portal.catalog.selectors import as_of
 from portal.common.formatting import format_memory, format_size
 from portal.common.reasons.codes import Rule
 from portal.events.models import Event
-from portal.workspaces import home_limits, policies, secret_delivery, selectors
+from portal.workspaces import egress, home_limits, policies, secret_delivery, selectors
 from portal.workspaces.lifecycle import (
     DELETABLE,
     STARTABLE,
@@ -170,6 +171,7 @@ class Detail:
     activity: list[tuple[str, str]]
     home: home_limits.HomeNote | None
     secrets: secret_delivery.SecretsNote | None
+    egress: str
     reason: str
     transient: bool
     starting: bool
@@ -255,6 +257,7 @@ def detail(actor: User, workspace: Workspace, *, opening: bool) -> Detail:
         activity=activity_facts(workspace),
         home=home_limits.note_of(workspace),
         secrets=secret_delivery.note_of(workspace),
+        egress=egress.in_words(as_of(workspace.template, workspace.placed_at), workspace.pool),
         reason=str(TerminationReason(workspace.termination_reason).label)
         if workspace.termination_reason
         else _("It failed"),

@@ -78,6 +78,10 @@ TEXTS: dict[StrEnum, Text] = {
     CatalogCode.NO_SUCH_TEMPLATE: Text(
         _("There is no template “%(slug)s”."), _("Choose one of: %(known)s."), prepare=listed("known")
     ),
+    CatalogCode.EGRESS_INVALID: Text(
+        _("This is neither a list of hosts nor of networks."),
+        _("Write them like pypi.org, *.example.org, git.example.org:22 or 10.1.0.0/16, with commas between."),
+    ),
     CatalogCode.PATH_INVALID: Text(
         _("“%(path)s” is no path of the app."), _("Begin with one “/”, and leave out host and spaces.")
     ),

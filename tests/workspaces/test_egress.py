@@ -1,0 +1,103 @@
+"""What workspaces may reach, as their template and pool say: in the message to the node, and on the page."""
+
+from __future__ import annotations
+
+import pytest
+from django.urls import reverse
+
+from portal.catalog import entries
+from portal.catalog.models import Template
+from portal.common.actors import SYSTEM
+from portal.common.errors import InvalidInput
+from portal.common.reasons.codes import CatalogCode
+from portal.inventory.models import Pool
+from portal.workspaces import dispatch, egress
+from provisioning.drivers.local.egress import policy_of
+from provisioning.types import EgressLimit
+from tests.factories import TemplateFactory, WorkspaceFactory, local_pool_with
+
+pytestmark = pytest.mark.django_db
+
+
+def pool(**config: str) -> Pool:
+    return Pool(slug="p", driver="local", config=config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed", "limits"),
+    [
+        ("", "", ()),
+        ("", "pypi.org", ()),
+        ("none", "pypi.org", (EgressLimit("none"),)),
+        ("list", " pypi.org,\n*.a.org  10.1.0.0/16", (EgressLimit("list", "pypi.org,*.a.org,10.1.0.0/16"),)),
+        ("list", "", (EgressLimit("list"),)),
+    ],
+)
+def test_the_node_is_told_what_the_template_says(kind, allowed, limits):
+    workspace = WorkspaceFactory(template=TemplateFactory(egress=kind, egress_allow=allowed))
+    assert dispatch.spec_of(workspace).egress == limits
+    for limit in limits:
+        policy_of(limit.egress, limit.allow)  # and understands it
+
+
+@pytest.mark.parametrize("allowed", ["pypi", "10.0.0.0/40", "http://x.org", "a.org:0", "*", "a.org;b.org"])
+def test_what_is_no_list_is_refused(allowed):
+    given = {"slug": "x", "name": "x", "program": "bash", "argv": ["bash", "{port}"]}
+    with pytest.raises(InvalidInput) as refused:
+        entries.create(
+            actor=SYSTEM,
+            model=Template,
+            given={**given, "egress": "list", "egress_allow": allowed},
+            team=None,
+        )
+    (reason,) = refused.value.extra["errors"]["egress_allow"]
+    assert getattr(reason, "code", CatalogCode.EGRESS_INVALID) == CatalogCode.EGRESS_INVALID
+
+
+@pytest.mark.parametrize(
+    ("template", "config", "words"),
+    [
+        (("", ""), {}, ""),
+        (("none", ""), {}, "Nothing outside of it"),
+        (("", ""), {"egress": "none"}, "Nothing outside of it"),
+        (("list", "pypi.org"), {}, "Only pypi.org"),
+        (("list", "pypi.org *.a.org"), {"egress": "list", "egress_allow": "x.a.org"}, "Only x.a.org"),
+        (("list", "pypi.org"), {"egress": "list", "egress_allow": "10.1.0.0/16"}, "Nothing outside of it"),
+        (("list", "pypi.org"), {"egress": "none"}, "Nothing outside of it"),
+    ],
+)
+def test_the_tightest_is_what_people_read(template, config, words):
+    made = TemplateFactory.build(egress=template[0], egress_allow=template[1])
+    assert egress.in_words(made, pool(**config)) == words
+
+
+def test_where_nobody_enforces_it_nothing_is_said():
+    made = TemplateFactory.build(egress="none")
+    assert egress.in_words(made, Pool(driver="simulated")) == "" == egress.in_words(made, None)
+    assert egress.in_words(made, pool(egress="nonsense")) == ""
+
+
+def test_its_page_says_what_is_closed(as_user):
+    workspace = WorkspaceFactory(
+        template=TemplateFactory(egress="list", egress_allow="pypi.org"), pool=local_pool_with()
+    )
+    page = as_user(workspace.owner).get(reverse("workspaces:detail", args=[workspace.pk])).content.decode()
+    assert "Only pypi.org" in page
+
+
+def test_a_template_is_changed_over_rest_and_keeps_it(with_token, olga):
+    given = {"slug": "notebook-x", "name": "x", "program": "bash", "argv": ["bash", "{port}", "{token_file}"]}
+    made = entries.create(actor=SYSTEM, model=Template, given=given, team=None)
+    url = f"/api/v1/templates/{made.slug}"
+    client = with_token(olga)
+    answer = client.get(url)
+    assert answer.json()["egress"] == ""
+
+    def change(given, seen):
+        return client.patch(url, given, content_type="application/json", headers={"If-Match": seen["ETag"]})
+
+    changed = change({"egress": "list", "egress_allow": "pypi.org"}, answer)
+    assert changed.status_code == 200, changed.content
+    made.refresh_from_db()
+    assert (made.egress, made.egress_allow) == ("list", "pypi.org")
+    assert change({"egress": "open"}, changed).status_code == 400
