@@ -19,6 +19,7 @@ from portal.environments.models import (
     Environment,
     EnvironmentBuild,
     EnvironmentVersion,
+    Kind,
     VersionState,
 )
 from portal.inventory.models import Node
@@ -232,3 +233,14 @@ def percent_of(build: EnvironmentBuild) -> int:
     first, last = _SHARES.get(build.stage, (0, 0))
     part = min(1.0, build.done / build.total) if build.total else 0.0
     return min(99, round(first + (last - first) * part))
+
+
+def is_built(environment: Environment) -> bool:
+    """Whether it is one that is built, and not what nodes have by themselves."""
+    return environment.kind == Kind.BUILT
+
+
+def newest_states(found: Iterable[Environment]) -> dict[UUID, str]:
+    """The state of the newest version of each of the environments."""
+    rows = EnvironmentVersion.objects.filter(environment__in=[each.pk for each in found])
+    return dict(rows.order_by("number").values_list("environment_id", "state"))

@@ -11,7 +11,6 @@ from portal.common.api import ReasonSerializer, StrictSerializer
 from portal.common.reasons.wording import message_of, reason_of
 from portal.environments import selectors
 from portal.environments.models import (
-    DEFAULT_PYTHON,
     PYTHONS,
     BuildState,
     Environment,
@@ -100,7 +99,11 @@ class _Source(StrictSerializer):
         trim_whitespace=False,
         help_text="One package on each line, or the file itself: names and versions of the package index.",
     )
-    python = serializers.ChoiceField([(each, each) for each in PYTHONS], default=DEFAULT_PYTHON)
+    python = serializers.ChoiceField(
+        [(each, each) for each in PYTHONS],
+        required=False,
+        help_text="Without it, the one that runs the portal.",
+    )
 
 
 class EnvironmentCreateSerializer(_Source):

@@ -19,7 +19,6 @@ from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
 from portal.environments import builds, policies, selectors, sources
 from portal.environments.models import (
-    DEFAULT_PYTHON,
     Environment,
     EnvironmentVersion,
     Kind,
@@ -45,21 +44,25 @@ def create(
     source: str,
     slug: str = "",
     description: str = "",
-    python: str = DEFAULT_PYTHON,
+    python: str = "",
     notebook: bool = True,
     build: bool = True,
 ) -> Environment:
     """Make an environment for a team, or for everybody without one, and have its first version built.
 
-    Without `build` nothing is done until somebody asks. Raises `InvalidInput`, `NotAllowed` and
+    Without `python` it is the one that runs the portal. Without `build` nothing is done until somebody asks. Raises `InvalidInput`, `NotAllowed` and
     `StateConflict` (the short name is taken, or there are too many).
     """
     policies.require_manage(actor, team)
-    python = sources.python_of(python)
+    python = sources.python_of(python or sources.own_python())
     kind, text = sources.checked(source_kind, source)
     if team is not None:
         # Keeps two from being the last one together.
         Team.objects.select_for_update().get(pk=team.pk)
+    if (slug or _slug_of(name)) == "new":
+        # The address of the page that makes one.
+        taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": "new"})
+        raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"slug": [taken]})
     limit = MAX_OF_TEAM if team is not None else MAX_OF_SITE
     if Environment.objects.filter(team=team).count() >= limit:
         raise StateConflict(Reason(EnvironmentCode.TOO_MANY, {"limit": limit}), code="too_many_environments")

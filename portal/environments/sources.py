@@ -6,6 +6,7 @@ addresses and files would have a node fetch from elsewhere, or read what is on i
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Iterator
 
@@ -15,7 +16,7 @@ from portal.common.errors import InvalidInput
 from portal.common.reasons.codes import CommonCode, EnvironmentCode
 from portal.common.reasons.reason import Reason
 from portal.common.texts import strip_nul
-from portal.environments.models import PYTHONS, SourceKind
+from portal.environments.models import DEFAULT_PYTHON, PYTHONS, SourceKind
 from provisioning.environment_messages import MAX_LOCK, MAX_SOURCE
 from provisioning.environments.content import NPM_LINE, logical_lines
 
@@ -24,6 +25,12 @@ NOTEBOOK_PACKAGES = ("jupyterlab", "marimo")
 NOTEBOOK_PROGRAMS = frozenset({"jupyter-lab", "marimo"})
 """The programs of these packages: a template that starts one runs in an environment that has it."""
 MAX_SHOWN = 80
+
+
+def own_python() -> str:
+    """The Python that is most likely on each node: the one that runs the portal, where it may be chosen."""
+    own = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return own if own in PYTHONS else DEFAULT_PYTHON
 
 
 def python_of(text: str) -> str:

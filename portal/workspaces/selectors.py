@@ -72,7 +72,8 @@ def last_choice(actor: User) -> Workspace | None:
         Workspace.objects.filter(
             owner=actor, template__enabled=True, flavor__enabled=True, team__in=chargeable_teams(actor)
         )
-        .select_related("template", "flavor", "team", "flavor__pool")
+        .select_related("template", "flavor", "team", "flavor__pool", "template__environment__current")
+        .select_related("environment_version__environment__current", "environment_version__environment__team")
         .order_by("-created_at")
         .first()
     )

@@ -15,6 +15,7 @@ from portal.environments import policies, selectors
 from portal.environments.models import Environment, EnvironmentVersion, Kind
 from portal.environments.sources import NOTEBOOK_PROGRAMS
 from portal.inventory.held_environments import need_of
+from portal.workspaces.models import Workspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,15 @@ def deprecation_of(environment: Environment) -> Reason | None:
         after = {"name": environment.name, "successor": environment.successor.name}
         return Reason(CatalogCode.ENTRY_HAS_SUCCESSOR, after)
     return Reason(CatalogCode.ENTRY_DEPRECATED, {"name": environment.name})
+
+
+def again(last: Workspace) -> Environment | None:
+    """The environment that a request like this one would name, where it can still be had; else None."""
+    version = last.environment_version
+    if version is None:
+        return None
+    environment = version.environment
+    return environment if refusal_of(last.template, last.team, environment) is None else None
 
 
 def named(actor: User, slug: str) -> Environment | None:

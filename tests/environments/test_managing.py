@@ -29,7 +29,7 @@ def test_an_owner_makes_one_for_the_team_and_its_build_goes_to_a_node(team, alic
     assert message.queue == "node.node-1"
     command = only(sent)
     assert command.source.splitlines() == ["numpy>=2", "# for plots", "matplotlib", "jupyterlab", "marimo"]
-    assert (command.digest, command.lock, command.python) == ("", "", "3.12")
+    assert (command.digest, command.lock, command.python) == ("", "", sources.own_python())
     assert list(Event.objects.filter(kind__startswith="environment.").values_list("kind", flat=True))[:1]
     assert Event.objects.filter(kind="environment.created", actor=alice, team_id=team.pk).exists()
 

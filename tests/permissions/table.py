@@ -102,6 +102,23 @@ POST   webhooks/<uuid:webhook_id>/delete/                   302 404 403 403 403 
 GET    webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 403 302   -
 POST   webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/again/ 302 404 403 403 403 302 403 302   -
 
+# --- pages: environments; the one named here is vision's ---
+GET    environments/                                        302 200 200 200 200 200 200 200   -
+GET    environments/new/                                    302 200 403 403 403 200 403 200   -
+POST   environments/new/                                    302 400 403 403 403 400 403 400   -
+GET    environments/<slug:slug>/                            302 404 200 200 200 200 200 200   -
+GET    environments/<slug:slug>/edit/                       302 404 403 403 403 200 403 200   -
+POST   environments/<slug:slug>/edit/                       302 404 403 403 403 400 403 400   -
+GET    environments/<slug:slug>/build/                      302 404 403 403 403 302 403 302   -
+POST   environments/<slug:slug>/build/                      302 404 403 403 403 302 403 302   -
+GET    environments/<slug:slug>/versions/<int:number>/restore/ 302 404 403 403 403 302 403 302   -
+POST   environments/<slug:slug>/versions/<int:number>/restore/ 302 404 403 403 403 302 403 302   -
+GET    environments/<slug:slug>/builds/<uuid:build_id>/     302 404 200 200 200 200 200 200   -
+GET    environments/<slug:slug>/builds/<uuid:build_id>/cancel/ 302 404 403 403 403 302 403 302   -
+POST   environments/<slug:slug>/builds/<uuid:build_id>/cancel/ 302 404 403 403 403 302 403 302   -
+GET    environments/<slug:slug>/delete/                     302 404 403 403 403 200 403 200   -
+POST   environments/<slug:slug>/delete/                     302 404 403 403 403 302 403 302   -
+
 # --- pages: channels; the one named here is bob's, and is known to nobody else ---
 GET    account/channels/                                    302 200 200 200 200 200 200 200   -
 POST   account/channels/                                    302 302 302 302 302 302 302 302   -

@@ -351,6 +351,7 @@ class Stage:
             ("POST", "api/v1/workspaces"): wanted,
             ("POST", "api/v1/admission/preview"): wanted,
             ("POST", "api/v1/teams"): team,
+            ("POST", "environments/<slug:slug>/edit/"): {"do": "about", "name": ""},
             ("POST", "api/v1/environments"): {"name": "Mine", "source": "numpy", "team": "vision"},
             ("PATCH", "api/v1/environments/<slug:slug>"): {"description": "Plots"},
             ("PUT", "api/v1/teams/<slug:slug>/members/<username:username>"): {"role": "owner"},

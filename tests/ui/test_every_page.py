@@ -9,6 +9,8 @@ import pytest
 from portal.accounts import service_accounts, tokens
 from portal.channels.models import Channel
 from portal.common.actors import SYSTEM
+from portal.environments import services as environments
+from portal.environments.models import EnvironmentBuild
 from portal.inventory.models import Device, Node
 from portal.join_requests import services as join_requests
 from portal.webhooks import services as webhooks
@@ -236,6 +238,41 @@ class TestWebhook(PageCase):
     def _webhook(self, _stocked: None, alice: object) -> None:
         made = webhooks.create(actor=alice, team=self.there["team"], **HOOK).endpoint
         self.url = f"/webhooks/{made.pk}/"
+
+
+class TestEnvironments(PageCase):
+    url, partials = "/environments/", ("list",)
+
+    @pytest.fixture(autouse=True)
+    def _made(self, _stocked: None, local_pool: object) -> None:
+        made = environments.create(
+            actor=SYSTEM, team=self.there["team"], name="Tools", source_kind="packages", source="numpy"
+        )
+        self.build = EnvironmentBuild.objects.get(version__environment=made)
+
+
+class TestNewEnvironment(PageCase):
+    url = "/environments/new/"
+
+
+class TestEnvironment(TestEnvironments):
+    url, partials = "/environments/tools/", ()
+
+
+class TestChangeEnvironment(TestEnvironments):
+    url, partials = "/environments/tools/edit/", ()
+
+
+class TestDeleteEnvironment(TestEnvironments):
+    url, partials = "/environments/tools/delete/", ()
+
+
+class TestBuild(TestEnvironments):
+    partials = ()
+
+    @pytest.fixture(autouse=True)
+    def _of_the_build(self, _made: None) -> None:
+        self.url = f"/environments/tools/builds/{self.build.pk}/"
 
 
 class TestTwoStep(PageCase):

@@ -10,9 +10,10 @@ from django.utils.translation import gettext as _
 from portal.accounts import selectors as accounts
 from portal.accounts.models import Team, User
 from portal.catalog.models import Flavor, Template
+from portal.environments.models import Environment
 from portal.join_requests import presenters as join_presenters
 from portal.scheduling import admission
-from portal.workspaces import selectors
+from portal.workspaces import selectors, software
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class LastChoice:
     flavor: Flavor
     team: Team
     verdict: admission.Verdict
+    environment: Environment | None = None
 
     @property
     def verdict_line(self) -> str:
@@ -45,5 +47,15 @@ def last_choice(actor: User) -> LastChoice | None:
     last = selectors.last_choice(actor)
     if last is None:
         return None
-    verdict = admission.assess(template=last.template, flavor=last.flavor, team=last.team, actor=actor)
-    return LastChoice(last.template, last.flavor, last.team, verdict) if verdict.possible else None
+    environment = software.again(last)
+    found = software.chosen(last.template, last.team, environment)
+    verdict = admission.assess(
+        template=last.template,
+        flavor=last.flavor,
+        team=last.team,
+        actor=actor,
+        environment=found.digest,
+    )
+    if not verdict.possible:
+        return None
+    return LastChoice(last.template, last.flavor, last.team, verdict, environment)

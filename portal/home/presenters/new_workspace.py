@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
+
+from django.utils.translation import gettext as _
 
 from portal.accounts.models import Team, User
 from portal.accounts.selectors import chargeable_teams
 from portal.catalog import selectors as catalog
 from portal.catalog.models import Flavor, Template
 from portal.common.formatting import format_size
-from portal.common.reasons.wording import sentence_of
+from portal.common.reasons.wording import message_of, sentence_of
 from portal.common.texts import strip_nul
+from portal.environments import selectors as environments
+from portal.environments.models import Kind, VersionState
 from portal.quotas.presenters.bars import QuotaUsage
 from portal.quotas.selectors import limits
 from portal.scheduling import admission, offers
-from portal.workspaces import selectors
+from portal.workspaces import selectors, software
+
+MAX_ENVIRONMENTS = 200
 
 E = TypeVar("E", Template, Flavor)
 CARDS = 48
@@ -63,6 +69,16 @@ class TemplateCard:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentOption:
+    """An environment to choose; `reason` says why it cannot be had now."""
+
+    slug: str
+    label: str
+    chosen: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """What the form of a new workspace stands at."""
 
@@ -73,6 +89,8 @@ class Choice:
     left_out: int
     alternatives: list[Flavor]
     bars: list[QuotaUsage]
+    environments: list[EnvironmentOption] = field(default_factory=list)
+    environment_note: str = ""
 
     @property
     def template(self) -> Template | None:
@@ -101,12 +119,20 @@ class Choice:
 
 
 def choice(
-    actor: User, *, template: str, flavor: str, team: str, expected_s: int | None = None, find: str = ""
+    actor: User,
+    *,
+    template: str,
+    flavor: str,
+    team: str,
+    expected_s: int | None = None,
+    find: str = "",
+    environment: str | None = None,
 ) -> Choice:
     """The form with these slugs chosen; for an empty or unknown one the last choice, else one that works.
 
     `expected_s` is how long the workspace is needed, where that was said. With `find`, only templates and
     flavors with these words are shown, beside what is chosen; in any case at most `CARDS` of each.
+    `environment` is empty for the template's own, and None where nothing was said: then the last choice's.
     """
     last = selectors.last_choice(actor)
     teams = {item.slug: item for item in chargeable_teams(actor)}
@@ -119,13 +145,24 @@ def choice(
     picked = _pick(usable, template, last.template.slug if last else "", *current[:1])
     flavors: list[FlavorCard] = []
     nearest: list[Flavor] = []
+    options: list[EnvironmentOption] = []
+    note = ""
     chosen_template = next((offer.template for offer in cards if offer.template.slug == picked), None)
     if chosen_template is not None:
         wanted = flavor or (last.flavor.slug if last else "")
         shown, more = _shown(offers.choosable(actor, teams.get(team_slug)), find, wanted)
         hidden += more
+        if environment is None:
+            before = software.again(last) if last and last.template == chosen_template else None
+            environment = before.slug if before is not None else ""
+        runs_in, options, note = _environments(actor, chosen_template, teams.get(team_slug), environment)
         sized = offers.flavor_offers(
-            chosen_template, teams.get(team_slug), actor, expected_s=expected_s, flavors=shown
+            chosen_template,
+            teams.get(team_slug),
+            actor,
+            expected_s=expected_s,
+            flavors=shown,
+            environment=runs_in.digest,
         )
         possible = [offer.flavor.slug for offer in sized if offer.verdict.possible]
         asked_for = [
@@ -163,6 +200,8 @@ def choice(
         left_out=hidden,
         alternatives=nearest,
         bars=_bars(actor, teams.get(team_slug)),
+        environments=options,
+        environment_note=note,
     )
 
 
@@ -182,6 +221,34 @@ def _shown(entries: list[E], find: str, chosen: str) -> tuple[list[E], int]:
     if len(found) > CARDS and (mine := next((each for each in found[CARDS:] if each.slug == chosen), None)):
         kept[-1] = mine
     return kept, len(entries) - len(kept)
+
+
+def _environments(
+    actor: User, template: Template, team: Team | None, slug: str
+) -> tuple[software.Software, list[EnvironmentOption], str]:
+    """What it would run in, the environments to choose from, and what to know of the one that is chosen."""
+    default = software.default_of(template, team)
+    own = template.environment
+    waits = software.refusal_of(template, team, own) if own is not None else None
+    # One that could not be built is for operators to look at: who starts something gets another one.
+    said = waits is not None and waits.params.get("state") == VersionState.BUILDING
+    chosen, note = default, message_of(waits) if waits is not None and said else ""
+    options = []
+    minimal = str(_("what its node has"))
+    for each in environments.usable_by(actor, team)[:MAX_ENVIRONMENTS]:
+        refusal = software.refusal_of(template, team, each)
+        picked = each.slug == slug and refusal is None
+        if picked:
+            warned = software.deprecation_of(each)
+            chosen = software.chosen(template, team, each)
+            note = sentence_of(warned) if warned is not None else ""
+        minimal = each.name if each.kind == Kind.NODE else minimal
+        why = message_of(refusal) if refusal is not None else ""
+        options.append(EnvironmentOption(each.slug, each.name, picked, why))
+    name = default.environment.name if default.environment is not None else minimal
+    label = _("As the template says: %(name)s") % {"name": name}
+    first = EnvironmentOption("", label, not any(each.chosen for each in options))
+    return chosen, [first, *options], note
 
 
 def _bars(actor: User, team: Team | None) -> list[QuotaUsage]:

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_safe
 from portal.common.htmx import partial_of, wants
 from portal.common.texts import strip_nul
 from portal.common.typed_requests import SignedInRequest
+from portal.environments.presenters import preparation
 from portal.fleet.presenters import pools
 from portal.home.presenters import home as home_presenters
 from portal.inventory import selectors as inventory
@@ -34,6 +35,8 @@ def home(request: SignedInRequest) -> HttpResponse:
             "team_quotas": limits.for_home(user),
         }
         return render(request, "home/home.html#capacity", free)
+    if wants(request, "preparation"):
+        return render(request, "home/home.html#preparation", {"preparation": preparation(user)})
     if wants(request, "no-team"):
         return render(request, "home/home.html#no-team", home_presenters.without_team(user))
     filters = {name: strip_nul(request.GET.get(name, "")).strip()[:100] for name in ("q", "state", "whose")}
@@ -62,6 +65,7 @@ def home(request: SignedInRequest) -> HttpResponse:
         context |= {
             "states": [(state.value, state.label) for state in State if state in LIVE],
             "last": home_presenters.last_choice(user),
+            "preparation": preparation(user),
             "capacities": pools.capacities(inventory.pools()),
             "transient": any(card.counting for card in shown),
             "team_quotas": limits.for_home(user),

@@ -23,7 +23,7 @@ from portal.common.texts import parse_hours, strip_nul
 from portal.common.typed_requests import SignedInRequest
 from portal.home.presenters import new_workspace
 from portal.workspace_secrets import presenters as secrets
-from portal.workspaces import selectors, services
+from portal.workspaces import selectors, services, software
 from portal.workspaces.views import to_workspace
 
 ONCE_MAX = 64
@@ -51,11 +51,13 @@ def new(request: SignedInRequest) -> HttpResponse:
             return _create(request, chosen, data.get("name", ""), once)
         except PortalError as refused:
             error = refused
+    environment = strip_nul(data["environment"]) if "environment" in data else None
     choice = new_workspace.choice(
         request.user,
         **chosen,
         expected_s=_seconds_if_valid(data.get("hours", "")),
         find=strip_nul(data.get("find", ""))[:100],
+        environment=environment,
     )
     suggested = ""
     if choice.team and choice.template:
@@ -75,7 +77,7 @@ def new(request: SignedInRequest) -> HttpResponse:
     if wants(request, "choice"):
         part = render(request, "home/new.html#choice", context | {"oob": True, "rename": rename})
         # A reload, a bookmark and the way back show the same choice.
-        kept = {**chosen, "name": "" if rename else name}
+        kept = {**chosen, "environment": environment, "name": "" if rename else name}
         return replace_url(part, f"{request.path}?{urlencode({k: v for k, v in kept.items() if v})}")
     problems = error.field_errors if error else {}
     context |= {
@@ -112,6 +114,7 @@ def _create(request: SignedInRequest, chosen: dict[str, str], name: str, once: s
         "template": catalog.template_by_slug(request.user, chosen["template"]),
         "flavor": catalog.flavor_by_slug(request.user, chosen["flavor"]),
         "name": name,
+        "environment": software.named(request.user, strip_nul(request.POST.get("environment", ""))),
         "expected_s": parse_hours(request.POST.get("hours", "")),
         # A box that was not ticked says nothing: then the template and flavor decide.
         "checkpointed": True if "checkpointed" in request.POST else None,
@@ -145,6 +148,8 @@ def _to_ask(request: SignedInRequest, chosen: dict[str, str], name: str) -> Http
     services.check_order(expected_s)
     verdict = new_workspace.choice(request.user, **chosen, expected_s=expected_s).verdict
     query = {**chosen, "name": name, "hours": hours}
+    if request.POST.get("environment"):
+        query["environment"] = strip_nul(request.POST["environment"])
     if "checkpointed" in request.POST:
         query["checkpointed"] = "on"
     if named := _named(request):

@@ -76,8 +76,9 @@ TEXTS: dict[StrEnum, Text] = {
         prepare=_source_line,
     ),
     EnvironmentCode.BUILD_NO_PYTHON: Text(
-        _("Python %(python)s is not there on %(node)s and could not be fetched."),
+        _("Python %(python)s is not there on %(node)s%(said)s"),
         _("Choose another Python, or have an operator install it on the node."),
+        prepare=_source_line,
     ),
     EnvironmentCode.BUILD_RESOLUTION_FAILED: Text(
         _("The packages do not go together%(where)s%(said)s"), _MEND, prepare=_source_line

@@ -1,0 +1,161 @@
+"""Pages of environments: lists, versions in words, logs that mean harm, forms, the choice for a workspace."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from portal.catalog.models import Template
+from portal.common import etags
+from portal.common.actors import SYSTEM
+from portal.environments import changes, curated, services, upkeep
+from portal.environments.models import Environment, EnvironmentVersion
+from portal.workspaces.models import Workspace
+from provisioning.environment_messages import FailedLine, Package
+from tests.environments.helpers import LOCK, build_of, built, environment, failed, only, progress, ready
+from tests.factories import MembershipFactory, TeamFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+HARM = "<script>alert(1)</script>"
+
+
+def test_a_list_of_five_hundred_is_paged_and_searched_with_few_queries(team, bob, as_user):
+    now = timezone.now()
+    Environment.objects.bulk_create(
+        Environment(slug=f"env-{n}", name=f"Tools {n}", updated_at=now) for n in range(500)
+    )
+    browser = as_user(bob)
+    browser.get("/environments/")
+    with CaptureQueriesContext(connection) as queries:
+        page = browser.get("/environments/")
+    assert page.content.decode().count("<tr>") == 51
+    assert len(queries) <= 25
+    found = browser.get("/environments/?q=tools+499").content.decode()
+    assert "Tools 499" in found
+    assert found.count("<tr>") == 2
+
+
+def test_another_teams_is_on_no_page(team, alice, local_pool, sent, as_user):
+    made = environment(team=team, name="Secret", actor=alice)
+    build = build_of(only(sent))
+    other = MembershipFactory(team=TeamFactory(slug="audio"), user=UserFactory(), role="owner")
+    mine = environment(team=other.team, name="Mine")
+    browser = as_user(other.user)
+    assert "Secret" not in browser.get("/environments/").content.decode()
+    for path in ("", "edit/", "delete/", "build/", f"builds/{build.pk}/", f"builds/{build.pk}/cancel/"):
+        assert browser.get(f"/environments/secret/{path}").status_code == 404
+    assert browser.get(f"/environments/{mine.slug}/builds/{build.pk}/").status_code == 404
+    assert browser.post(f"/environments/{mine.slug}/builds/{build.pk}/cancel/").status_code == 404
+    form = browser.get("/workspaces/new/").content.decode()
+    assert "Secret" not in form
+    assert made.slug == "secret"
+
+
+def test_a_log_and_names_that_mean_harm_are_text(team, alice, local_pool, sent, as_user):
+    made = environment(name=f"Tools {HARM}", slug="tools", team=team, actor=alice)
+    command = only(sent)
+    progress(command, log=f"ok\n{HARM} \x1b[31mred\x1b]8;;javascript:alert(1)\x07x\x1b]8;;\x07\nlast\n")
+    browser = as_user(alice)
+    shown = browser.get(f"/environments/tools/builds/{command.build}/").content.decode()
+    assert "alert(1)&lt;/script&gt; redx" in shown
+    assert HARM not in shown
+    assert "\x1b" not in shown
+    built(command, packages=(Package(HARM[:50], "1"),))
+    for path in ("", "edit/", "delete/"):
+        assert HARM not in browser.get(f"/environments/tools/{path}").content.decode()
+    assert HARM not in browser.get("/environments/").content.decode()
+    assert made.slug == "tools"
+
+
+def test_the_line_that_went_wrong_is_marked(local_pool, sent, olga, as_user):
+    environment(slug="tools")
+    command = only(sent)
+    progress(command, "resolving", log="one\nno-such-package was not found\ntwo\n")
+    failed(command, "resolution_failed", failed_line=FailedLine(1, "no-such-package was not found"))
+    shown = as_user(olga).get(f"/environments/tools/builds/{command.build}/").content.decode()
+    assert "no-such-package was not found</mark>" in shown
+    assert shown.count("<mark") == 1
+
+
+def test_what_is_different_stands_in_words(local_pool, sent, olga, as_user):
+    made = ready(sent, slug="tools")
+    services.rebuild(actor=SYSTEM, environment=made)
+    packages = (Package("numpy", "2.2.0", 1), Package("pandas", "2.2.3", 1))
+    built(only(sent), lock=LOCK.replace("2.1.0", "2.2.0"), packages=packages, size_mib=314)
+    old, new = EnvironmentVersion.objects.order_by("number")
+    said = "numpy 2.1.0 → 2.2.0, pandas added, 14 MiB heavier"
+    assert changes.between(old, new).sentence == said
+    assert changes.between(new, old).sentence == "numpy 2.2.0 → 2.1.0, pandas removed, 14 MiB lighter"
+    assert not changes.between(new, new)
+    assert said in as_user(olga).get("/environments/tools/").content.decode()
+
+
+def test_it_is_made_by_a_form_with_a_file(team, alice, local_pool, sent, as_user):
+    upload = SimpleUploadedFile("pyproject.toml", b"[project]\ndependencies = ['polars']\n")
+    data = {"name": "Frames", "team": "vision", "source_kind": "packages", "python": "3.12", "file": upload}
+    answer = as_user(alice).post("/environments/new/", data)
+    assert answer.status_code == 302
+    version = Environment.objects.get(slug="frames").versions.get()
+    assert version.source_kind == "pyproject"
+    wrong = as_user(alice).post(
+        "/environments/new/",
+        {**data, "file": SimpleUploadedFile("requirements.txt", b"-r /etc/passwd")},
+    )
+    assert wrong.status_code == 400
+    assert "Line 1 cannot be used" in wrong.content.decode()
+
+
+def test_a_change_that_somebody_overtook_is_shown_and_not_written(team, alice, local_pool, as_user):
+    made = environment(team=team, slug="tools", actor=alice)
+    seen = etags.version_of(made)
+    services.change(actor=SYSTEM, environment=made, description="By Berth")
+    answer = as_user(alice).post(
+        "/environments/tools/edit/", {"do": "about", "name": "New", "version": seen, "enabled": "on"}
+    )
+    assert answer.status_code == 412
+    assert "has been changed since you looked, by Berth" in answer.content.decode()
+    made.refresh_from_db()
+    assert made.name != "New"
+
+
+def test_the_form_of_a_workspace_offers_them_and_remembers(team, bob, local_pool, sent, as_user):
+    ready(sent, name="Tools", slug="tools")
+    environment(name="Later", slug="later", source="pandas")
+    browser = as_user(bob)
+    shown = browser.get("/workspaces/new/").content.decode()
+    assert '<option\n          value="tools">Tools' in shown
+    assert "Later – “Later” is being built" in shown
+    data = {"template": "jupyterlab", "flavor": "cpu-small", "team": "vision", "environment": "tools"}
+    assert browser.post("/workspaces/new/", {**data, "name": "a", "start": "1"}).status_code == 302
+    assert Workspace.objects.get().environment_version.environment.slug == "tools"
+    assert 'value="tools" selected' in browser.get("/workspaces/new/").content.decode()
+    assert 'name="environment" value="tools"' in browser.get("/").content.decode()
+    refused = browser.post("/workspaces/new/", {**data, "environment": "later", "name": "b", "start": "1"})
+    assert refused.status_code == 409
+
+
+def test_the_home_page_says_how_far_data_science_is(
+    team, bob, olga, local_pool, sent, as_user, settings, clock
+):
+    settings.BERTH_SKIP_DATA_SCIENCE = False
+    curated.ensure()
+    Template.objects.filter(slug="jupyterlab").update(
+        environment=Environment.objects.get(slug=curated.DATA_SCIENCE)
+    )
+    upkeep.sweep()
+    command = only(sent)
+    progress(command, "downloading", done=6, total=10)
+    shown = as_user(bob).get("/").content.decode()
+    assert "40 %. Until it is there" in shown
+    assert "is being built: 40 %" in as_user(bob).get("/workspaces/new/").content.decode()
+    failed(command, "index_unreachable")
+    assert "Data science" not in as_user(bob).get("/").content.decode()
+    assert "does not reach the package index" in as_user(olga).get("/").content.decode()
+    clock.shift(61)
+    upkeep.sweep()
+    built(only(sent))
+    for who in (bob, olga):
+        assert "Data science" not in as_user(who).get("/").content.decode()
