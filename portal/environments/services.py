@@ -50,8 +50,8 @@ def create(
 ) -> Environment:
     """Make an environment for a team, or for everybody without one, and have its first version built.
 
-    Without `python` it is the one that runs the portal. Without `build` nothing is done until somebody asks. Raises `InvalidInput`, `NotAllowed` and
-    `StateConflict` (the short name is taken, or there are too many).
+    Without `python` it is the one that runs the portal. Without `build` nothing is done until somebody asks.
+    Raises `InvalidInput`, `NotAllowed` and `StateConflict` (the short name is taken, or there are too many).
     """
     policies.require_manage(actor, team)
     python = sources.python_of(python or sources.own_python())
@@ -59,7 +59,7 @@ def create(
     if team is not None:
         # Keeps two from being the last one together.
         Team.objects.select_for_update().get(pk=team.pk)
-    if (slug or _slug_of(name)) == "new":
+    if slug == "new":
         # The address of the page that makes one.
         taken = Reason(EnvironmentCode.NAME_TAKEN, {"slug": "new"})
         raise InvalidInput(Reason(EnvironmentCode.NOT_VALID), errors={"slug": [taken]})
@@ -332,7 +332,8 @@ def _one_line(text: str, length: int) -> str:
 
 
 def _slug_of(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", strip_nul(name).lower())[:40].strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", strip_nul(name).lower())[:40].strip("-")
+    return "new-environment" if slug == "new" else slug
 
 
 def _record(

@@ -221,9 +221,9 @@ def test_what_comes_with_the_portal_is_switched_off_and_not_deleted(olga, local_
 
 def test_a_successor_is_one_that_the_same_people_may_use(team, alice, local_pool):
     made = services.create(actor=alice, team=team, name="Old", **LINES)
-    next_one = services.create(actor=alice, team=team, name="New", **LINES)
+    next_one = services.create(actor=alice, team=team, name="Newer", **LINES)
     other = environment(team=TeamFactory(), name="Other")
-    changed = services.change(actor=alice, environment=made, deprecated=True, successor="new")
+    changed = services.change(actor=alice, environment=made, deprecated=True, successor="newer")
     assert (changed.deprecated, changed.successor) == (True, next_one)
     for wrong in (other.slug, made.slug, "nothing"):
         with pytest.raises(InvalidInput):

@@ -222,9 +222,9 @@ def test_a_repeated_request_with_another_environment_is_another_request(team, bo
 
 
 def test_a_deprecated_one_names_its_successor(local_pool, sent):
-    old, new = environment(name="Old"), environment(name="New", source="pandas")
+    old, new = environment(name="Old"), environment(name="Newer", source="pandas")
     old = environments.change(actor=SYSTEM, environment=old, deprecated=True, successor=new.slug)
     reason = software.deprecation_of(old)
     assert isinstance(reason, Reason)
-    assert "New" in reason.params["successor"]
+    assert "Newer" in reason.params["successor"]
     assert software.deprecation_of(new) is None
