@@ -33,6 +33,8 @@ from tests.workspaces.helpers import run_until_ready
 pytestmark = pytest.mark.django_db
 HOOK = {"name": "Bot", "url": "https://example.org/", "types": ["workspace.failed"]}
 CHANNEL = {"name": "Chat", "url": "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"}
+PLANTED = "planted-value-of-a-secret-0f8a7c"
+"""The value of each secret that there is: no answer to anybody has it."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -172,7 +174,7 @@ def secrets(people: dict[str, Any]) -> dict[str, Any]:
 
     of = {"bob": people["bob"], "alice": Team.objects.get(slug="vision")}
     for who, holder in (*of.items(), ("ada", Template.objects.get(slug="jupyterlab"))):
-        services.put(actor=people[who], holder=holder, name="TOKEN_A", value="a value of some length")
+        services.put(actor=people[who], holder=holder, name="TOKEN_A", value=PLANTED)
     return {"<uuid:secret_id>": people["bob"].secrets.get().pk}
 
 
@@ -433,9 +435,11 @@ class Stage:
         how: dict[str, Any] = {"content_type": "application/json"} if in_json else {}
         data = self.body(row) if row.method != "GET" else {}
         url = self.url(row.route) + ("/" if slash else "")
-        if row.method == "GET":
-            return client.get(url)
-        return getattr(client, row.method.lower())(url, data, **how)
+        answer = (
+            client.get(url) if row.method == "GET" else getattr(client, row.method.lower())(url, data, **how)
+        )
+        assert PLANTED.encode() not in getattr(answer, "content", b""), f"{row} tells a secret"
+        return answer
 
 
 @pytest.fixture
