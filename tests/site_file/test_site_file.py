@@ -192,6 +192,16 @@ def test_the_published_schema_is_the_present_one():
     assert json.loads(SCHEMA.read_text()) == schema(), "manage.py site_schema > docs/site.schema.json"
 
 
+def test_the_starting_catalog_is_a_site_file(ada):
+    from portal.catalog.initial_catalog import FILE, TEMPLATES
+    from provisioning.preloading import JUPYTER_MAIN
+
+    done = applying.apply(actor=ada, text=FILE.read_text(encoding="utf-8"))
+    assert {step.name for step in done} >= {"jupyterlab", "marimo", "vscode", "cpu-small"}
+    # Sandboxes that are kept ready are known by it.
+    assert JUPYTER_MAIN in next(each["argv"] for each in TEMPLATES if each["slug"] == "jupyterlab")
+
+
 # --- generated sites ----------------------------------------------------------------------------------
 
 names = st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)
