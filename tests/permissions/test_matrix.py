@@ -281,11 +281,11 @@ class Stage:
         }
 
     def url(self, route: str) -> str:
+        route = route.replace("secrets/<str:name>", "secrets/TOKEN_A")
         for one in ("<str:username>", "<username:username>"):
             route = route.replace(f"service-accounts/{one}", "service-accounts/svc-ci")
         for name, value in self.values.items():
             route = route.replace(name, str(value))
-        route = route.replace("secrets/<str:name>", "secrets/TOKEN_A")
         slugs = {"teams/": "vision", "pools/": self.pool.slug}
         slugs |= {
             "templates/": "jupyterlab",
