@@ -170,7 +170,7 @@ class Template(Entry):
     egress_allow = models.TextField(
         blank=True,
         max_length=4000,
-        help_text=_("Hosts such as pypi.org or *.example.org, and networks such as 10.1.0.0/16."),
+        help_text=_("Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16."),
     )
     activity = models.CharField(
         max_length=20,

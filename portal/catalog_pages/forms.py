@@ -218,7 +218,9 @@ class TemplateForm(EntryForm):
         label=_("Hosts and networks"),
         max_length=4000,
         required=False,
-        help_text=_("With “Only what is listed”: pypi.org, *.example.org, git.example.org:22, 10.1.0.0/16."),
+        help_text=_(
+            "With “Only what is listed”: packages.example, *.example.org, git.example.org:22, 10.1.0.0/16."
+        ),
         widget=forms.Textarea(attrs={**CODE, "rows": "2"}),
     )
     activity = forms.ChoiceField(label=_("Activity"), required=False, choices=Activity.choices)

@@ -135,7 +135,11 @@ def test_the_proxy_is_its_workspaces_user(pool: Pool) -> None:
     ("one", "other", "both"),
     [
         (("open", ""), ("open", ""), ("open", "")),
-        (("open", ""), ("list", "pypi.org 203.0.113.0/24"), ("list", "203.0.113.0/24,pypi.org")),
+        (
+            ("open", ""),
+            ("list", "packages.example 203.0.113.0/24"),
+            ("list", "203.0.113.0/24,packages.example"),
+        ),
         (("open", ""), ("list", "10.0.0.0/8"), ("list", "")),
         (("open", "10.0.0.0/8"), ("list", "10.1.0.0/16"), ("list", "10.1.0.0/16")),
         (("open", "10.0.0.0/8"), ("open", "10.1.0.0/16"), ("open", "10.1.0.0/16")),
@@ -209,11 +213,11 @@ def test_a_digest_changes_with_what_may_be_reached(pool: Pool) -> None:
 
 
 def test_a_pool_may_name_hosts_where_its_node_does_not_forbid_it() -> None:
-    asked = PoolConfig("p", "local", {"egress": "list", "egress_allow": "pypi.org"})
+    asked = PoolConfig("p", "local", {"egress": "list", "egress_allow": "packages.example"})
     taken = within(asked, {"BERTH_EGRESS": "open"}).config
-    assert (taken["egress"], taken["egress_allow"]) == ("list", "pypi.org")
-    taken = within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "pypi.org *.a.org"}).config
-    assert taken["egress_allow"] == "pypi.org"
+    assert (taken["egress"], taken["egress_allow"]) == ("list", "packages.example")
+    taken = within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "packages.example *.a.org"}).config
+    assert taken["egress_allow"] == "packages.example"
     with pytest.raises(Exception, match=r"names pypi\.org, which this node does not allow"):
         within(asked, {"BERTH_EGRESS": "list", "BERTH_EGRESS_ALLOW": "*.a.org"})
 

@@ -27,9 +27,13 @@ def pool(**config: str) -> Pool:
     ("kind", "allowed", "limits"),
     [
         ("", "", ()),
-        ("", "pypi.org", ()),
-        ("none", "pypi.org", (EgressLimit("none"),)),
-        ("list", " pypi.org,\n*.a.org  10.1.0.0/16", (EgressLimit("list", "pypi.org,*.a.org,10.1.0.0/16"),)),
+        ("", "packages.example", ()),
+        ("none", "packages.example", (EgressLimit("none"),)),
+        (
+            "list",
+            " packages.example,\n*.a.org  10.1.0.0/16",
+            (EgressLimit("list", "packages.example,*.a.org,10.1.0.0/16"),),
+        ),
         ("list", "", (EgressLimit("list"),)),
     ],
 )
@@ -60,10 +64,14 @@ def test_what_is_no_list_is_refused(allowed):
         (("", ""), {}, ""),
         (("none", ""), {}, "Nothing outside of it"),
         (("", ""), {"egress": "none"}, "Nothing outside of it"),
-        (("list", "pypi.org"), {}, "Only pypi.org"),
-        (("list", "pypi.org *.a.org"), {"egress": "list", "egress_allow": "x.a.org"}, "Only x.a.org"),
-        (("list", "pypi.org"), {"egress": "list", "egress_allow": "10.1.0.0/16"}, "Nothing outside of it"),
-        (("list", "pypi.org"), {"egress": "none"}, "Nothing outside of it"),
+        (("list", "packages.example"), {}, "Only packages.example"),
+        (("list", "packages.example *.a.org"), {"egress": "list", "egress_allow": "x.a.org"}, "Only x.a.org"),
+        (
+            ("list", "packages.example"),
+            {"egress": "list", "egress_allow": "10.1.0.0/16"},
+            "Nothing outside of it",
+        ),
+        (("list", "packages.example"), {"egress": "none"}, "Nothing outside of it"),
     ],
 )
 def test_the_tightest_is_what_people_read(template, config, words):
@@ -79,10 +87,10 @@ def test_where_nobody_enforces_it_nothing_is_said():
 
 def test_its_page_says_what_is_closed(as_user):
     workspace = WorkspaceFactory(
-        template=TemplateFactory(egress="list", egress_allow="pypi.org"), pool=local_pool_with()
+        template=TemplateFactory(egress="list", egress_allow="packages.example"), pool=local_pool_with()
     )
     page = as_user(workspace.owner).get(reverse("workspaces:detail", args=[workspace.pk])).content.decode()
-    assert "Only pypi.org" in page
+    assert "Only packages.example" in page
 
 
 def test_a_template_is_changed_over_rest_and_keeps_it(with_token, olga):
@@ -96,8 +104,8 @@ def test_a_template_is_changed_over_rest_and_keeps_it(with_token, olga):
     def change(given, seen):
         return client.patch(url, given, content_type="application/json", headers={"If-Match": seen["ETag"]})
 
-    changed = change({"egress": "list", "egress_allow": "pypi.org"}, answer)
+    changed = change({"egress": "list", "egress_allow": "packages.example"}, answer)
     assert changed.status_code == 200, changed.content
     made.refresh_from_db()
-    assert (made.egress, made.egress_allow) == ("list", "pypi.org")
+    assert (made.egress, made.egress_allow) == ("list", "packages.example")
     assert change({"egress": "open"}, changed).status_code == 400

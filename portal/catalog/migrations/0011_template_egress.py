@@ -18,6 +18,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='template',
             name='egress_allow',
-            field=models.TextField(blank=True, help_text='Hosts such as pypi.org or *.example.org, and networks such as 10.1.0.0/16.', max_length=4000),
+            field=models.TextField(blank=True, help_text='Hosts such as packages.example or *.example.org, and networks such as 10.1.0.0/16.', max_length=4000),
         ),
     ]

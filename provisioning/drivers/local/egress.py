@@ -79,7 +79,7 @@ def policy_of(egress: str, allowed: str) -> Policy:
             except ValueError:
                 raise InvalidSpec(
                     f"egress_allow names “{word}”, which is neither a network nor a host. Write them like "
-                    "10.1.0.0/16, pypi.org, *.example.org or git.example.org:22."
+                    "10.1.0.0/16, packages.example, *.example.org or git.example.org:22."
                 ) from None
     return Policy(kind, tuple(dict.fromkeys(networks)), tuple(dict.fromkeys(hosts)))
 

@@ -80,7 +80,9 @@ TEXTS: dict[StrEnum, Text] = {
     ),
     CatalogCode.EGRESS_INVALID: Text(
         _("This is neither a list of hosts nor of networks."),
-        _("Write them like pypi.org, *.example.org, git.example.org:22 or 10.1.0.0/16, with commas between."),
+        _(
+            "Write them like packages.example, *.example.org, git.example.org:22 or 10.1.0.0/16, with commas between."
+        ),
     ),
     CatalogCode.PATH_INVALID: Text(
         _("“%(path)s” is no path of the app."), _("Begin with one “/”, and leave out host and spaces.")
