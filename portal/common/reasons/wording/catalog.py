@@ -81,7 +81,8 @@ TEXTS: dict[StrEnum, Text] = {
     CatalogCode.EGRESS_INVALID: Text(
         _("This is neither a list of hosts nor of networks."),
         _(
-            "Write them like packages.example, *.example.org, git.example.org:22 or 10.1.0.0/16, with commas between."
+            "Write them like packages.example, *.example.org, git.example.org:22 or 10.1.0.0/16, with commas "
+            "between."
         ),
     ),
     CatalogCode.PATH_INVALID: Text(
