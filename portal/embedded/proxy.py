@@ -47,6 +47,7 @@ STREAMS: tuple[tuple[str, str], ...] = (
     (f"^/(workspaces/{_UUID}/)?events/$", ""),
     (f"^/api/v1/workspaces/{_UUID}/events/stream/?$", ""),
     (f"^/api/v1/gpu-checks/{_UUID}/stream/?$", ""),
+    (f"^/api/v1/environments/[A-Za-z0-9_-]+/builds/{_UUID}/stream/?$", ""),
     (f"^/api/v1/workspaces/{_UUID}/events/?$", "text/event-stream"),
 )
 """The portal's event streams, which go to the gateway process: a pattern of the path, and of the Accept

@@ -121,7 +121,16 @@ BARRED_CALLS = {
     "os.popen",
     "pickle.loads",
     "marshal.loads",
-    "yaml.load",
+}
+# What reads or writes YAML, as plain values alone.
+YAML = {
+    ROOT / "portal" / "catalog" / "initial_catalog.py",
+    ROOT / "portal" / "site_file" / "exporting.py",
+    ROOT / "portal" / "site_file" / "reading.py",
+}
+PLAIN_YAML = {
+    *("safe_load", "safe_dump", "SafeLoader", "SafeDumper", "parse", "compose"),
+    *("Node", "ScalarNode", "SequenceNode", "MappingNode", "YAMLError", "MarkedYAMLError"),
 }
 # SAML alone is XML, and says how it is read.
 XML = ROOT / "portal" / "identity" / "saml.py"
@@ -130,7 +139,7 @@ BARRED_IMPORTS = {"pickle", "marshal", "shelve", "xml", "lxml", "defusedxml", "y
 
 def barred(path: Path, module: str) -> bool:
     name = module.partition(".")[0]
-    return name in BARRED_IMPORTS and not (path == XML and name == "lxml")
+    return name in BARRED_IMPORTS and (path, name) != (XML, "lxml") and not (path in YAML and name == "yaml")
 
 
 def called(node: ast.Call) -> str:
@@ -166,6 +175,24 @@ def test_no_input_becomes_code_markup_or_a_command_line():
             )
             found += [f"{path}:{node.lineno}" for name in names if barred(path, name)]
     assert not found
+
+
+def test_yaml_is_read_as_plain_values():
+    """No tag makes an object: of the library nothing is used that could, and no other loader is given."""
+    for path in YAML:
+        tree = ast.parse(path.read_text())
+        used = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "yaml"
+        }
+        assert used and used <= PLAIN_YAML, path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and called(node) in {"yaml.parse", "yaml.compose"}:
+                (loader,) = [word.value for word in node.keywords if word.arg == "Loader"]
+                assert ast.unparse(loader) == "yaml.SafeLoader", path
 
 
 def test_templates_and_scripts_show_text_as_text():

@@ -101,7 +101,7 @@ class Postman:
 CAPTURE = """
 import json, sys, time, django
 django.setup()
-from portal.inventory.services import config_of
+from portal.inventory.node_commands import config_of
 from portal.workspaces import dispatch
 from portal.workspaces.models import Workspace
 from provisioning import messages

@@ -123,7 +123,7 @@ def test_the_sweep_takes_few_queries(local_pool, sent, django_assert_max_num_que
 
 def test_an_orphan_on_the_simulated_backend_is_really_ended(make, alice, pool, settle, sent, run_node):
     """A database put back from an old copy: the row is gone, its workspace runs on."""
-    from portal.inventory.services import config_of
+    from portal.inventory.node_commands import config_of
     from provisioning.registry import driver_for
 
     workspace = make(alice, "sim-h100-x1")

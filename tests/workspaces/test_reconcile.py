@@ -216,7 +216,7 @@ def test_a_difficult_backend_delays_and_leaks_nothing(make, alice, pool, settle,
     settle(600)
     assert set(Workspace.objects.values_list("state", flat=True)) == {State.TERMINATED}
     check_invariants()
-    from portal.inventory.services import config_of
+    from portal.inventory.node_commands import config_of
 
     driver = driver_for(config_of(pool))
     assert driver.usage() == {}

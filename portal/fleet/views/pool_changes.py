@@ -33,7 +33,7 @@ VERSIONS_SHOWN = 20
 def new(request: SignedInRequest) -> HttpResponse:
     """The form of a new pool."""
     require_operator(request.user)
-    form = PoolForm(request.POST or None)
+    form = PoolForm(request.POST if request.method == "POST" else None)
     if request.method == "POST" and form.is_valid():
         try:
             made = services.create_pool(actor=request.user, **form.given())
@@ -58,7 +58,7 @@ def edit(request: SignedInRequest, slug: str) -> HttpResponse:
         "config": shown(pool.config),
         "version": etags.version_of(pool),
     }
-    form = PoolForm(request.POST or None, initial=initial, changing=True)
+    form = PoolForm(request.POST if request.method == "POST" else None, initial=initial, changing=True)
     if request.method == "POST" and form.is_valid():
         try:
             pools.change(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,7 @@ def test_kernels_end_with_the_kernel_server_and_new_ones_are_started_plainly(jup
 def test_cwd_and_environment_are_those_that_jupyter_gives(jupyter: Jupyter) -> None:
     home = jupyter.pool.home / "homes" / "analysts" / "ada"
     (home / "deep").mkdir(mode=0o700)
+    os.chown(home / "deep", home.stat().st_uid, home.stat().st_gid)
     spec = home / ".local" / "share" / "jupyter" / "kernels" / "mine"
     spec.mkdir(parents=True)
     argv = ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
