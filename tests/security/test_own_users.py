@@ -227,8 +227,11 @@ def test_a_spare_is_not_made_as_a_user_that_still_has_a_process(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody who has got out of a sandbox that was a spare waits for the next one of that number."""
-    kind = Kind(Recipe("x", "bash", ("python3",), ()), environment.resolve(Path("/none")), isolation.probe())
-    first = RANGE.spares.start
+    # Other tests have users of the usual range meanwhile.
+    own = Range(first=600_000, last=600_999)
+    sandbox = replace(isolation.probe(), uids=own)
+    kind = Kind(Recipe("x", "bash", ("python3",), ()), environment.resolve(Path("/none")), sandbox)
+    first = own.spares.start
     assert pool.driver.spares._uid(kind) == first
     with subprocess.Popen(["sleep", "60"], user=first, group=first, extra_groups=[]) as hidden:
         assert pool.driver.spares._uid(kind) == first + 1
