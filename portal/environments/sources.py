@@ -83,6 +83,9 @@ def names_in(kind: str, text: str) -> list[str]:
         lines = [line.partition("--hash")[0].strip() for _, line in _numbered(text)]
     found = []
     for line in lines:
+        if program := NPM_LINE.fullmatch(line):
+            found.append(program["name"])
+            continue
         try:
             found.append(Requirement(line).name)
         except InvalidRequirement:

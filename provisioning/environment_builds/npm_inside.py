@@ -47,17 +47,6 @@ LINKS = {
         ("lib/vscode/bin/helpers/browser.sh", "browser-linux.sh"),
     )
 }
-DEFAULTS = {
-    "code-server": {
-        "chat.disableAIFeatures": True,
-        "extensions.autoCheckUpdates": False,
-        "git.openRepositoryInParentFolders": "never",
-        "telemetry.telemetryLevel": "off",
-        "update.mode": "none",
-        "workbench.startupEditor": "none",
-    }
-}
-"""Settings that the editor begins with: it asks nobody outside, and shows the files."""
 
 
 def main() -> int:
@@ -107,7 +96,6 @@ def install(node: Path, target: Path, name: str, version: str, integrity: str) -
         if path.with_name(goal).exists():
             path.unlink(missing_ok=True)
             path.symlink_to(goal)
-    set_defaults(package, DEFAULTS.get(name, {}))
     for rubbish in (*target.rglob("obj.target"), *target.rglob("obj")):
         if rubbish.is_dir() and rubbish.parent.name in ("build", "Release"):
             shutil.rmtree(rubbish, ignore_errors=True)
@@ -117,14 +105,6 @@ def install(node: Path, target: Path, name: str, version: str, integrity: str) -
 def modules_of(folder: Path) -> tuple[Path, ...]:
     """Where the modules of a package may be: its own, and those beside it."""
     return (folder / "node_modules", *(each for each in folder.parents if each.name == "node_modules"))
-
-
-def set_defaults(package: Path, defaults: dict[str, object]) -> None:
-    product = package / "lib" / "vscode" / "product.json"
-    if defaults and product.is_file():
-        facts = json.loads(product.read_text())
-        facts["configurationDefaults"] = {**facts.get("configurationDefaults", {}), **defaults}
-        product.write_text(json.dumps(facts))
 
 
 def npm(node: Path, *arguments: str, folder: Path | None = None) -> int:

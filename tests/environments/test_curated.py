@@ -12,7 +12,7 @@ from portal.common.errors import InvalidInput
 from portal.common.reasons.wording import next_action_of
 from portal.environments import curated, services, upkeep
 from portal.environments.models import Environment, EnvironmentBuild, EnvironmentVersion, VersionState
-from portal.environments.sources import checked
+from portal.environments.sources import checked, names_in
 from portal.events.models import Notification
 from portal.workspaces.software import ON_THE_NODE, default_of
 from tests.environments.helpers import built, commands, environment, failed, only
@@ -123,6 +123,7 @@ def test_vs_code_is_offered_once_its_environment_has_it(whole, db):
 @pytest.mark.parametrize("line", ["npm:code-server", "npm:code-server==4.1.0"])
 def test_vs_code_can_stand_in_a_list(line, db):
     assert checked("packages", f"numpy\n{line}\n")[1] == f"numpy\n{line}\n"
+    assert names_in("packages", f"numpy\n{line}\n") == ["numpy", "code-server"]
 
 
 @pytest.mark.parametrize("line", ["npm:left-pad", "npm:code-server; x", "npm:code-server==1 --registry=x"])

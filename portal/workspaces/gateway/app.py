@@ -246,7 +246,7 @@ class Gateway:
         if found is None:
             raise _NotFound
         page = self._page_url(name)
-        body = {**found, "portal": f"{self._portal}/", "page": page, "stop": f"{page}stop/"}
+        body = {**found, "page": page, "stop": f"{page}stop/"}
         return Response(
             msgspec.json.encode(body), headers=pages.SECURITY_HEADERS, media_type="application/json"
         )

@@ -458,7 +458,6 @@ class TestEnterAndLeave:
         assert answer.status_code == 200
         assert answer.json() == {
             "name": "asked 1",
-            "portal": "http://localhost:8000/",
             "page": PAGE,
             "stop": f"{PAGE}stop/",
         }
